@@ -228,11 +228,11 @@ def commit_spec(checkpoints, step, files_by_rank, is_killed):
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
-# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`; you only need `dist.barrier()`. They take turns, in two orders: each runs until it waits in a collective, so wait in a collective, not for a file to appear.
+# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`; you only need `dist.barrier()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
 #
 # The check sees every change, by whatever program it is made, because the operating system holds system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code: a change in another thread or program looks like one step. Grading never does that.
 #
-# A rename survives a kill of processes. To survive a power failure, a program also calls `os.fsync` on the files before the rename and on `root` after it; that is not part of this task. On NFS the rename is atomic on the server, but other clients may show the old content of `root` for some seconds, because they cache it; Lustre shows the same content to all clients.
+# A rename survives a kill of processes. To survive a power failure, a program also calls `os.fsync` on the files before the rename and on `root` after it; that is not part of this task. On NFS the rename is atomic on the server, but other clients may show the old content of `root` for up to a minute, because they cache it; Lustre shows the same content to all clients.
 #
 # <details><summary>Hint 1 · the one atomic step</summary>
 #
@@ -378,7 +378,7 @@ class Job:
         return mean.item() / dist.get_world_size()
 
 # %% [markdown]
-# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Only the newest checkpoint survives a kill.
+# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Old checkpoints stay, but a kill may lose them, so each must be complete in itself. Each file is written by one rank only: if several ranks write one file at the same time, a mixture can be left.
 #
 # Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, and batches that were used before the checkpoint do not come again (they are zeros).
 

@@ -18,17 +18,20 @@ import numpy as np
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab10_save_resume.forked_ranks import (
-    NEVER_ENTERED,
     RETURNED,
     Group,
     Message,
     Observer,
     Outcome,
-    fails_on_a_rank,
     protected_parent,
-    raise_first_error,
     run_ranks,
     was_killed,
+)
+from autograder.exercises.lab10_save_resume.rank_errors import (
+    fails_on_a_rank,
+    has_no_collective,
+    never_entered,
+    raise_first_error,
 )
 from autograder.guest.on_rank import gets_pickled_answer
 
@@ -108,7 +111,8 @@ class DiskObserver(Observer):
         self.changing_calls: list[int] = []
         self.seen = disk_of(self.watched)
         self.changes = 0
-        self.broken: Disk | None = None  # the first state that no kill may leave
+        self.broken: list[Disk] | None = None  # the first state that no kill may leave, with the
+        # one before it: [before, then]
         self.returned_too_early: list[int] = []
 
     def look(self) -> bool:
@@ -116,10 +120,10 @@ class DiskObserver(Observer):
         disk = disk_of(self.watched or "")
         if disk == self.seen:
             return False
-        self.seen = disk
+        before, self.seen = self.seen, disk
         self.changes += 1
         if self.broken is None and is_broken(disk, self.given):
-            self.broken = disk
+            self.broken = [before, disk]
         return True
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
@@ -196,13 +200,23 @@ class Commits:
         try:
             raise_first_error(self.run(texts, None, not is_reversed))
         except Exception as error:
-            return ["error", f"{type(error).__name__}: {error}"]
+            kind = "error" if self.succeeds_on_a_clean_disk(texts, not is_reversed) else "ranks"
+            return [kind, f"{type(error).__name__}: {error}"]
         disk, files = disk_of(str(self.root)), files_of(texts)
         if disk.get(NEW) != files:
             kind = "kept" if disk.get(NEW, {}).items() > files.items() else "files"
             return [kind, f"in {NEW}: {', '.join(disk.get(NEW, {}))}"]
         rest = disk.keys() - {OLD, NEW}
         return ["strays", ", ".join(sorted(rest))] if rest else None
+
+    def succeeds_on_a_clean_disk(self, texts: Sequence[str], is_reversed: bool) -> bool:
+        """Whether the files that a killed run left are the reason why a restart fails."""
+        self.prepare()
+        try:
+            raise_first_error(self.run(texts, None, is_reversed))
+        except Exception:
+            return False
+        return True
 
     def prepare(self, kill_at: int = 0, pause_at: int = 0) -> DiskObserver:
         shutil.rmtree(self.root, ignore_errors=True)
@@ -239,19 +253,20 @@ class Commits:
 
 @on_each_rank
 def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Names the mistake from the first state of the disk that a kill must not leave."""
-    left = output["broken"]
-    if left is None:
+    """What the first state of the disk that a kill must not leave shows."""
+    if output["broken"] is None:
         return None
+    before, left = output["broken"]
     given = attempt.inputs[0]
     old, new = files_of(given["old"]), files_of(given["new"])
     if more := left.get(OLD, {}).keys() - old.keys():
         return "writes into the old checkpoint", ", ".join(sorted(more))
     if left.get(OLD) != old:
-        mistake = "removes the old checkpoint before the new one is complete"
-        return f"{mistake}: a kill in between leaves none"
+        verb = "removes" if left.get(OLD, {}).items() < old.items() else "changes"
+        mistake = f"{verb} the old checkpoint before the new one is complete"
+        return f"{mistake}: a kill in between leaves none", ", ".join(left)
     newest = max(name for name in left if A_STEP.fullmatch(name))
-    if newest != NEW and any(newest in at_end for at_end in output["left"]):
+    if newest != NEW and any(newest in end and NEW not in end for end in output["left"]):
         return "gives the new checkpoint the name of another step", newest
     if newest != NEW:
         mistake = "uses a temporary name that `latest` takes for a checkpoint"
@@ -261,17 +276,19 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "gives the final name to a link: a checkpoint is a folder, which a rename names"
     if others := [name for name in found if name not in new]:
         return "has files in the checkpoint that write did not make there", ", ".join(others)
-    elsewhere = (files for name, files in left.items() if not A_STEP.fullmatch(name))
-    if any(new.items() <= files.items() for files in elsewhere):
-        return "copies the files to their final name: a copy takes many steps, a rename one"
-    if found and found.items() < new.items():
+    inside = ", ".join(sorted(found)) or "no file"
+    if NEW not in before and any(before[name] == found for name in before.keys() - left.keys()):
         return (
             "gives the final name before all ranks have written: let every rank write, wait for "
             "all, then rename",
-            f"{len(found)} of {len(new)} ranks' files are in {NEW}",
+            f"after the rename, in {NEW}: {inside}",
         )
+    elsewhere = (files for name, files in left.items() if not A_STEP.fullmatch(name))
+    if any(new.items() <= files.items() for files in elsewhere):
+        mistake = "puts complete files under the final name one by one: that takes many steps"
+        return f"{mistake}, and a rename of their folder takes one", f"in {NEW}: {inside}"
     consequence = "a kill during the write leaves half a checkpoint under a valid name"
-    return f"writes under the final name: {consequence}", f"in {NEW}: {sorted(found)}"
+    return f"writes under the final name: {consequence}", f"in {NEW}: {inside}"
 
 
 @on_each_rank
@@ -299,6 +316,7 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
 FAILURES = {
     "error": "fails on files that a killed run left: remove the temporary folder before you use it "
     "again",
+    "ranks": "fails when it is restarted with fewer ranks, with or without files of a killed run",
     "kept": "keeps files of a killed run in the new checkpoint: remove the temporary folder before "
     "you use it again",
     "files": "leaves a wrong checkpoint when it is restarted after a kill",
@@ -325,11 +343,8 @@ EXERCISE = OnRanks(
     drive=drive,
     signs=(
         broken_by_a_kill,
-        raises(
-            NEVER_ENTERED,
-            "has a collective that not all ranks enter: every rank makes every call",
-            "your answer",
-        ),
+        never_entered,
+        has_no_collective,
         raises(
             NOT_THERE,
             "calls write with a folder that does not exist: one rank creates it, and the others "

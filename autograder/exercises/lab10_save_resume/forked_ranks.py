@@ -15,7 +15,6 @@ parent through a socket, since gloo's threads do not survive a fork.
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import ctypes
 import os
@@ -33,20 +32,17 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from autograder.exercise import Attempt, Finding, Plain
+from autograder.exercise import Plain
 from autograder.exercises.lab10_save_resume.disk_changes import trace_changes
 from autograder.guest import held_calls, private_folders
-from autograder.guest.answer import STUB
 from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
-from shardlab.errors import RankError
 from shardlab.ranks import codec, messages
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
 CHANGED = "changed"  # in place of a collective: a process without held calls reports a change
 WITH_LISTENER, WITHOUT_LISTENER = b"l", b"-"
-# Built-in exceptions that cannot be created from a message alone.
-NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
-NEVER_ENTERED = "waits in a collective that another rank never enters"
+LONGEST_TURN_S = 8.0  # far longer than any right answer runs from one collective to the next
+NO_COLLECTIVE = "has not entered a collective"
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 36
 
 
@@ -87,7 +83,10 @@ class Group:
         return codec.decode_plain(self._receive()[0])
 
     def _receive(self) -> list[bytes]:
-        return list(pickle.loads(messages.receive(self.parent)[1]))
+        limit_turn(0)
+        received = messages.receive(self.parent)[1]
+        limit_turn(LONGEST_TURN_S)
+        return list(pickle.loads(received))
 
     def barrier(self, *_: Any, **__: Any) -> None:
         self.exchange("barrier")
@@ -127,6 +126,16 @@ class Group:
         dist.get_world_size = lambda *_, **__: self.world_size
 
 
+def limit_turn(seconds: float) -> None:
+    """Raises TimeoutError in this process's main thread after that time; 0: never."""
+
+    def end(*_: object) -> NoReturn:
+        raise TimeoutError(f"{NO_COLLECTIVE} for {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+
+
 def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -> NoReturn:
     try:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -139,11 +148,13 @@ def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -
         messages.receive(group.parent)
         group.replace_torch_distributed()
         try:
+            limit_turn(LONGEST_TURN_S)
             header: Message = {"op": RETURNED}
             body = codec.encode_plain(work(group))
         except BaseException as error:
             header = {"op": RAISED, "error": [type(error).__name__, message_of(error)]}
             body = b""
+        limit_turn(0)
         sys.settrace(None)
         messages.send(group.parent, header, body)
     finally:
@@ -384,33 +395,3 @@ class Ranks:
 
 def was_killed(outcomes: Sequence[Outcome]) -> bool:
     return any(each.how == KILLED for each in outcomes)
-
-
-def raise_first_error(outcomes: Sequence[Outcome]) -> None:
-    """Raises a rank's error, or one for a rank that waits although no rank was killed."""
-    for rank, outcome in enumerate(outcomes):
-        if outcome.how == RAISED:
-            name, message = outcome.value
-            if name == "NotImplementedError" and not message.partition(" (in ")[0]:
-                raise NotImplementedError(STUB)
-            kind = getattr(builtins, name, None)
-            if not isinstance(kind, type) or not issubclass(kind, Exception) or name in NO_TEXT:
-                kind, message = RuntimeError, f"{name}: {message}"
-            raise kind(f"on rank {rank} of {len(outcomes)}: {message}")
-    for rank, outcome in enumerate(outcomes):
-        if outcome.how not in ENDS and not was_killed(outcomes):
-            raise RuntimeError(f"rank {rank} of {len(outcomes)} {NEVER_ENTERED}")
-
-
-def fails_on_a_rank(attempt: Attempt) -> Finding | None:
-    """A sign for an error that raise_first_error raised: shown without the case's own rank."""
-    error = attempt.error
-    if not isinstance(error, RankError) or not error.message.startswith("on rank "):
-        return None
-    where, _, message = error.message.partition(": ")
-    return Finding(
-        "your answer",
-        f"stops with {error.kind}",
-        who_if_hidden="your answer",
-        in_full=f"{error.kind} {where}: {message}",
-    )

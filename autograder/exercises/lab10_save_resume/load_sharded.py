@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,29 +19,11 @@ import torch
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
-from shardlab.errors import RankError
+from shardlab import source
 
-OWN_RANK = (
-    "opens the file with its own rank: with another number of ranks the slice boundaries are "
-    "different"
-)
-AS_TEXT = (
-    "takes the files in the order of their names as text, where shard_10 comes before shard_2: "
-    "count from 0 to the old world_size"
-)
-NOT_NEEDED = "opens a file that contains no part of its slices"
-ALL_FILES = f"{NOT_NEEDED}: if each of N ranks reads the whole checkpoint, it is read N times"
-ONE_TOO_FAR = f"{NOT_NEEDED}: it comes right after the last one that does"
-ONE_TOO_EARLY = f"{NOT_NEEDED}: it comes right before the first one that does"
-PAST_THE_END = (
-    "looks for a file after the last one: the last rank's stop can lie beyond the tensor's end, so "
-    "limit it to the number of elements"
-)
-OTHER_NAMES = (
-    "looks for files named after the current number of ranks: index.json has the number of ranks "
-    "that saved them"
-)
 NOWHERE = "not_on_this_rank"  # what the links to the other files point to
+NEEDED_FILES = "only files with a part of its slices"
+MISSING, NOT_NEEDED = "which does not exist", "which has no part of its slices"
 
 
 def loading_case(saved_on: int, ranks: int, suffix: str = "", **state: list[Any]) -> Case:
@@ -70,44 +53,31 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
                 path.symlink_to(NOWHERE)
         index = {"world_size": saved_on, "shapes": given["shapes"]}
         (folder / INDEX).write_text(json.dumps(index))
-        return {"slices": subject(folder)}
+        try:
+            return {"opens": NEEDED_FILES, "slices": subject(folder)}
+        except FileNotFoundError as error:
+            shard = re.search(r"shard_\d+_of_\d+\.pt", str(error))
+            if shard is None:
+                raise
+            why = NOT_NEEDED if (folder / shard[0]).is_symlink() else MISSING
+            return {"opens": f"{shard[0]}, {why}", "line": innermost_line(error)}
 
 
-def missing_file(attempt: Attempt) -> Finding | None:
-    """A rank stopped because it opened ``shard_{number}_of_{ranks}.pt``, which it does not have."""
-    error, case = attempt.error, attempt.case
-    if not isinstance(error, RankError):
-        return None
-    name = re.search(r"No such file.*\b(shard_(\d+)_of_(\d+)\.pt)", error.message)
-    if name is None:
-        return None
-    number, ranks, saved_on = int(name[2]), int(name[3]), case.params["saved on"]
-    if ranks == saved_on:
-        mistake = PAST_THE_END
-        if number < saved_on:
-            mistake = which_file(number, error.rank, case)
-    elif ranks == case.world_size:
-        mistake = OTHER_NAMES
-    else:
-        return None
-    return Finding(f"rank {error.rank}", mistake, f"it opens {name[1]}")
+def innermost_line(error: Exception) -> str:
+    """Of the answer: "cell 5, line 3: its text"."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if source.is_user_code(each.filename)]
+    return ": ".join(filter(None, source.locate(own[-1].filename, own[-1].lineno or 0)))
 
 
-def which_file(number: int, rank: int, case: Case) -> str:
-    """Why a rank may have opened a file that contains no part of its slices."""
-    needed = case.params["files"][rank]
-    if number == rank > 0:  # an answer that opens all files would open file 0 first
-        return OWN_RANK
-    if number in (needed[0] - 1, needed[-1] + 1):
-        return ONE_TOO_FAR if number > needed[0] else ONE_TOO_EARLY
-    if order_as_text(case.params["saved on"]).index(number) in needed:
-        return AS_TEXT
-    return NOT_NEEDED if number else ALL_FILES
-
-
-def order_as_text(saved_on: int) -> list[int]:
-    """The files' numbers, sorted by name."""
-    return sorted(range(saved_on), key=lambda number: shard_name(number, saved_on))
+def opens_another_file(attempt: Attempt) -> Finding | None:
+    """Also if other ranks wait for this one."""
+    for rank, output in enumerate(attempt.outputs):
+        if isinstance(output, dict) and output["opens"] != NEEDED_FILES:
+            name, _, why = output["opens"].partition(", ")
+            mistake = f"opens a file {why.replace('which', 'that')}"
+            return Finding(f"rank {rank}", mistake, f"{name}; {output['line']}")
+    return None
 
 
 EXERCISE = OnRanks(
@@ -120,5 +90,5 @@ EXERCISE = OnRanks(
     inputs=draw_saved,
     drive=drive,
     tolerance=0.0,
-    signs=(missing_file, NAMED_MISTAKES),
+    signs=(NAMED_MISTAKES, opens_another_file),
 )

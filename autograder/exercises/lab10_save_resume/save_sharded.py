@@ -14,7 +14,7 @@ from torch import Tensor
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
-from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
@@ -53,7 +53,7 @@ def content(path: Path) -> Plain:
             return json.loads(path.read_text())
         return as_plain(torch.load(path, weights_only=True))
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {str(error).partition('. ')[0]}"
 
 
 def as_plain(value: Any) -> Plain:
@@ -83,10 +83,9 @@ def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     writers = [each for each in attempt.outputs if each["names"]]
     if output["names"] or len(writers) != 1:
         return None
-    return (
-        "writes nothing: one rank saves for all, but each should write its own file without a "
-        "gather"
-    )
+    writer = next(r for r, each in enumerate(attempt.outputs) if each["names"])
+    mistake = "writes nothing into folder: each rank should write its own slices to its own file"
+    return mistake, f"only rank {writer} writes: {', '.join(writers[0]['names'])}"
 
 
 @on_each_rank
@@ -123,7 +122,8 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
         return f"writes an {INDEX} that cannot be read as JSON", got
     elif not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
         mistake = f"does not record world_size in {INDEX}: another number of ranks may load it"
-    return Finding(f"rank {rank}", mistake, who_if_hidden="rank 0")
+    evidence = "" if got is None else f"it has {got}"
+    return Finding(f"rank {rank}", mistake, evidence, who_if_hidden="rank 0")
 
 
 @on_each_rank
@@ -143,14 +143,24 @@ def other_content(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return ("does not save {name: tensor} with torch.save", str(wrong[0])) if wrong else None
 
 
-whole_storage = over_budget(
-    WRITTEN,
-    "writes more than its slices: a slice is a view, and torch.save writes all of a view's "
-    "storage; clone() it first",
-    beyond=lambda case: 1.5 * slice_bytes(case),
-)
+@on_each_rank
+def whole_storage(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The right tensors, and exactly as many bytes more as the views' storage has."""
+    more = (attempt.case.world_size - 1) * slice_bytes(attempt.case)
+    limit = written_limit(attempt.case).most
+    assert isinstance(limit, list)
+    if not limit[rank] < output["bytes"] <= limit[rank] + more:
+        return None
+    if output["bytes"] < more or not equal(attempt.expected[rank], output):
+        return None
+    return (
+        "writes more than its slices: a slice is a view, and torch.save writes all of a view's "
+        "storage; clone() it first",
+        f"{output['bytes']:,} bytes, {int(limit[rank]):,} are enough",
+    )
 
-SMALL = {"weight": ["float32", 5, 6], "bias": ["float32", 5]}
+
+SMALL = {"weight": ["float32", 5, 6], "bias": ["float64", 5]}
 LARGE = {"weight": ["bfloat16", 250, 400], "momentum": ["float32", 200000]}
 
 EXERCISE = OnRanks(

@@ -1,12 +1,14 @@
 """Kill ranks, and compare the loss curve after the last restart.
 
 The training data stays with the parent of the ranks, which answers their requests.  It does not
-repeat batches that were used before the checkpoint, and they take more bytes than a checkpoint may
-have.  Nothing else that a start of the job leaves behind is there in the next one.
+repeat batches that were used before the checkpoint, and they take more bytes than the checkpoints
+that are left may have.  Nothing else that a start of the job leaves behind is there in the next.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 from functools import partial
 from itertools import pairwise
@@ -19,19 +21,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain, equal
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.budget import Budget, Limit, from_outputs
-from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
+from autograder.exercise.compare import difference
+from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     Group,
     Message,
     Observer,
     Outcome,
-    fails_on_a_rank,
     protected_parent,
-    raise_first_error,
     run_ranks,
     was_killed,
+)
+from autograder.exercises.lab10_save_resume.rank_errors import (
+    fails_on_a_rank,
+    has_no_collective,
+    never_entered,
+    raise_first_error,
 )
 from autograder.exercises.lab10_save_resume.training_job import Job, batch_of, seed_all
 from autograder.guest import private_folders
@@ -39,19 +46,26 @@ from autograder.guest.on_rank import gets_pickled_answer, with_functions_replace
 
 WIDTHS = (64, 32, 32, 1)
 SAMPLES = 64  # in a batch of one rank
+SEEN_NS = 10**9  # the time of files that the observer has seen
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
 RANDOM_BYTES = 16_384  # both random states and torch.save's overhead, for each rank
 TOLERANCE = 1e-6
 IN_A_CHECKPOINT = "in a checkpoint"
 
 NO_KILL = ("nowhere", None, None)
+CALLED = {"mean": "job.step()", "written": "atomic_commit", "renamed": "atomic_commit"}
 
 
 def training_case(
     name: str, ranks: int, steps: int, every: int, *kills: Any, weight: float = 1.0
 ) -> Case:
-    """Starts the job once for each of ``kills``, ("step" or "save", step, rank), and once more."""
+    """Starts the job once for each of ``kills``, ("step" or "save", step, rank), and once more.
+
+    With several ranks each start finds all older checkpoints, else only the newest: the batches of
+    one rank would fit into several.
+    """
     params = {"ranks": ranks, "steps": steps, "every": every, "starts": [*kills, NO_KILL]}
+    params["keeps old"] = ranks > 1
     return Case(name, 1, params, weight=weight)
 
 
@@ -77,23 +91,27 @@ def draw_job(case: Case, rng: np.random.Generator) -> Plain:
 @gets_pickled_answer
 def drive(pickled: bytes, given: Any, case: Case) -> Plain:
     starts, before = [], private_folders.content()
+    largest: list[tuple[str, int]] = []  # checkpoint
     with protected_parent(), TemporaryDirectory(ignore_cleanup_errors=True) as name:
         before |= private_folders.content()
-        newest: Path | None = None
+        survivors: list[Path] = []
         for start in range(len(case.params["starts"])):
             root = Path(name, f"start_{start}")
             root.mkdir()
-            if newest is not None:
-                copy_of_files(newest, root / newest.name)
-                shutil.rmtree(newest.parent)
-            observer = JobObserver(given, case, start)
+            for each in reversed(survivors):  # so their times say nothing
+                copy_of_files(each, root / each.name)
+            if survivors:
+                shutil.rmtree(survivors[0].parent)
+            observer = JobObserver(given, case, start, root)
             outcomes = run_job(pickled, root, given, case, observer)
-            raise_first_error(outcomes)
-            newest = max(root.glob("step_????????"), default=None)
-            starts.append((observer, was_killed(outcomes), bytes_in(newest)))
+            raise_first_error(outcomes, CALLED)
+            left = sorted(root.glob("step_????????"))
+            starts.append((observer, was_killed(outcomes), [text(each.name) for each in left]))
+            largest = max([largest, *map(file_bytes, left)], key=total_bytes)
+            survivors = left if case.params["keeps old"] else left[-1:]
             private_folders.remove_all_but(before)
         work = partial(uninterrupted, given["weights"], given["seeds"][0], case.params["steps"])
-        observer = JobObserver(given, case, 0, is_killed=False)
+        observer = JobObserver(given, case, 0, Path(name), is_killed=False)
         whole_run, *_ = run_ranks(work, case.params["ranks"], observer)
     losses = dict(whole_run.value)
     returned = [each.value for each in outcomes]
@@ -102,10 +120,18 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
         "kills": [killed for _, killed, _ in starts],
         "commits": [each.commits for each, _, _ in starts],
+        "left": [left for _, _, left in starts],
+        "written by several ranks": sorted(
+            {text(n) for each, _, _ in starts for n in each.twice()}
+        ),
         "bit for bit": all(losses.get(step) == loss for pairs in returned for step, loss in pairs),
-        "asked again for": max(each.asked_again for each, _, _ in starts),
-        "batches after the end": sum(each.batches for each, _, _ in starts if each.is_done),
-        "checkpoint bytes": max(size for _, _, size in starts),
+        "asked for": starts[-1][0].asked_for,
+        "used again": sorted({number for each, _, _ in starts for number in each.used_again}),
+        "batches after the end": sum(
+            len(own) for each, _, _ in starts if each.is_done for own in each.asked_for
+        ),
+        "file bytes": largest,
+        "checkpoint bytes": total_bytes(largest),
     }
 
 
@@ -121,29 +147,54 @@ def copy_of_files(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def bytes_in(folder: Path | None) -> int:
-    """Of files and their names."""
-    if folder is None:
-        return 0
-    paths = list(folder.rglob("*"))
-    return sum(len(path.name) + path.lstat().st_size * path.is_file() for path in paths)
+def file_bytes(folder: Path) -> list[tuple[str, int]]:
+    """(name, its bytes and those of the name) of all files."""
+    paths = folder.rglob("*")
+    return [(text(p.name), len(p.name) + p.lstat().st_size * p.is_file()) for p in paths]
+
+
+def total_bytes(files: list[tuple[str, int]]) -> int:
+    return sum(size for _, size in files)
+
+
+def text(name: str) -> str:
+    """A file's name that any text file may contain."""
+    return name.encode(errors="replace").decode()
 
 
 class JobObserver(Observer):
-    """Delivers batches, notes the commits, and kills a rank as the case says."""
+    """Delivers batches, notes commits and who writes which file, and kills a rank."""
 
-    def __init__(self, given: Any, case: Case, start: int, is_killed: bool = True) -> None:
-        self.given, self.ranks = given, case.params["ranks"]
+    def __init__(
+        self, given: Any, case: Case, start: int, root: Path, is_killed: bool = True
+    ) -> None:
+        self.given, self.ranks, self.root = given, case.params["ranks"], root
         self.kill = case.params["starts"][start] if is_killed else NO_KILL
         self.first = done_before(case, start)
         self.done = [self.first] * self.ranks
         self.commits: list[int] = []
         self.is_done = self.first == case.params["steps"]  # from the beginning
-        self.batches = 0
-        self.asked_again = 0  # for batches that were used before the checkpoint
+        self.asked_for: list[list[int]] = [[] for _ in range(self.ranks)]  # batches, by rank
+        self.used_again: list[int] = []  # batches that were used before the checkpoint
+        self.writers: dict[Path, set[int]] = {}
+        self.look(None)
+
+    def look(self, rank: int | None) -> None:
+        """Which files have changed since the last look: only ``rank`` has run since then."""
+        for path in self.root.rglob("*"):
+            with contextlib.suppress(OSError):  # it may be removed meanwhile
+                if path.is_file() and path.lstat().st_mtime_ns != SEEN_NS:
+                    os.utime(path, ns=(SEEN_NS, SEEN_NS), follow_symlinks=False)
+                    self.writers.setdefault(path, set()).update(set() if rank is None else {rank})
+
+    def twice(self) -> list[str]:
+        """Names of files that several ranks have written."""
+        return [path.name for path, ranks in self.writers.items() if len(ranks) > 1]
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
         op = message and message.get("op")
+        if op != "batch":
+            self.look(rank)
         if op == "mean":
             self.done[rank] += 1
             return self.kill == ("step", self.done[rank] - 1, rank)
@@ -157,8 +208,9 @@ class JobObserver(Observer):
         if message.get("op") != "batch":
             return None
         position = int(message["position"])
-        self.batches += 1
-        self.asked_again += position < self.first
+        self.asked_for[rank].append(position)
+        if position < self.first:
+            self.used_again.append(position)
         return list(batch_of(self.given, position, rank, self.ranks, self.first))
 
 
@@ -221,9 +273,12 @@ def in_pairs(returned: Any) -> list[tuple[int, float]]:
     return sorted((int(step), float(loss)) for step, loss in returned.items())
 
 
+def parameters() -> int:
+    return sum(b * (a + 1) for a, b in pairwise(WIDTHS))
+
+
 def checkpoint_limit(case: Case) -> Limit:
-    parameters = sum(b * (a + 1) for a, b in pairwise(WIDTHS))
-    return Limit(1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"])
+    return Limit(1.1 * STATE_BYTES * parameters() + RANDOM_BYTES * case.params["ranks"])
 
 
 LABEL = "saves the ranks' common state only once"
@@ -233,19 +288,38 @@ COMMON_STATE_ONCE = Budget(
 
 
 @on_each_rank
-def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted, params = attempt.expected[rank]["steps"][0], attempt.case.params
-    got = next((each for each in output["steps"] if each != wanted), None)
-    if got is None:
+def several_writers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["written by several ranks"]:
         return None
-    evidence = f"{got}, expected {wanted}"
-    first, due = (got or [params["steps"]])[0], (wanted or [params["steps"]])[0]
-    if first == 0 and due != 0:
-        return "starts again at step 0: resume from the newest checkpoint", evidence
-    if 0 < abs(first - due) < params["every"]:
-        mistake = "resumes at the wrong step after a restart: after step s, s + 1 steps are done"
-        return mistake, evidence
-    return "does not run exactly the remaining steps after a restart", evidence
+    return (
+        "writes a file on several ranks: ranks that write one file at the same time can leave a "
+        "mixture, and each of them writes all its bytes",
+        ", ".join(output["written by several ranks"]),
+    )
+
+
+@on_each_rank
+def removes_checkpoints(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    committed: set[str] = set()
+    by_start = zip(output["commits"], attempt.expected[rank]["left"], output["left"], strict=True)
+    for commits, wanted, left in by_start:
+        committed |= {f"step_{step:08}" for step in commits}
+        if gone := sorted(committed.intersection(wanted).difference(left)):
+            return "removes checkpoints: old ones stay", f"{', '.join(gone)} is gone"
+    return None
+
+
+def wrong_steps(attempt: Attempt) -> Finding | None:
+    for _, output in finished(attempt):
+        wanted = attempt.expected[0]["steps"]
+        for rank, (due, got) in enumerate(zip(wanted, output["steps"], strict=True)):
+            if got != due:
+                evidence = (
+                    f"{got}, expected {due}; it asked for batches {output['asked for'][rank]}"
+                )
+                mistake = "does not return the losses of exactly the remaining steps"
+                return Finding(f"rank {rank}", f"{mistake} after a restart", evidence)
+    return None
 
 
 @on_each_rank
@@ -267,31 +341,38 @@ def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["batches after the end"]:
         return "asks for batches although the checkpoint contains all steps"
-    if output["asked again for"] and not output["bit for bit"]:
-        return (
-            "runs steps again that the checkpoint contains: their batches do not come again, so "
-            "restore the state that they led to"
-        )
+    if output["used again"] and not output["bit for bit"]:
+        numbers = ", ".join(map(str, output["used again"]))
+        return "asks again for batches that do not come again: they are zeros", f"batches {numbers}"
     return None
 
 
 @on_each_rank
 def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if not equal(attempt.expected[rank]["losses"], output["losses"], TOLERANCE):
-        return (
-            "does not restore everything: losses after a restart differ from those of an "
-            "uninterrupted run"
-        )
+    wanted, got = attempt.expected[rank]["losses"], output["losses"]
+    if found := difference(wanted, got, TOLERANCE):
+        return "returns other losses after a restart than an uninterrupted run", found[1]
     if not output["bit for bit"]:
-        return "comes close to the loss curve but is not bit-equal: something was rounded or lost"
+        return "returns losses close to those of an uninterrupted run, but not bit-equal ones"
     return None
 
 
-saves_too_much = over_budget(
-    IN_A_CHECKPOINT,
-    "saves the ranks' common state more than once: let rank 0 write it, and each rank only its own "
-    "random states",
-)
+@on_each_rank
+def saves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not is_over(attempt, IN_A_CHECKPOINT):
+        return None
+    files = sorted(output["file bytes"], key=lambda each: -each[1])
+    evidence = ", ".join(f"{name}: {size:,} B" for name, size in files)
+    state_bytes = STATE_BYTES * parameters()
+    whole = [size for _, size in files if 0 <= size - state_bytes <= RANDOM_BYTES]
+    if len(whole) > 1:
+        return (
+            "saves the ranks' common state more than once: let one rank write it, and each rank "
+            "only its own random states",
+            evidence,
+        )
+    return "saves more than the common state and each rank's random states", evidence
+
 
 EXERCISE = OnRanks(
     points=6,
@@ -304,10 +385,14 @@ EXERCISE = OnRanks(
     tolerance=TOLERANCE,
     budgets=(COMMON_STATE_ONCE,),
     signs=(
+        never_entered,
+        has_no_collective,
         fails_on_a_rank,
+        NAMED_MISTAKES,
+        removes_checkpoints,
         wrong_steps,
         wrong_commits,
-        NAMED_MISTAKES,
+        several_writers,
         repeats_steps,
         wrong_losses,
         saves_too_much,

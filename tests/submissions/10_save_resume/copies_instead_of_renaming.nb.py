@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {atomic_commit = 5.0}
-# says = {atomic_commit = "a copy takes many steps"}
+# says = {atomic_commit = "that takes many steps"}
 # ///
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}

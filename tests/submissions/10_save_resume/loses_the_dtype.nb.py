@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 2.0}
-# says = {load_sharded = "changes the dtype"}
+# says = {load_sharded = "returns fp32"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 0.6667}
-# says = {load_sharded = "right after the last one"}
+# says = {load_sharded = "opens a file too many"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

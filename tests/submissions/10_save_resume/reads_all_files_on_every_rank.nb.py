@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 1.333}
-# says = {load_sharded = "a file that contains no part of its slices"}
+# says = {load_sharded = "opens every file"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {save_sharded = 3.0}
-# says = {save_sharded = "one rank saves for all"}
+# says = {save_sharded = "each rank should write its own slices"}
 # ///
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}

@@ -1,5 +1,6 @@
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -10,12 +11,12 @@ from torch.nn import functional
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab10_save_resume.load_sharded import (
-    AS_TEXT,
-    OWN_RANK,
+    MISSING,
+    NEEDED_FILES,
+    NOT_NEEDED,
     loading_case,
-    order_as_text,
 )
-from autograder.exercises.lab10_save_resume.shared import cut
+from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
     shaken(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
@@ -51,94 +52,188 @@ def facts(case: Case) -> dict[str, Plain]:
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
-    return cut_again(case, whole_state(case, inputs))
-
-
-def cut_again(case: Case, state: dict[str, Tensor]) -> list[Plain]:
-    return [{"slices": slices} for slices in cut(state, case.world_size)]
+    slices = cut(whole_state(case, inputs), case.world_size)
+    return [{"opens": NEEDED_FILES, "slices": own} for own in slices]
 
 
 def whole_state(case: Case, inputs: Any) -> dict[str, Tensor]:
     """Flat tensors without padding."""
-    padded = in_order(shards_of(case, inputs))
-    return {name: padded[name][: math.prod(shape)] for name, shape in inputs[0]["shapes"].items()}
-
-
-def shards_of(case: Case, inputs: Any) -> list[dict[str, Tensor]]:
-    """All files. One that no rank gets contains only padding."""
     shards = {int(number): own for given in inputs for number, own in given["shards"].items()}
     padding = {name: torch.zeros_like(each) for name, each in shards[0].items()}
-    return [shards.get(number, padding) for number in range(case.params["saved on"])]
-
-
-def in_order(shards: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.cat([shard[name] for shard in shards]) for name in shards[0]}
-
-
-def without_padding(flat: Tensor, case: Case) -> tuple[Tensor, ...]:
-    """By rank; every rank has an element, or there would be too few parts."""
-    return flat.split(-(-len(flat) // case.world_size))
+    in_order = [shards.get(number, padding) for number in range(case.params["saved on"])]
+    return {
+        name: torch.cat([shard[name] for shard in in_order])[: math.prod(shape)]
+        for name, shape in inputs[0]["shapes"].items()
+    }
 
 
 def needed_files(case: Case) -> list[list[int]]:
     """By rank: which of the saved files contain an element of its slices."""
-    elements = [math.prod(shape) for _, *shape in case.params["state"].values()]
-    file_of = [torch.arange(n) // -(-n // case.params["saved on"]) for n in elements]
-    by_rank = zip(*(without_padding(each, case) for each in file_of), strict=True)
-    return [torch.cat(own).unique().tolist() for own in by_rank]
+    by_rank: list[set[int]] = [set() for _ in range(case.world_size)]
+    for _, *shape in case.params["state"].values():
+        elements = math.prod(shape)
+        file_of = torch.arange(elements) // -(-elements // case.params["saved on"])
+        parts = file_of.split(-(-elements // case.world_size))
+        for files, own in zip(by_rank, parts, strict=True):  # every rank has an element
+            files.update(own.tolist())
+    return [sorted(files) for files in by_rank]
 
 
-def as_float32(case: Case, inputs: Any) -> list[Plain]:
-    state = whole_state(case, inputs)
-    return cut_again(case, {name: each.float() for name, each in state.items()})
+# ---- mistakes -----------------------------------------------------------------------------------
 
 
-def of_own_rank(case: Case, inputs: Any) -> list[Plain]:
-    shards = shards_of(case, inputs)
-    return [{"slices": shards[rank % len(shards)]} for rank in range(case.world_size)]
+@dataclass(frozen=True)
+class Wrong:
+    """The solution with a mistake in one of its parts, executed on all ranks in one process."""
 
+    rounded_up: bool = True  # the length of an old slice
+    cuts_old_padding: bool = True
+    cuts_new_slice: bool = True
+    limits_stop: bool = True
+    files: Callable[[int, int, int, int, int], Iterable[int]] = (
+        lambda rank, start, stop, old, saved_on: range(start // old, (stop - 1) // old + 1)
+    )
+    number: Callable[[int, Case], int] = lambda number, case: number
+    named_after: Callable[[Case], int] = lambda case: case.params["saved on"]
+    pads: bool = True
+    dtype: torch.dtype | None = None
 
-def names_as_text(case: Case, inputs: Any) -> list[Plain]:
-    shards = shards_of(case, inputs)
-    padded = in_order([shards[number] for number in order_as_text(len(shards))])
-    shapes = inputs[0]["shapes"]
-    return cut_again(case, {name: padded[name][: math.prod(shapes[name])] for name in padded})
+    def __call__(self, case: Case, inputs: Any) -> list[Plain] | None:
+        outputs = [self.on_rank(case, given, rank) for rank, given in enumerate(inputs)]
+        return None if None in outputs else outputs
 
-
-def old_padding_kept(case: Case, inputs: Any) -> list[Plain]:
-    return cut_again(case, in_order(shards_of(case, inputs)))
-
-
-def new_padding_missing(case: Case, inputs: Any) -> list[Plain]:
-    state = {name: without_padding(each, case) for name, each in whole_state(case, inputs).items()}
-    ranks = range(case.world_size)
-    return [{"slices": {name: parts[rank] for name, parts in state.items()}} for rank in ranks]
-
-
-def first_file_only(case: Case, inputs: Any, is_padded: bool) -> list[Plain]:
-    saved_on, outputs = case.params["saved on"], []
-    whole = whole_state(case, inputs)
-    for rank in range(case.world_size):
+    def on_rank(self, case: Case, given: Any, rank: int) -> Plain:
+        """None if it would fail with another error."""
         slices = {}
-        for name, each in whole.items():
-            old, new = -(-len(each) // saved_on), -(-len(each) // case.world_size)
-            start = rank * new
-            own = each[start : min(start + new, (start // old + 1) * old)]
-            slices[name] = functional.pad(own, (0, (new - len(own)) * is_padded))
-        outputs.append({"slices": slices})
+        for name, shape in given["shapes"].items():
+            elements, saved_on = math.prod(shape), case.params["saved on"]
+            old = -(-elements // saved_on) if self.rounded_up else elements // saved_on
+            if not self.cuts_old_padding:
+                elements = old * saved_on
+            new = -(-elements // case.world_size)
+            start, stop = rank * new, (rank + 1) * new
+            if self.limits_stop:
+                stop = min(stop, elements)
+            pieces = []
+            for index in self.files(rank, start, stop, old, saved_on):
+                number, ranks = self.number(index, case), self.named_after(case)
+                if ranks != saved_on or str(number) not in given["shards"]:
+                    exists = ranks == saved_on and number < saved_on
+                    why = NOT_NEEDED if exists else MISSING
+                    return {"opens": f"{shard_name(number, ranks)}, {why}"}
+                piece, before = given["shards"][str(number)][name], index * old
+                if self.cuts_new_slice:
+                    piece = piece[max(start - before, 0) : max(stop - before, 0)]
+                pieces.append(piece)
+            if not pieces:
+                return None
+            own = torch.cat(pieces).to(self.dtype)
+            missing = new - len(own) if self.cuts_new_slice else 0
+            slices[name] = functional.pad(own, (0, missing if self.pads or missing < 0 else 0))
+        return {"opens": NEEDED_FILES, "slices": slices}
+
+
+def as_text(index: int, case: Case) -> int:
+    """The number in the file name at this index, if names are sorted as text."""
+    saved_on = case.params["saved on"]
+    if index >= saved_on:
+        return index
+    return sorted(range(saved_on), key=lambda number: shard_name(number, saved_on))[index]
+
+
+def read_all(case: Case, inputs: Any, is_text_order: bool) -> list[Plain]:
+    """Opens every file, concatenates, cuts."""
+    outputs: list[Plain] = []
+    order = range(case.params["saved on"])
+    numbers = [as_text(each, case) if is_text_order else each for each in order]
+    state = {}
+    for given in inputs:
+        closed = [each for each in numbers if str(each) not in given["shards"]]
+        if closed:
+            name = shard_name(closed[0], case.params["saved on"])
+            outputs.append({"opens": f"{name}, {NOT_NEEDED}"})
+            continue
+        for name, shape in given["shapes"].items():
+            flat = torch.cat([given["shards"][str(number)][name] for number in numbers])
+            state[name] = flat[: math.prod(shape)]
+        slices = cut(state, case.world_size)[len(outputs)]
+        outputs.append({"opens": NEEDED_FILES, "slices": slices})
+    return outputs
+
+
+def first_file(rank: int, start: int, stop: int, old: int, saved_on: int) -> list[int]:
+    return [start // old]
+
+
+def own_file(rank: int, start: int, stop: int, old: int, saved_on: int) -> list[int]:
+    return [rank]
+
+
+def one_too_many(rank: int, start: int, stop: int, old: int, saved_on: int) -> range:
+    return range(start // old, stop // old + 1)
+
+
+def one_too_early(rank: int, start: int, stop: int, old: int, saved_on: int) -> range:
+    return range(max(start // old - 1, 0), (stop - 1) // old + 1)
+
+
+def one_too_many_if_it_exists(rank: int, start: int, stop: int, old: int, saved_on: int) -> range:
+    return range(start // old, min(stop // old + 1, saved_on))
+
+
+def own_file_again(case: Case, inputs: Any) -> list[Plain] | None:
+    """rank % N, its slices as they are."""
+    saved_on = case.params["saved on"]
+    wrong = Wrong(
+        files=own_file, number=lambda number, case: number % saved_on, cuts_new_slice=False
+    )
+    return wrong(case, inputs)
+
+
+def own_file_from_its_start(case: Case, inputs: Any) -> list[Plain] | None:
+    outputs = Wrong(files=own_file, cuts_new_slice=False)(case, inputs)
+    for output in outputs or ():
+        for name, shape in inputs[0]["shapes"].items():
+            if own := output.get("slices"):
+                new = -(-math.prod(shape) // case.world_size)
+                own[name] = functional.pad(own[name], (0, new - len(own[name])))
     return outputs
 
 
 MISTAKES = {
-    "changes the dtype: a buffer of torch.zeros is fp32, whatever you copy into it": as_float32,
-    OWN_RANK: of_own_rank,
-    "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
-    "the new number of ranks": old_padding_kept,
-    AS_TEXT: names_as_text,
-    "reads only the first of the files that contain its slices: a slice can begin in one file and "
-    "end in another": (
-        partial(first_file_only, is_padded=True),
-        partial(first_file_only, is_padded=False),
+    "returns fp32 whatever was saved: keep the dtype (torch.zeros makes fp32 if you do not pass "
+    "dtype=)": Wrong(dtype=torch.float32),
+    "reads only the file with its own rank: with another number of ranks the slice boundaries are "
+    "different": (
+        Wrong(files=own_file),
+        own_file_again,
+        own_file_from_its_start,
+        Wrong(files=own_file, cuts_new_slice=False),
     ),
-    "returns slices of different lengths: pad for the new number of ranks": new_padding_missing,
+    "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
+    "the new number of ranks": Wrong(cuts_old_padding=False),
+    "takes the files in the order of their names as text, where shard_10 comes before shard_2: "
+    "count from 0 to the old world_size": (
+        partial(read_all, is_text_order=True),
+        Wrong(number=as_text),
+    ),
+    "reads only the first of the files that contain its slices: a slice can begin in one file and "
+    "end in another": (Wrong(files=first_file), Wrong(files=first_file, pads=False)),
+    "returns slices of different lengths: pad for the new number of ranks": Wrong(pads=False),
+    "opens every file: if each of N ranks reads the whole checkpoint, it is read N times": partial(
+        read_all, is_text_order=False
+    ),
+    "looks for files named after the current number of ranks: index.json has the number of ranks "
+    "that saved them": Wrong(named_after=lambda case: case.world_size),
+    "looks for a file after the last one: the last rank's stop can lie beyond the tensor's end, so "
+    "limit it to the number of elements": Wrong(limits_stop=False),
+    "opens a file too many: element stop is the first of the next rank, so the last file is "
+    "(stop - 1) // old": (
+        Wrong(files=one_too_many),
+        Wrong(files=one_too_many_if_it_exists),
+    ),
+    "opens a file too many: element start is in file start // old": Wrong(files=one_too_early),
+    "takes the length of an old slice rounded down: n elements were cut into slices of ⌈n/N⌉": (
+        Wrong(rounded_up=False)
+    ),
 }

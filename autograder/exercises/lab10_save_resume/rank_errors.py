@@ -1,0 +1,78 @@
+"""Errors of forked ranks: raised in the case's only rank, and shown to the student."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+
+from autograder.exercise import Attempt, Finding
+from autograder.exercise.signs import raises
+from autograder.exercises.lab10_save_resume.forked_ranks import (
+    ENDS,
+    NO_COLLECTIVE,
+    RAISED,
+    RETURNED,
+    Outcome,
+    was_killed,
+)
+from autograder.guest.answer import STUB
+from shardlab.errors import RankError
+
+# Built-in exceptions that cannot be created from a message alone.
+NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
+NEVER_ENTERED = "waits for another rank"
+
+
+def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | None = None) -> None:
+    """Raises a rank's error, or one for a rank that waits although no rank was killed.
+
+    ``names``: {collective: what a student calls it}
+    """
+    for rank, outcome in enumerate(outcomes):
+        if outcome.how == RAISED:
+            name, message = outcome.value
+            if name == "NotImplementedError" and not message.partition(" (in ")[0]:
+                raise NotImplementedError(STUB)
+            kind = getattr(builtins, name, None)
+            if not isinstance(kind, type) or not issubclass(kind, Exception) or name in NO_TEXT:
+                kind, message = RuntimeError, f"{name}: {message}"
+            raise kind(f"on rank {rank} of {len(outcomes)}: {message}")
+    waiting = [rank for rank, each in enumerate(outcomes) if each.how not in ENDS]
+    if not waiting or was_killed(outcomes):
+        return
+    first = outcomes[waiting[0]].how
+    other = next(rank for rank, each in enumerate(outcomes) if each.how != first)
+    how, in_call = outcomes[other].how, (names or {}).get(first, first)
+    where = "has returned" if how == RETURNED else f"is in {(names or {}).get(how, how)}"
+    raise RuntimeError(
+        f"rank {waiting[0]} {NEVER_ENTERED} in {in_call}, while rank {other} {where}"
+    )
+
+
+def fails_on_a_rank(attempt: Attempt) -> Finding | None:
+    """A sign for an error that raise_first_error raised: shown without the case's own rank."""
+    error = attempt.error
+    if not isinstance(error, RankError) or not error.message.startswith("on rank "):
+        return None
+    where, _, message = error.message.partition(": ")
+    return Finding(
+        "your answer",
+        f"stops with {error.kind}",
+        who_if_hidden="your answer",
+        in_full=f"{error.kind} {where}: {message}",
+    )
+
+
+never_entered = raises(
+    NEVER_ENTERED,
+    "has ranks that wait for each other in different calls: every rank makes every call",
+    "your answer",
+    quoted=True,
+)
+has_no_collective = raises(
+    NO_COLLECTIVE,
+    "runs for many seconds without entering a collective, while the other ranks wait for their "
+    "turn: wait in a collective, not for a file to appear",
+    "your answer",
+    quoted=True,
+)
