@@ -123,7 +123,6 @@ EXERCISE = OnRanks(
     rules=shared.RULES,
     signs=(
         shared.unpadded,
-        shared.half_precision,
         NAMED_MISTAKES,
         shared.expensive,
         holds_too_much,

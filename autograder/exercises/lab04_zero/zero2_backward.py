@@ -196,7 +196,6 @@ EXERCISE = OnRanks(
         uses_none,
         no_slices,
         leaves_something,
-        shared.half_precision,
         NAMED_MISTAKES,
         shared.expensive,
         holds_too_much,

@@ -135,7 +135,6 @@ EXERCISE = OnRanks(
         shared.unpadded,
         emptied,
         no_gradient,
-        shared.half_precision,
         NAMED_MISTAKES,
         shared.expensive,
         keeps_units,

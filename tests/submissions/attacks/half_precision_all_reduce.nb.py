@@ -4,7 +4,6 @@
 # tries = "an all-reduce in half precision, which costs what a reduce-scatter in float32 costs"
 # seen_by = "points"
 # state = "graded"
-# earns = {Zero1AdamW = 0.625}  # two parameters: rounding may be too small to show
 # ///
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}
 class Zero1AdamW:
