@@ -41,11 +41,17 @@ RULES = (never_waited, keeps_growing)
 class MLP(nn.Module):
     """Linear layers with tanh between them; the loss is the mean squared error.
 
-    ``tied`` names two layers with one weight, ``frozen`` one that is not trained.
+    ``tied`` names two layers with one weight, ``frozen`` one that is not trained.  Layers are used
+    in the order ``used``, else in that in which they are registered.  state_dict() does not list
+    the buffer ``shift``.
     """
 
     def __init__(
-        self, widths: list[int], tied: tuple[int, int] | None = None, frozen: int | None = None
+        self,
+        widths: list[int],
+        tied: tuple[int, int] | None = None,
+        frozen: int | None = None,
+        used: list[int] | None = None,
     ) -> None:
         super().__init__()
         layers = [nn.Linear(*fan) for fan in pairwise(widths)]
@@ -53,29 +59,42 @@ class MLP(nn.Module):
             layers[tied[1]].weight = layers[tied[0]].weight
         if frozen is not None:
             layers[frozen].requires_grad_(False)
-        parts = [part for layer in layers for part in (layer, nn.Tanh())]
-        self.layers = nn.Sequential(*parts[:-1])
+        self.layers, self.used = nn.ModuleList(layers), used or range(len(layers))
         self.shift: Tensor
         self.gain: Tensor
-        self.register_buffer("shift", torch.zeros(widths[0]))
+        self.register_buffer("shift", torch.zeros(widths[0]), persistent=False)
         self.register_buffer("gain", torch.ones(widths[0], dtype=torch.int64))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        return functional.mse_loss(self.layers((inputs - self.shift) * self.gain), targets)
+        x = (inputs - self.shift) * self.gain
+        *others, last = self.in_order_of_use()
+        for layer in others:
+            x = torch.tanh(layer(x))
+        return functional.mse_loss(last(x), targets)
+
+    def in_order_of_use(self) -> list[nn.Module]:
+        return [self.layers[index] for index in self.used]
 
 
 def build(case: Case) -> nn.Module:
     if "gpt" in case.params:
         return models.GPT(models.GPTConfig(**case.params["gpt"]))
-    layout = ("widths", "tied", "frozen")
+    layout = ("widths", "tied", "frozen", "used")
     return MLP(**{name: case.params[name] for name in layout if name in case.params})
 
 
 def build_with(case: Case, state: Mapping[str, Tensor]) -> nn.Module:
     model = build(case)
-    model.load_state_dict(state)
+    for name, tensor in state_of(model).items():
+        tensor.copy_(state[name])
     return model
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """All of it, by name: state_dict() leaves out buffers that are not persistent."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named}
 
 
 def draw(case: Case, rng: np.random.Generator, state: Plain = None) -> list[Plain]:
@@ -95,7 +114,7 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
         model = build(case)
         for buffer in model.buffers():
             nn.init.normal_(buffer) if buffer.is_floating_point() else buffer.random_(1, 4)
-        return model.state_dict()
+        return state_of(model)
 
 
 def buffers_in(state: Mapping[str, Tensor], names: Collection[str] = BUFFERS) -> dict[str, Tensor]:
@@ -153,9 +172,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def first_trainable(model: nn.Module) -> nn.Module:
-    """The first layer that is trained, which backward reaches last."""
-    own = (module for module in model.modules() if any(_is_trained(module)))
-    return next(own)
+    """The first layer in use that is trained, which backward reaches last."""
+    layers = model.in_order_of_use() if isinstance(model, MLP) else model.modules()
+    return next(layer for layer in layers if any(_is_trained(layer)))
 
 
 def _is_trained(module: nn.Module) -> Iterable[bool]:

@@ -119,7 +119,7 @@ def test_in_each_case_wrong_buckets_differ_from_the_right_ones(case):
         if overfull[-1] >= case.params["cap_bytes"]:
             overfull.append(0)
         overfull[-1] += parameter.nbytes
-    forward = case.params["forward_buckets"]
+    forward = bucketed_ddp.bucket_bytes(parameters, case.params["cap_bytes"])
     wrong = {
         "one collective for each": [parameter.nbytes for parameter in parameters],
         "puts everything into one bucket": [sum(wanted)],
@@ -152,7 +152,7 @@ def test_right_gradients_in_wrong_places_are_named(case):
         expected=[{"step 0": wanted}] * case.world_size,
         outputs=[{"step 0": got}] * case.world_size,
     )
-    assert "to the wrong parameters" in bucket_calls.right_in_wrong_places(moved).mistake
+    assert "right means in the wrong places" in bucket_calls.right_in_wrong_places(moved).mistake
     assert not bucket_calls.right_in_wrong_places(attempt)
 
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "does each hook know its own bucket"}
+# says = {BucketedDDP = "reads a .grad that is still None"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
 class BucketedDDP(torch.nn.Module):

@@ -41,8 +41,12 @@ MISTAKES = {
     "forgets the buffers: the broadcast at the start has to include model.buffers(), too": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True)
     ),
-    "leaves out a buffer at the start: model.buffers() has tensors of other types, too": step_by(
+    "leaves out the buffer of integers at the start: broadcast all of model.buffers()": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True, names=["gain"])
+    ),
+    "leaves out the buffer with persistent=False at the start: model.buffers() lists it, "
+    "state_dict() does not": step_by(
+        lambda f, _: f.unsynchronized_mean(same_weights=True, names=["shift"])
     ),
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
         own, gradients=own
