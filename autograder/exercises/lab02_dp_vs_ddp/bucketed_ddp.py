@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, Plain
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
 from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import (
     BACKWARD,
@@ -181,7 +181,7 @@ BUDGETS = (
     ON_THE_WIRE,
 )
 
-EXERCISE = OnRanks(
+EXERCISE = shared.OfSteps(
     answer="BucketedDDP",
     points=10,
     cases=(

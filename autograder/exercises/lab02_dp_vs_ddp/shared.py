@@ -15,7 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
+from autograder.exercise import (
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    OnRanks,
+    Plain,
+    equal,
+    sent_bytes,
+)
+from autograder.exercise.compare import find_difference
 from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, on_each_rank
 from autograder.guest import growth
 from shardlab import models
@@ -31,11 +41,20 @@ STEP_CASES = (
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
     Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
 )
-TIED_TWICE = (
-    "a tied parameter under each of its names: state_dict() lists it twice, parameters() once"
-)
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
 RULES = (never_waited, keeps_growing)
+
+
+class OfSteps(OnRanks):
+    """An exercise whose outputs are dicts of steps."""
+
+    def difference(self, attempt: Attempt) -> Finding | None:
+        """In the first step that is wrong on some rank: it makes all ranks wrong later."""
+        for step in dict.fromkeys(step for wanted in attempt.expected for step in wanted):
+            wanted = [{step: each[step]} if step in each else {} for each in attempt.expected]
+            if found := find_difference(wanted, attempt.outputs, self.tolerance):
+                return found
+        return None
 
 
 class MLP(nn.Module):
@@ -222,15 +241,19 @@ def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Mist
     )
 
 
-def parameter_bytes(case: Case, *, by_name: bool = False, trained: bool = False) -> int:
-    """Counts a tied parameter once, or once for each of its names, as ``state_dict()`` does."""
-    named = build(case).named_parameters(remove_duplicate=not by_name)
-    return sum(each.nbytes for _, each in named if each.requires_grad or not trained)
+def parameter_bytes(case: Case, *, trained: bool = False) -> int:
+    """Counts a tied parameter once."""
+    return sum(p.nbytes for p in build(case).parameters() if p.requires_grad or not trained)
 
 
-def start_bytes(case: Case, *, by_name: bool = False) -> int:
+def start_bytes(case: Case) -> int:
     """Bytes of the broadcast at the start: parameters and buffers."""
-    return parameter_bytes(case, by_name=by_name) + sum(b.nbytes for b in build(case).buffers())
+    return parameter_bytes(case) + sum(buffer.nbytes for buffer in build(case).buffers())
+
+
+def more_bytes_than(enough: int, passed: int, case: Case) -> str:
+    tied = "; state_dict() lists a tied parameter under each of its names" * ("tied" in case.params)
+    return f"{passed:,} bytes, {enough:,} are enough{tied}"
 
 
 def bytes_passed_to(op: str, attempt: Attempt, rank: int) -> int:
