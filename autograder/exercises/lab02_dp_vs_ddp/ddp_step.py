@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
 from shardlab.errors import RunTimeout
@@ -34,18 +33,6 @@ def broadcast_never_ends(attempt: Attempt) -> Finding | None:
     )
 
 
-@on_each_rank
-def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    enough = shared.start_bytes(attempt.case)
-    broadcast_bytes = shared.bytes_passed_to("broadcast", attempt, rank)
-    if broadcast_bytes <= enough:
-        return None
-    return (
-        "broadcasts more than each parameter and buffer once, in step 0 only",
-        shared.more_bytes_than(enough, broadcast_bytes, attempt.case),
-    )
-
-
 def reduces_single_numbers(attempt: Attempt) -> Finding | None:
     run = attempt.run if attempt.error is None else None
     calls = [call for call in run.calls if call.op == "all_reduce"] if run else []
@@ -68,6 +55,5 @@ EXERCISE = shared.OfSteps(
         reduces_single_numbers,
         NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
-        broadcasts_too_much,
     ),
 )

@@ -93,19 +93,6 @@ def sends_to_others(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return "sends to other ranks than the hub: each gradient goes straight to the hub"
 
 
-@on_each_rank
-def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    times = (1 if rank else attempt.case.world_size - 1) * shared.steps_in(attempt.case)
-    enough = times * shared.parameter_bytes(attempt.case)
-    sent = shared.bytes_passed_to("send", attempt, rank)
-    if sent <= enough:
-        return None
-    mistake = "sends more than each parameter once to each other rank in a step"
-    if rank:
-        mistake = "sends more than its gradient: the hub needs nothing else from it"
-    return mistake, shared.more_bytes_than(enough, sent, attempt.case)
-
-
 EXERCISE = shared.OfSteps(
     points=5,
     cases=shared.STEP_CASES,
@@ -123,7 +110,6 @@ EXERCISE = shared.OfSteps(
         hangs,
         NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
-        sends_too_much,
         sends_to_others,
     ),
 )

@@ -30,7 +30,7 @@ from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, 
 from autograder.guest import growth
 from shardlab import models
 
-BUFFERS = ("shift", "gain")  # of an MLP
+BUFFERS = ("shift", "gain", "layers.0.scale")  # of an MLP
 LR, STEPS = 0.1, 2  # in the case that looks for what grows: growth.STEPS
 SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
@@ -61,8 +61,8 @@ class MLP(nn.Module):
     """Linear layers with tanh between them; the loss is the mean squared error.
 
     ``tied`` names two layers with one weight, ``frozen`` one that is not trained.  Layers are used
-    in the order ``used``, else in that in which they are registered.  state_dict() does not list
-    the buffer ``shift``.
+    in the order ``used``, else in that in which they are registered.  One buffer is not in
+    state_dict(), one has integers, and one belongs to a submodule.
     """
 
     def __init__(
@@ -83,10 +83,11 @@ class MLP(nn.Module):
         self.gain: Tensor
         self.register_buffer("shift", torch.zeros(widths[0]), persistent=False)
         self.register_buffer("gain", torch.ones(widths[0], dtype=torch.int64))
+        layers[0].register_buffer("scale", torch.ones(widths[0]))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        x = (inputs - self.shift) * self.gain
+        x = (inputs - self.shift) * self.gain * self.layers[0].get_buffer("scale")
         *others, last = self.in_order_of_use()
         for layer in others:
             x = torch.tanh(layer(x))
@@ -132,7 +133,7 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
         torch.manual_seed(int(rng.integers(2**31)))
         model = build(case)
         for buffer in model.buffers():
-            nn.init.normal_(buffer) if buffer.is_floating_point() else buffer.random_(1, 4)
+            buffer.uniform_(0.5, 1.5) if buffer.is_floating_point() else buffer.random_(1, 4)
         return state_of(model)
 
 
@@ -249,13 +250,3 @@ def parameter_bytes(case: Case, *, trained: bool = False) -> int:
 def start_bytes(case: Case) -> int:
     """Bytes of the broadcast at the start: parameters and buffers."""
     return parameter_bytes(case) + sum(buffer.nbytes for buffer in build(case).buffers())
-
-
-def more_bytes_than(enough: int, passed: int, case: Case) -> str:
-    tied = "; state_dict() lists a tied parameter under each of its names" * ("tied" in case.params)
-    return f"{passed:,} bytes, {enough:,} are enough{tied}"
-
-
-def bytes_passed_to(op: str, attempt: Attempt, rank: int) -> int:
-    calls = attempt.run.calls if attempt.run else []
-    return sum(call.bytes for call in calls if call.op == op and call.rank == rank)
