@@ -41,9 +41,9 @@ class Growth:
         """What grows in every step; [] before step STEPS."""
         early, late = (self.sizes.get(steps, {}) for steps in (EARLY, STEPS))
         return [
-            f"{name}: {early.get(name, 0)} items after {EARLY} steps, {late[name]} after {STEPS}"
+            f"{name}: {early[name]} items after {EARLY} steps, {late[name]} after {STEPS}"
             for name in late
-            if late[name] - early.get(name, 0) >= STEPS - EARLY
+            if name in early and late[name] - early[name] >= STEPS - EARLY
         ]
 
 

@@ -1,21 +1,21 @@
 """What the recorded calls show about an answer's buckets: start times, bytes, mistakes."""
 
+import re
 from typing import Any
 
 import torch
 
 from autograder.exercise import Attempt, Case, Finding, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
-from autograder.exercises.lab02_dp_vs_ddp.shared import (
-    build,
-    steps_in,
-    trainable,
-)
+from autograder.exercises.lab02_dp_vs_ddp.shared import build, steps_in, trainable
 from shardlab.errors import DeadlockError, RankError
 from shardlab.run import Call, Run
 
 GRADIENT, BACKWARD, SECOND = "gradient", "backward", "second model"  # labels in the log
 BARRIER_DTYPE = torch.uint8  # of the drive's own collectives; no gradient has it
+NONE_AS_TENSOR = (
+    "'NoneType' object has no attribute '(flatten|view|reshape|numel|ravel|clone|detach|shape)"
+)
 
 
 def collectives(run: Run, rank: int) -> list[Call]:
@@ -108,17 +108,17 @@ def in_backward(run: Run | None, rank: int) -> bool:
     return arrived > max((end_s for _, end_s in spans(run, rank, BACKWARD)), default=0.0)
 
 
-def reads_no_gradient(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if (
-        not isinstance(error, RankError)
-        or "'NoneType' object has no attribute" not in error.message
-    ):
+def uses_none(attempt: Attempt) -> Finding | None:
+    """A rank failed in backward, which marks each gradient that has arrived."""
+    error, run = attempt.error, attempt.run
+    if not isinstance(error, RankError) or not re.search(NONE_AS_TENSOR, error.message):
+        return None
+    if len(spans(run, error.rank, GRADIENT)) % len(trainable(build(attempt.case))) == 0:
         return None
     return Finding(
         f"rank {error.rank}",
-        "reads a .grad that is still None: a bucket may start only when each of its gradients has "
-        "arrived",
+        "uses None as a tensor while gradients are still missing: a bucket may start only when "
+        "each of its gradients has arrived",
         f"{error.message}; {error.source}",
     )
 

@@ -199,7 +199,7 @@ EXERCISE = shared.OfSteps(
     signs=(
         bucket_calls.waits_in_backward,
         bucket_calls.waits_for_the_second_model,
-        bucket_calls.reads_no_gradient,
+        bucket_calls.uses_none,
         bucket_calls.wrong_buckets,
         bucket_calls.fewer_in_the_second_step,
         NAMED_MISTAKES,

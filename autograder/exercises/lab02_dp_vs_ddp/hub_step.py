@@ -21,7 +21,7 @@ from autograder.exercise.budget import received_bytes
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
-from shardlab.errors import DeadlockError, Waiting
+from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
 # Else the gradients' sum could come through the other ranks, one after another.
@@ -44,13 +44,19 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
 
 
 def receives_from_any(attempt: Attempt) -> Finding | None:
-    """With more than one other rank the first one to send may be the wrong one."""
-    calls = attempt.run.calls if attempt.error and attempt.run else []
-    for call in calls:
-        if call.op == "recv" and call.peer is None and attempt.case.world_size > 2:
+    """The hub got a tensor of another size, and its recv has no src."""
+    error, run = attempt.error, attempt.run
+    aborted = isinstance(error, RankError) and (error.rank, error.kind) == (0, "SIGABRT")
+    for call in run.calls if run and (aborted or sizes_differ(error)) else []:
+        if call.rank == 0 and call.op == "recv" and call.peer is None:
             mistake = "receives without src, so from whichever rank sends first, any tensor of it"
-            return Finding(f"rank {call.rank}", mistake, call.source, who_if_hidden="the hub")
+            return Finding("rank 0", mistake, call.source, who_if_hidden="the hub")
     return None
+
+
+def sizes_differ(error: LaunchError | None) -> bool:
+    """Whether one side sends a tensor of another size than the other side receives."""
+    return isinstance(error, DeadlockError) and any(" of " in row.call for row in error.table)
 
 
 def hangs(attempt: Attempt) -> Finding | None:
@@ -58,7 +64,7 @@ def hangs(attempt: Attempt) -> Finding | None:
     error = attempt.error
     if not isinstance(error, DeadlockError):
         return None
-    if any(" of " in row.call for row in error.table):
+    if sizes_differ(error):
         mistake = "do not send and receive the same tensors in the same order"
         return Finding("the ranks", mistake, error.headline, who_if_hidden="the ranks")
     hub = error.table[0]

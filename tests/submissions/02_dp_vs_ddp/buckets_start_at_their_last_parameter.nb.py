@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 4.0}
-# says = {BucketedDDP = "reads a .grad that is still None"}
+# says = {BucketedDDP = "uses None as a tensor while gradients are still missing"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
 class BucketedDDP(torch.nn.Module):
