@@ -8,7 +8,7 @@
     # ["self.in_flight: 9 items after 3 steps, 30 after 10"]
 
 It follows attributes, containers, hooks, closures, the globals that a function names, and autograd
-graphs.  A container of plain numbers or strings, such as a list of losses, does not count.
+graphs.  A list of plain numbers counts as well, and so does a tensor with more and more elements.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Growth:
         """What grows in every step; [] before step STEPS."""
         early, late = (self.sizes.get(steps, {}) for steps in (EARLY, STEPS))
         return [
-            f"{name}: {early.get(name, 0)} items after {EARLY} steps, {late[name]} after {STEPS}"
+            f"{name}: {early[name]} items after {EARLY} steps, {late[name]} after {STEPS}"
             for name in late
-            if late[name] - early.get(name, 0) >= STEPS - EARLY
+            if name in early and late[name] - early[name] >= STEPS - EARLY
         ]
 
 
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
-    """{where: number of items} of each container, and of nodes in each kept autograd graph."""
+    """{where: number of items} of containers, elements of tensors, and nodes of autograd graphs."""
     found: dict[str, int] = {}
     seen: dict[int, Any] = {}  # holds what was seen, so that no id is used twice
     left = deque(roots.items())
@@ -58,14 +58,18 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
             continue
         seen[id(value)] = value
         inside = list(_inside(name, value))
-        if not all(isinstance(item, PLAIN) for _, item in inside) and not _is_code(value):
-            found[name] = len(inside)
+        if not _is_code(value) and not _is_bounded(value):
+            found[name] = value.numel() if isinstance(value, torch.Tensor) else len(inside)
         left.extend(inside)
     return found
 
 
 def _is_code(value: Any) -> bool:
     return isinstance(value, type | types.FunctionType | types.MethodType | functools.partial)
+
+
+def _is_bounded(value: Any) -> bool:
+    return isinstance(value, deque) and value.maxlen is not None
 
 
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:

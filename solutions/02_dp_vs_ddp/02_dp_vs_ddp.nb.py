@@ -315,10 +315,10 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 #
 # - **Which parameters:** those with `requires_grad`. A frozen parameter has no gradient and is in no bucket; a tied one counts once, as in `module.parameters()`.
 # - **Which buckets:** go through these parameters in **reverse** order. Each joins the current bucket if the bucket then has at most `cap_bytes` bytes; otherwise it begins the next one. A parameter larger than the cap gets its own bucket.
-# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there.
+# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in another order than it registers them, so gradients may arrive in any order.
 # - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
-# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Keep nothing of a step that is over: the check takes 10 steps and looks for what grows.
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Keep nothing of a step that is over: the check takes 10 steps and looks for what grows. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
 #
 # This rule is simpler than PyTorch's. There a bucket is closed by the parameter that fills it, so it may overshoot its cap; by default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`); and after the first step DDP rebuilds its buckets in the order in which gradients arrived.
 
@@ -404,7 +404,7 @@ class BucketedDDP(torch.nn.Module):
         ### END SOLUTION
 
 # %% [markdown]
-# Your buckets over time, with a larger GPT. The band marks backward: each bar that begins inside it is a bucket in flight while gradients are still being computed. On a GPU, computation and communication share few resources; on two CPU cores they take turns, so the gain here is small.
+# Your buckets over time, with a larger GPT. The band marks backward: each bar that begins inside it is a bucket in flight while gradients are still being computed. On a GPU, an all-reduce runs next to backward and takes some of its processors (SMs) and of its memory bandwidth; on two CPU cores they take turns, so the gain here is small.
 
 # %%
 def one_bucketed_step():
@@ -426,7 +426,7 @@ check("dp_vs_ddp.BucketedDDP", BucketedDDP)
 # %% [markdown]
 # ## 6 · How large should a bucket be?
 #
-# PyTorch's DDP uses buckets of about 25 MiB by default. What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Also explain why the parameters are in reverse order in the buckets. Three to six sentences.
+# PyTorch's DDP uses buckets of about 25 MiB by default, after a first one of 1 MiB. What would you lose with buckets of **1 KB**, and what with **one bucket** for the whole model? Also explain why the parameters are in reverse order in the buckets. Three to six sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_large_a_bucket", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

@@ -1,32 +1,41 @@
 """What the recorded calls show about an answer's buckets: start times, bytes, mistakes."""
 
+import re
 from typing import Any
 
 import torch
 
 from autograder.exercise import Attempt, Case, Finding, equal
-from autograder.exercise.signs import MistakeText, on_each_rank, raises
-from autograder.exercises.lab02_dp_vs_ddp.shared import (
-    build,
-    parameter_bytes,
-    steps_in,
-    trainable,
-)
-from shardlab.errors import DeadlockError, RunTimeout
+from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.lab02_dp_vs_ddp.shared import build, steps_in, trainable
+from shardlab.errors import DeadlockError, RankError
 from shardlab.run import Call, Run
 
-GRADIENT, BACKWARD = "gradient", "backward"  # labels in the log
+GRADIENT, BACKWARD, SECOND = "gradient", "backward", "second model"  # labels in the log
 BARRIER_DTYPE = torch.uint8  # of the drive's own collectives; no gradient has it
+NONE_AS_TENSOR = (
+    "'NoneType' object has no attribute '(flatten|view|reshape|numel|ravel|clone|detach|shape)"
+)
 
 
 def collectives(run: Run, rank: int) -> list[Call]:
-    """The student's, in the order in which they started."""
-    ours = str(BARRIER_DTYPE).removeprefix("torch.")
-    calls = (call for call in run.calls if call.rank == rank and call.op == "all_reduce")
-    return [call for call in calls if call.dtype != ours]
+    """The student's for the first model, in the order in which they started."""
+    second = spans(run, rank, SECOND)
+    return [
+        call
+        for call in run.calls
+        if call.rank == rank and call.op == "all_reduce" and is_students(call)
+        if not any(start <= call.start_s <= end for start, end in second)
+    ]
 
 
-def spans(run: Run, rank: int, label: str) -> list[tuple[float, float]]:
+def is_students(call: Call) -> bool:
+    return call.dtype != str(BARRIER_DTYPE).removeprefix("torch.")
+
+
+def spans(run: Run | None, rank: int, label: str) -> list[tuple[float, float]]:
+    if run is None:
+        return []
     blocks = (block for block in run.traffic.blocks if block.rank == rank and block.label == label)
     return [(block.start_s, block.end_s) for block in blocks]
 
@@ -54,60 +63,76 @@ def sizes_by_step(run: Run | None, rank: int) -> list[list[int]]:
     return steps
 
 
-def waits_in_a_hook(attempt: Attempt) -> Finding | None:
-    error = attempt.error
-    if not isinstance(error, DeadlockError) or any(
-        row.state != "waiting" or not row.call.startswith("all_reduce (collective")
-        for row in error.table
-    ):
+def waits_in_backward(attempt: Attempt) -> Finding | None:
+    for rank, call in awaited(attempt):
+        if call.op == "all_reduce" and in_backward(attempt.run, rank):
+            return Finding(
+                f"rank {rank}",
+                "waits for an all-reduce before its backward has ended: start it with "
+                "async_op=True and wait in finish()",
+                call.source,
+            )
+    return None
+
+
+def waits_for_the_second_model(attempt: Attempt) -> Finding | None:
+    """In finish(), because until that has returned no rank waits for the second model."""
+    for rank, call in awaited(attempt):
+        if any(start <= call.start_s <= end for start, end in spans(attempt.run, rank, SECOND)):
+            return Finding(
+                f"rank {rank}",
+                "waits in finish() for an all-reduce of another model, which another BucketedDDP "
+                "started: keep what is in flight in the instance (self), not in the class",
+                call.source,
+            )
+    return None
+
+
+def awaited(attempt: Attempt) -> list[tuple[int, Call]]:
+    """(rank, call) of each rank that waits for a collective of the student's, in a hang."""
+    run, error = attempt.run, attempt.error
+    if run is None or not isinstance(error, DeadlockError):
+        return []
+    waiting = [row.rank for row in error.table if row.state == "waiting"]
+    return [
+        (rank, call)
+        for rank in waiting
+        for call in run.calls
+        if call.rank == rank and call.end_s is None and call.waited and is_students(call)
+    ]
+
+
+def in_backward(run: Run | None, rank: int) -> bool:
+    """Whether a gradient has arrived since the last backward that ended."""
+    arrived = max((at for at, _ in spans(run, rank, GRADIENT)), default=0.0)
+    return arrived > max((end_s for _, end_s in spans(run, rank, BACKWARD)), default=0.0)
+
+
+def uses_none(attempt: Attempt) -> Finding | None:
+    """A rank failed in backward, which marks each gradient that has arrived."""
+    error, run = attempt.error, attempt.run
+    if not isinstance(error, RankError) or not re.search(NONE_AS_TENSOR, error.message):
+        return None
+    if len(spans(run, error.rank, GRADIENT)) % len(trainable(build(attempt.case))) == 0:
         return None
     return Finding(
-        "rank 0",
-        "waits for its collective inside a hook, so backward pauses until every other rank "
-        "joins: start it with async_op=True and wait in finish()",
-        error.table[0].source,
+        f"rank {error.rank}",
+        "uses None as a tensor while gradients are still missing: a bucket may start only when "
+        "each of its gradients has arrived",
+        f"{error.message}; {error.source}",
     )
 
 
-def never_full(attempt: Attempt) -> Finding | None:
-    """Of buckets filled with all parameters, only those without a frozen one were launched."""
-    launched = sorted(attempt.case.params["buckets_without_frozen"])
-    if not launched or isinstance(attempt.error, DeadlockError):
+@on_each_rank
+def fewer_in_the_second_step(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    wanted, steps = attempt.case.params["buckets"], sizes_by_step(attempt.run, rank)
+    if sorted(steps[0]) != sorted(wanted) or len(steps[1]) >= len(wanted):
         return None
-    for rank in range(attempt.case.world_size):
-        steps = sizes_by_step(attempt.run, rank)
-        if steps and sorted(steps[0]) == launched:
-            return Finding(
-                f"rank {rank}",
-                "waits for the gradient of a frozen parameter, which never comes, and so never "
-                "launches its bucket: leave out parameters that do not require a gradient",
-                attempt.error.headline if attempt.error else "",
-            )
-    return None
-
-
-no_gradient_yet = raises(
-    "'NoneType' object has no attribute '(flatten|view|reshape|numel|ravel|clone|detach|shape)",
-    "reads a .grad that is still None: does each hook know its own bucket (use partial), and does "
-    "it run when .grad is ready (register_post_accumulate_grad_hook)?",
-    quoted=True,
-)
-
-
-def works_once(attempt: Attempt) -> Finding | None:
-    """The first step is right, the second lacks collectives, whether or not it ends in an error."""
-    wanted = attempt.case.params["buckets"]
-    for rank in range(attempt.case.world_size):
-        steps = sizes_by_step(attempt.run, rank)
-        entered_the_next = len(steps) > 1 and not isinstance(attempt.error, RunTimeout)
-        if entered_the_next and sorted(steps[0]) == sorted(wanted) and len(steps[1]) < len(wanted):
-            return Finding(
-                f"rank {rank}",
-                "works only in the first step: finish() has to reset the buckets for the next "
-                "backward",
-                f"{len(steps[1])} collectives in the second step, not {len(wanted)}",
-            )
-    return None
+    return (
+        "starts fewer all-reduces in its second step than in its first: does finish() reset all "
+        "that the next backward needs?",
+        f"{len(steps[1])}, not {len(wanted)}",
+    )
 
 
 @on_each_rank
@@ -120,26 +145,17 @@ def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def describe(got: list[int], case: Case) -> str:
-    params, trained_bytes = case.params, sum(case.params["buckets"])
-    one_each = [parameter.nbytes for parameter in trainable(build(case))]
+    """A mistake whose own buckets these are, or else what can be seen of them."""
+    for mistake, sizes in case.params["wrong_buckets"].items():
+        if sorted(got) == sorted(sizes):
+            return str(mistake)
+    wanted = case.params["buckets"]
     if not got:
-        return "starts no collective: are the hooks registered, and does a full bucket start one?"
-    if sorted(got) == sorted(one_each):
-        return "makes one collective for each parameter: send a bucket's gradients in one tensor"
-    if sum(got) == parameter_bytes(case, by_name=True, trained=True) > trained_bytes:
-        return "counts a tied parameter twice: module.parameters() yields it once, its layers twice"
-    if sum(got) == parameter_bytes(case) > trained_bytes:
-        return "puts frozen parameters into its buckets: they have no gradient to send"
-    if sum(got) != trained_bytes:
+        return "starts no all-reduce: are the hooks registered, and does a full bucket start one?"
+    if sum(got) != sum(wanted):
         return "reduces more or fewer bytes than the trainable parameters have"
-    if len(got) == 1:
-        return (
-            "puts everything into one bucket, so nothing can start early: compare the bytes of a "
-            "bucket with the cap"
-        )
-    if sorted(got) == sorted(params["forward_buckets"]):
-        return "fills its buckets in forward order: begin with the last, whose gradients come first"
-    if any(size > params["cap_bytes"] and size not in one_each for size in got):
+    one_each = [parameter.nbytes for parameter in trainable(build(case))]
+    if any(size > case.params["cap_bytes"] and size not in one_each for size in got):
         return "overfills a bucket: close it before a parameter that would exceed the cap"
     return "does not fill its buckets as in the spec: each takes what still fits under the cap"
 
@@ -152,7 +168,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeTe
     if not equal(wanted["summary"], got["summary"]):
         return None
     return (
-        "copies means back to the wrong parameters: split a bucket in the order in which it was "
+        "has the right means in the wrong places: split a bucket in the order in which it was "
         "concatenated"
     )
 
@@ -162,13 +178,8 @@ def starts_late(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     run, least = attempt.run, steps_in(attempt.case) * (len(attempt.case.params["buckets"]) - 1)
     if run is None or (early := started_early(run)[rank]) >= least:
         return None
-    if collectives(run, rank) and not early:
-        return (
-            "starts its collectives when backward has finished, so nothing overlaps: start each in "
-            "the hook that completes its bucket"
-        )
     return (
-        "starts some buckets late: every bucket but the last gradient's is complete before that "
-        "gradient arrives",
-        f"{early} of {least} collectives before the last gradient",
+        "starts fewer all-reduces before the last gradient than buckets are complete by then: "
+        "start each in the hook that completes its bucket",
+        f"{early} of {least}",
     )

@@ -7,6 +7,10 @@ that the checker recognizes, whatever the machine's speed.
 When backward reaches the first layer, its gradient is multiplied by a factor for each sample, which
 the checker holds back until it has counted the bytes sent so far.  So before the last gradients can
 be computed, the late rank must have sent all buckets that do not contain them.
+
+In one case a second model is wrapped and trained at the same time, by another instance.  The late
+rank starts the second model's backward after its finish() for the first, the others before.  An
+instance that waits for the other one's all-reduces waits for that rank, too.
 """
 
 from __future__ import annotations
@@ -18,9 +22,14 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, Plain
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
-from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BACKWARD, BARRIER_DTYPE, GRADIENT
+from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import (
+    BACKWARD,
+    BARRIER_DTYPE,
+    GRADIENT,
+    SECOND,
+)
 from autograder.exercises.lab02_dp_vs_ddp.shared import (
     after_step,
     build_with,
@@ -39,10 +48,11 @@ from shardlab.run import Run
 WIDTHS, SQUARE = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
 # The first bucket, from the second layer's weight on, has exactly the cap's bytes.
 FULL = {"widths": WIDTHS, "cap_bytes": 148_096, "steps": growth.STEPS}
-TIED = {"widths": SQUARE, "tied": [0, 2], "cap_bytes": 120_000}
+# Layer 2 is used before layer 1, so gradients arrive in another order than the buckets have.
+TIED = {"widths": SQUARE, "tied": [0, 2], "used": [0, 2, 1, 3], "cap_bytes": 120_000}
 UNKNOWN = 2**62  # bytes, if this system cannot count them
 FACTORS = "factors of the first layer's gradient"
-FROZEN = {"widths": WIDTHS, "frozen": 2, "cap_bytes": 270_000}
+FROZEN = {"widths": WIDTHS, "frozen": 1, "cap_bytes": 140_000, SECOND: True}
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -50,6 +60,8 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     for given in inputs:
         factors = rng.uniform(0.5, 2.0, size=(len(given["batches"]), shared.SAMPLES))
         given[FACTORS] = list(torch.from_numpy(factors).float())
+        if SECOND in case.params:
+            given[SECOND] = torch.from_numpy(rng.standard_normal((1, 4))).float()
     return inputs
 
 
@@ -60,6 +72,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     hold_back_in_backward(first_trainable(model), FACTORS)
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
+    second = SecondModel(subject, given[SECOND]) if SECOND in given else None
     late = dist.get_rank() == case.world_size - 1
     kept, output = growth.Growth({"self": wrapped, "model": model}), dict[str, Plain]()
     for step, (inputs, targets) in enumerate(given["batches"]):
@@ -71,12 +84,41 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             loss.backward()
         if not late:
             barrier(own_group)
+        if second and not late:
+            second.backward()
         wrapped.finish()
+        if second:
+            barrier(own_group)
+            if late:
+                second.backward()
+            second.finish()
         sgd_step(model)
         kept.after(step)
         if is_compared(step, case):
             output[f"step {step}"] = after_step(model)
+    if second:
+        output[SECOND] = second.model.weight.grad
     return output | {"grows": kept.found()}
+
+
+class SecondModel:
+    """Its weight's gradient equals its inputs.  It is wrapped while the first one is in flight."""
+
+    def __init__(self, subject: Callable[..., Any], inputs: torch.Tensor) -> None:
+        self.subject, self.inputs = subject, inputs
+        self.model = torch.nn.Linear(inputs.shape[1], 1)
+        self.wrapped: Any = None
+
+    def backward(self) -> None:
+        with measure(SECOND):
+            if self.wrapped is None:
+                self.wrapped = self.subject(self.model, self.inputs.nbytes)
+            self.model.zero_grad()
+            self.wrapped(self.inputs).sum().backward()
+
+    def finish(self) -> None:
+        with measure(SECOND):
+            self.wrapped.finish()
 
 
 def barrier(group: Any) -> None:
@@ -139,27 +181,27 @@ BUDGETS = (
     ON_THE_WIRE,
 )
 
-EXERCISE = OnRanks(
+EXERCISE = shared.OfSteps(
     answer="BucketedDDP",
     points=10,
     cases=(
         Case("2 ranks, an MLP", 2, FULL),
         Case("4 ranks, two layers tied", 4, TIED),
-        Case("3 ranks, a frozen layer", 3, FROZEN),
+        Case("2 ranks, a frozen layer, two models", 2, FROZEN),
     ),
     inputs=draw,
     held_back=FACTORS,
     drive=drive,
-    kept_from_ranks=frozenset({"buckets", "forward_buckets", "buckets_without_frozen"}),
+    kept_from_ranks=frozenset({"buckets", "wrong_buckets"}),
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
     rules=shared.RULES,
     signs=(
-        bucket_calls.waits_in_a_hook,
-        bucket_calls.never_full,
-        bucket_calls.no_gradient_yet,
-        bucket_calls.works_once,
+        bucket_calls.waits_in_backward,
+        bucket_calls.waits_for_the_second_model,
+        bucket_calls.uses_none,
         bucket_calls.wrong_buckets,
+        bucket_calls.fewer_in_the_second_step,
         NAMED_MISTAKES,
         bucket_calls.right_in_wrong_places,
         bucket_calls.starts_late,

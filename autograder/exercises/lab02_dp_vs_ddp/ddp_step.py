@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, Plain
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
 from shardlab.errors import RunTimeout
@@ -21,40 +20,29 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     return drive_steps(case, given, subject, take_step)
 
 
-def different_sources(attempt: Attempt) -> Finding | None:
+def broadcast_never_ends(attempt: Attempt) -> Finding | None:
     table = attempt.error.table if isinstance(attempt.error, RunTimeout) else ()
     waiting = [row for row in table if row.call.startswith("broadcast")]
     if len(waiting) < 2:
         return None
     return Finding(
         "the ranks",
-        "wait in a broadcast with different sources: src has to be the same on every rank",
+        "wait in a broadcast that never ends: is its src the same on every rank?",
         waiting[0].source,
         who_if_hidden="the ranks",
     )
 
 
-@on_each_rank
-def broadcasts_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    enough = shared.start_bytes(attempt.case)
-    broadcast_bytes = shared.bytes_passed_to("broadcast", attempt, rank)
-    if broadcast_bytes <= enough:
-        return None
-    mistake = "broadcasts more than the model once: each tensor one time, in step 0 only"
-    if broadcast_bytes == shared.start_bytes(attempt.case, by_name=True):
-        mistake = f"broadcasts {shared.TIED_TWICE}"
-    return mistake, f"{broadcast_bytes:,} bytes, {enough:,} are enough"
-
-
-def reduces_the_loss(attempt: Attempt) -> Finding | None:
-    calls = [c for c in attempt.run.calls if c.op == "all_reduce"] if attempt.run else []
+def reduces_single_numbers(attempt: Attempt) -> Finding | None:
+    run = attempt.run if attempt.error is None else None
+    calls = [call for call in run.calls if call.op == "all_reduce"] if run else []
     if not calls or any(call.shape for call in calls):
         return None
-    mistake = "all-reduces the loss, a single number: all-reduce the gradients"
+    mistake = "all-reduces single numbers only, such as the loss: all-reduce the gradients"
     return Finding(f"rank {calls[0].rank}", mistake, calls[0].source)
 
 
-EXERCISE = OnRanks(
+EXERCISE = shared.OfSteps(
     points=5,
     cases=shared.STEP_CASES,
     inputs=shared.draw,
@@ -63,10 +51,9 @@ EXERCISE = OnRanks(
     allows=frozenset({"broadcast", "all_reduce"}),
     rules=shared.RULES,
     signs=(
-        different_sources,
-        reduces_the_loss,
+        broadcast_never_ends,
+        reduces_single_numbers,
         NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
-        broadcasts_too_much,
     ),
 )

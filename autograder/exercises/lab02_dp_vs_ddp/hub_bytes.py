@@ -9,6 +9,8 @@ Pairs = list[tuple[float, float]]
 
 def as_pairs(answer: Any) -> Plain:
     """Accept lists for tuples; return anything else as it is: the comparison reports it."""
+    if isinstance(answer, dict):
+        return {str(key): value for key, value in answer.items()}
     if not isinstance(answer, list | tuple):
         return answer
     return [tuple(pair) if isinstance(pair, list | tuple) else pair for pair in answer]

@@ -14,7 +14,6 @@ from autograder.exercise import (
     Budget,
     Case,
     Finding,
-    OnRanks,
     Plain,
     sent_bytes,
 )
@@ -22,7 +21,7 @@ from autograder.exercise.budget import received_bytes
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
-from shardlab.errors import DeadlockError
+from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
 # Else the gradients' sum could come through the other ranks, one after another.
@@ -44,49 +43,51 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     return drive_steps(case, given, subject, take_step)
 
 
+def receives_from_any(attempt: Attempt) -> Finding | None:
+    """The hub got a tensor of another size, and its recv has no src."""
+    error, run = attempt.error, attempt.run
+    aborted = isinstance(error, RankError) and (error.rank, error.kind) == (0, "SIGABRT")
+    for call in run.calls if run and (aborted or sizes_differ(error)) else []:
+        if call.rank == 0 and call.op == "recv" and call.peer is None:
+            mistake = "receives without src, so from whichever rank sends first, any tensor of it"
+            return Finding("rank 0", mistake, call.source, who_if_hidden="the hub")
+    return None
+
+
+def sizes_differ(error: LaunchError | None) -> bool:
+    """Whether one side sends a tensor of another size than the other side receives."""
+    return isinstance(error, DeadlockError) and any(" of " in row.call for row in error.table)
+
+
 def hangs(attempt: Attempt) -> Finding | None:
+    """What the hub and a rank that it waits for, or that waits for it, were doing."""
     error = attempt.error
     if not isinstance(error, DeadlockError):
         return None
-    rows = {row.rank: row for row in error.table}
-    if any(" of " in row.call for row in rows.values()):
-        return Finding(
-            "the ranks",
-            "send tensors in one order and receive them in another: go through model.parameters() "
-            "the same way on both sides",
-            error.headline,
-            who_if_hidden="the ranks",
-        )
-    waiting = {rank: row.call.split(" ")[0] for rank, row in rows.items() if row.state == "waiting"}
-    mistake = name_hang(attempt, waiting, rows[0].waits_for)
-    row = rows[0] if 0 in waiting else rows[min(waiting)]
-    return Finding("rank 0", mistake, row.source, who_if_hidden="the hub") if mistake else None
+    if sizes_differ(error):
+        mistake = "do not send and receive the same tensors in the same order"
+        return Finding("the ranks", mistake, error.headline, who_if_hidden="the ranks")
+    hub = error.table[0]
+    waits_for_hub = [row for row in error.table if 0 in row.waits_for]
+    peers = [row for row in error.table if row.rank in hub.waits_for]
+    if hub.state == "finished" and waits_for_hub:
+        seen = waits_for_hub[:1]
+        mistake = f"has finished while another rank waits {_op(seen[0])} for it"
+    elif peers and peers[0].state == "finished":
+        seen = [hub]
+        mistake = f"waits {_op(hub)} for a rank that has finished"
+    elif peers and peers[0] in waits_for_hub and _op(peers[0]) == _op(hub):
+        seen = [hub, peers[0]]
+        mistake = f"waits {_op(hub)} for a rank that waits {_op(hub)} for it"
+    else:
+        return None
+    mistake = f"{mistake}: each send needs a recv on the other side"
+    lines = "; ".join(f"rank {row.rank}: {row.source}" for row in seen)
+    return Finding("rank 0", mistake, lines, who_if_hidden="the hub")
 
 
-def name_hang(attempt: Attempt, waiting: dict[int, str], hub_waits_for: tuple[int, ...]) -> str:
-    """``waiting`` is the op that each blocked rank is in: "send" or "recv"."""
-    hub = waiting.get(0, "")
-    peer = waiting.get(hub_waits_for[0], "") if hub and hub_waits_for else ""
-    others = {op for rank, op in waiting.items() if rank}
-    # A send that is still pending counts: the hub is at its first step's last weights, or beyond.
-    once = (attempt.case.world_size - 1) * shared.parameter_bytes(attempt.case)
-    sent = shared.bytes_passed_to("send", attempt, 0)
-    if hub == "send" and peer == "send":
-        if sent > once:
-            return "starts the next step while others still send gradients: receive N - 1 of each"
-        return (
-            "sends weights while the others send gradients, and nobody receives: the others have "
-            "to receive the weights first"
-        )
-    if hub == "recv" and peer == "recv" and sent < once:
-        return "waits for gradients from ranks that wait for weights: send weights to all first"
-    if hub == "recv" and peer != "send":
-        return "waits for a gradient that nobody sends"
-    if not hub and others == {"recv"}:
-        return "has finished while others still wait for weights: send them to each of the N - 1"
-    if not hub and others == {"send"}:
-        return "has finished while others still send gradients: receive N - 1 of each"
-    return ""
+def _op(row: Waiting) -> str:
+    return f"in {row.call.split(' ')[0]}"
 
 
 @on_each_rank
@@ -98,28 +99,7 @@ def sends_to_others(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return "sends to other ranks than the hub: each gradient goes straight to the hub"
 
 
-@on_each_rank
-def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    peers = 1 if rank else attempt.case.world_size - 1
-    times = peers * shared.steps_in(attempt.case)
-    enough = times * shared.parameter_bytes(attempt.case)
-    by_name = times * shared.parameter_bytes(attempt.case, by_name=True)
-    sent = shared.bytes_passed_to("send", attempt, rank)
-    if sent > enough and rank:
-        mistake = "sends more than its gradient: the hub needs nothing else from it"
-    elif sent == by_name > enough:
-        mistake = f"sends {shared.TIED_TWICE}"
-    elif sent >= 2 * enough:
-        mistake = (
-            "sends the weights twice in a step: the next step begins by sending them, so do not "
-            "send them at the end"
-        )
-    else:
-        return None
-    return mistake, f"{sent:,} bytes, {enough:,} are enough"
-
-
-EXERCISE = OnRanks(
+EXERCISE = shared.OfSteps(
     points=5,
     cases=shared.STEP_CASES,
     inputs=draw,
@@ -132,10 +112,10 @@ EXERCISE = OnRanks(
             "should not be the same as the rank",
             "sends to itself or receives from itself: its partners are the N - 1 others",
         ),
+        receives_from_any,
         hangs,
         NAMED_MISTAKES,
         shared.wrong_from_the_second_step,
-        sends_too_much,
         sends_to_others,
     ),
 )

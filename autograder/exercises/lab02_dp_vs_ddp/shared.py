@@ -15,12 +15,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autograder.exercise import Attempt, Budget, Case, Plain, equal, sent_bytes
+from autograder.exercise import (
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    OnRanks,
+    Plain,
+    equal,
+    sent_bytes,
+)
+from autograder.exercise.compare import find_difference
 from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, on_each_rank
 from autograder.guest import growth
 from shardlab import models
 
-BUFFERS = ("shift", "gain")  # of an MLP
+BUFFERS = ("shift", "gain", "layers.0.scale")  # of an MLP
 LR, STEPS = 0.1, 2  # in the case that looks for what grows: growth.STEPS
 SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
@@ -31,21 +41,36 @@ STEP_CASES = (
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
     Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
 )
-TIED_TWICE = (
-    "a tied parameter under each of its names: state_dict() lists it twice, parameters() once"
-)
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
 RULES = (never_waited, keeps_growing)
+
+
+class OfSteps(OnRanks):
+    """An exercise whose outputs are dicts of steps."""
+
+    def difference(self, attempt: Attempt) -> Finding | None:
+        """In the first step that is wrong on some rank: it makes all ranks wrong later."""
+        for step in dict.fromkeys(step for wanted in attempt.expected for step in wanted):
+            wanted = [{step: each[step]} if step in each else {} for each in attempt.expected]
+            if found := find_difference(wanted, attempt.outputs, self.tolerance):
+                return found
+        return None
 
 
 class MLP(nn.Module):
     """Linear layers with tanh between them; the loss is the mean squared error.
 
-    ``tied`` names two layers with one weight, ``frozen`` one that is not trained.
+    ``tied`` names two layers with one weight, ``frozen`` one that is not trained.  Layers are used
+    in the order ``used``, else in that in which they are registered.  One buffer is not in
+    state_dict(), one has integers, and one belongs to a submodule.
     """
 
     def __init__(
-        self, widths: list[int], tied: tuple[int, int] | None = None, frozen: int | None = None
+        self,
+        widths: list[int],
+        tied: tuple[int, int] | None = None,
+        frozen: int | None = None,
+        used: list[int] | None = None,
     ) -> None:
         super().__init__()
         layers = [nn.Linear(*fan) for fan in pairwise(widths)]
@@ -53,29 +78,43 @@ class MLP(nn.Module):
             layers[tied[1]].weight = layers[tied[0]].weight
         if frozen is not None:
             layers[frozen].requires_grad_(False)
-        parts = [part for layer in layers for part in (layer, nn.Tanh())]
-        self.layers = nn.Sequential(*parts[:-1])
+        self.layers, self.used = nn.ModuleList(layers), used or range(len(layers))
         self.shift: Tensor
         self.gain: Tensor
-        self.register_buffer("shift", torch.zeros(widths[0]))
+        self.register_buffer("shift", torch.zeros(widths[0]), persistent=False)
         self.register_buffer("gain", torch.ones(widths[0], dtype=torch.int64))
+        layers[0].register_buffer("scale", torch.ones(widths[0]))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        return functional.mse_loss(self.layers((inputs - self.shift) * self.gain), targets)
+        x = (inputs - self.shift) * self.gain * self.layers[0].get_buffer("scale")
+        *others, last = self.in_order_of_use()
+        for layer in others:
+            x = torch.tanh(layer(x))
+        return functional.mse_loss(last(x), targets)
+
+    def in_order_of_use(self) -> list[nn.Module]:
+        return [self.layers[index] for index in self.used]
 
 
 def build(case: Case) -> nn.Module:
     if "gpt" in case.params:
         return models.GPT(models.GPTConfig(**case.params["gpt"]))
-    layout = ("widths", "tied", "frozen")
+    layout = ("widths", "tied", "frozen", "used")
     return MLP(**{name: case.params[name] for name in layout if name in case.params})
 
 
 def build_with(case: Case, state: Mapping[str, Tensor]) -> nn.Module:
     model = build(case)
-    model.load_state_dict(state)
+    for name, tensor in state_of(model).items():
+        tensor.copy_(state[name])
     return model
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """All of it, by name: state_dict() leaves out buffers that are not persistent."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in named}
 
 
 def draw(case: Case, rng: np.random.Generator, state: Plain = None) -> list[Plain]:
@@ -94,8 +133,8 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
         torch.manual_seed(int(rng.integers(2**31)))
         model = build(case)
         for buffer in model.buffers():
-            nn.init.normal_(buffer) if buffer.is_floating_point() else buffer.random_(1, 4)
-        return model.state_dict()
+            buffer.uniform_(0.5, 1.5) if buffer.is_floating_point() else buffer.random_(1, 4)
+        return state_of(model)
 
 
 def buffers_in(state: Mapping[str, Tensor], names: Collection[str] = BUFFERS) -> dict[str, Tensor]:
@@ -153,9 +192,9 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def first_trainable(model: nn.Module) -> nn.Module:
-    """The first layer that is trained, which backward reaches last."""
-    own = (module for module in model.modules() if any(_is_trained(module)))
-    return next(own)
+    """The first layer in use that is trained, which backward reaches last."""
+    layers = model.in_order_of_use() if isinstance(model, MLP) else model.modules()
+    return next(layer for layer in layers if any(_is_trained(layer)))
 
 
 def _is_trained(module: nn.Module) -> Iterable[bool]:
@@ -203,17 +242,11 @@ def wrong_from_the_second_step(output: Any, rank: int, attempt: Attempt) -> Mist
     )
 
 
-def parameter_bytes(case: Case, *, by_name: bool = False, trained: bool = False) -> int:
-    """Counts a tied parameter once, or once for each of its names, as ``state_dict()`` does."""
-    named = build(case).named_parameters(remove_duplicate=not by_name)
-    return sum(each.nbytes for _, each in named if each.requires_grad or not trained)
+def parameter_bytes(case: Case, *, trained: bool = False) -> int:
+    """Counts a tied parameter once."""
+    return sum(p.nbytes for p in build(case).parameters() if p.requires_grad or not trained)
 
 
-def start_bytes(case: Case, *, by_name: bool = False) -> int:
+def start_bytes(case: Case) -> int:
     """Bytes of the broadcast at the start: parameters and buffers."""
-    return parameter_bytes(case, by_name=by_name) + sum(b.nbytes for b in build(case).buffers())
-
-
-def bytes_passed_to(op: str, attempt: Attempt, rank: int) -> int:
-    calls = attempt.run.calls if attempt.run else []
-    return sum(call.bytes for call in calls if call.op == op and call.rank == rank)
+    return parameter_bytes(case) + sum(buffer.nbytes for buffer in build(case).buffers())

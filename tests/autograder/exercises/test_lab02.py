@@ -119,7 +119,7 @@ def test_in_each_case_wrong_buckets_differ_from_the_right_ones(case):
         if overfull[-1] >= case.params["cap_bytes"]:
             overfull.append(0)
         overfull[-1] += parameter.nbytes
-    forward = case.params["forward_buckets"]
+    forward = bucketed_ddp.bucket_bytes(parameters, case.params["cap_bytes"])
     wrong = {
         "one collective for each": [parameter.nbytes for parameter in parameters],
         "puts everything into one bucket": [sum(wanted)],
@@ -152,7 +152,7 @@ def test_right_gradients_in_wrong_places_are_named(case):
         expected=[{"step 0": wanted}] * case.world_size,
         outputs=[{"step 0": got}] * case.world_size,
     )
-    assert "to the wrong parameters" in bucket_calls.right_in_wrong_places(moved).mistake
+    assert "right means in the wrong places" in bucket_calls.right_in_wrong_places(moved).mistake
     assert not bucket_calls.right_in_wrong_places(attempt)
 
 
@@ -228,10 +228,16 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
     ("options", "message"),
     [
         ({"weights_to": range(3), "gradients_from": (1, 2)}, "partners are the N - 1 others"),
-        ({"weights_to": (1, 2), "gradients_from": (1, 2), "backwards": True}, "same way on both"),
-        ({"weights_to": (1,), "gradients_from": (1, 2)}, "send weights to all first"),
-        ({"weights_to": (1, 2), "gradients_from": (1, 2), "sends": False}, "that nobody sends"),
-        ({"weights_to": (1, 2), "gradients_from": ()}, "receive N - 1 of each"),
+        (
+            {"weights_to": (1, 2), "gradients_from": (1, 2), "backwards": True},
+            "same tensors in the same order",
+        ),
+        ({"weights_to": (1,), "gradients_from": (1, 2)}, "in recv for a rank that waits in recv"),
+        (
+            {"weights_to": (1, 2), "gradients_from": (1, 2), "sends": False},
+            "waits in recv for a rank",
+        ),
+        ({"weights_to": (1, 2), "gradients_from": ()}, "in send for a rank that waits in send"),
     ],
 )
 def test_a_hub_that_hangs_is_explained(options, message):
@@ -241,13 +247,39 @@ def test_a_hub_that_hangs_is_explained(options, message):
 
 
 @pytest.mark.ranks
+def test_a_receive_without_src_is_named_where_it_fails():
+    def hub_step(model, inputs, targets, lr):
+        model.zero_grad()
+        model(inputs, targets).backward()
+        for parameter in model.parameters():
+            for _ in range(1, dist.get_world_size()):
+                if dist.get_rank() == 0:
+                    dist.recv(torch.empty_like(parameter))
+            if dist.get_rank():
+                dist.send(parameter.grad, 0)
+
+    shaken = next(case for case in HUB_STEP.cases if case.shaken)
+    assert "receives without src" in mistake_of(HUB_STEP, hub_step, replace(shaken, hidden=False))
+
+
+def test_the_first_step_that_is_wrong_is_shown():
+    case = BUCKETED_DDP.cases[0]
+    attempt = right_attempt(BUCKETED_DDP, case)
+    wrong = {"parameters": 0, "gradients": 0}
+    outputs = [{"step 0": attempt.expected[0]["step 0"], "step 1": wrong}, {"step 0": wrong}]
+    found = BUCKETED_DDP.difference(replace(attempt, outputs=outputs))
+    assert found.who == "rank 1"
+    assert found.mistake.endswith("in 'step 0'")
+
+
+@pytest.mark.ranks
 def test_a_broadcast_with_different_sources_is_named():
     def answer(model, inputs, targets, lr, step):
         for parameter in model.parameters():
             dist.broadcast(parameter.data, src=dist.get_rank())
 
     message = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
-    assert "src has to be the same on every rank" in message
+    assert "is its src the same on every rank?" in message
 
 
 @pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import ClassVar
 
@@ -22,13 +23,18 @@ class Answer(nn.Module):
         super().__init__()
         self.keeps = keeps
         self.layer = nn.Linear(2, 2)
+        self.steps = 0
+        self.by_step: dict[int, torch.Tensor] = {}
         self.losses: list[float] = []
+        self.latest: deque[float] = deque(maxlen=STEPS)
         self.in_flight: list[tuple[int, torch.Tensor]] = []
         self.velocity = torch.zeros(())
 
     def step(self) -> None:
         loss = self.layer(torch.ones(2)).sum()
-        self.losses.append(loss.item())
+        self.steps += 1
+        self.latest.append(loss.item())
+        self.by_step = {self.steps: torch.zeros(2 * STEPS)}
         self.in_flight = []
         if self.keeps == "hooks":
             self.layer.weight.register_hook(lambda gradient: None)
@@ -39,7 +45,11 @@ class Answer(nn.Module):
         elif self.keeps == "global":
             keep(loss.detach())
         elif self.keeps == "attributes":
-            setattr(self, f"loss_{len(self.losses)}", loss.detach())
+            setattr(self, f"loss_{self.steps}", loss.detach())
+        elif self.keeps == "numbers":
+            self.losses.append(loss.item())
+        elif self.keeps == "one tensor":
+            self.velocity = torch.cat([self.velocity.view(-1), loss.detach().view(1)])
         elif self.keeps == "graph":
             self.velocity = 0.9 * self.velocity + loss
 
@@ -67,11 +77,13 @@ def test_what_grows_is_named_with_its_sizes() -> None:
     assert found("partial hooks") == [f"hooks of self.layer.weight: {sizes}"]
     assert found("class") == [f"Answer.kept_by_the_class: {sizes}"]
     assert found("global") == [f"KEPT: {sizes}"]
+    assert found("numbers") == [f"self.losses: {sizes}"]
+    assert found("one tensor")[0].startswith("self.velocity: ")
     assert found("attributes")[0].startswith("self: ")
     assert found("graph")[0].startswith("the graph of self.velocity: ")
 
 
-def test_a_list_of_numbers_and_one_that_is_emptied_do_not_grow() -> None:
+def test_what_is_bounded_emptied_or_replaced_does_not_grow() -> None:
     assert found("nothing") == []
 
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
-# loses = {BucketedDDP = 8.0}
+# loses = {BucketedDDP = 10.0}
 # says = {BucketedDDP = "divides by the number of buckets"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "starts its collectives when backward has finished"}
+# says = {BucketedDDP = "starts fewer all-reduces before the last gradient"}
 # ///
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 4.0}
-# says = {BucketedDDP = "waits for the gradient of a frozen parameter"}
+# says = {BucketedDDP = "never starts a bucket with a frozen parameter"}
 # ///
 # A bucket with a frozen parameter is never complete.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "waits for its collective inside a hook"}
+# says = {BucketedDDP = "waits for an all-reduce before its backward has ended"}
 # ///
 # Right values, but each bucket blocks backward until every rank joins.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "works only in the first step"}
+# says = {BucketedDDP = "starts fewer all-reduces in its second step"}
 # ///
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}

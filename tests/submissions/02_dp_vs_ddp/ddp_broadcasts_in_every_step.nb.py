@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {ddp_step = 5.0}
-# says = {ddp_step = "broadcasts more than the model once"}
+# says = {ddp_step = "is over its budget"}
 # ///
 # Right everywhere; only the bytes show the mistake.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {ddp_step = 4.0}
-# says = {ddp_step = "leaves out a buffer at the start"}
+# says = {ddp_step = "leaves out the buffer of integers at the start"}
 # ///
 # A GPT has none, so one case passes.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {ddp_step = 5.0}
-# says = {ddp_step = "all-reduces the loss"}
+# says = {ddp_step = "all-reduces single numbers only, such as the loss"}
 # ///
 # %% nbgrader={"grade_id": "ddp_step", "solution": true}
 def ddp_step(model, inputs, targets, lr, step):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 5.0}
-# says = {hub_step = "sends the weights twice in a step"}
+# says = {hub_step = "is over its budget"}
 # ///
 # Right weights, twice the bytes.
 

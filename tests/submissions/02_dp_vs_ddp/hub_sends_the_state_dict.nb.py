@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 2.0}
-# says = {hub_step = "sends a tied parameter under each of its names"}
+# says = {hub_step = "is over its budget"}
 # ///
 # state_dict() has a tied weight under both names, and buffers, unlike named_parameters.
 

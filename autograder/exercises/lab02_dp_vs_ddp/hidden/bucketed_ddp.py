@@ -1,5 +1,5 @@
+from collections import Counter
 from collections.abc import Iterable
-from itertools import accumulate, takewhile
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ from torch import nn
 from autograder.exercise import Case, Limit
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
+from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import SECOND
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import (
     FACTORS,
     ON_THE_WIRE,
@@ -18,14 +19,22 @@ from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own
 
 HANDSHAKES_BYTES = 4096  # the counts include those of the drive's own group
-TIED_AND_FROZEN = {"widths": [160, *SQUARE], "tied": [1, 2], "frozen": 0, "cap_bytes": 103_800}
+TIED_AND_FROZEN = {
+    "widths": [160, *SQUARE],
+    "tied": [0, 2],
+    "frozen": 3,
+    "used": [3, 0, 2, 1, 4],
+    "cap_bytes": 103_500,
+}
 CASES = (
     shaken(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 200_000})),
     Case("5 ranks, tied and frozen", 5, TIED_AND_FROZEN),
 )
 BOUNDARIES = shared.BOUNDARIES | {
     "a tied parameter": "4 ranks, two layers tied",
-    "a frozen parameter": "3 ranks, a frozen layer",
+    "a frozen parameter": "2 ranks, a frozen layer, two models",
+    "two instances": "2 ranks, a frozen layer, two models",
+    "gradients in another order": "4 ranks, two layers tied",
     "a parameter above the cap": "2 ranks, an MLP",
     "exactly the cap": "2 ranks, an MLP",
 }
@@ -74,21 +83,47 @@ def reference(case: Case, inputs: Any) -> dict[str, Any]:
 
     by_rank = [zip(given["batches"], given[FACTORS], strict=True) for given in inputs]
     steps = [list(parts) for parts in zip(*by_rank, strict=True)]
-    return public.take_steps(case, {"state": inputs[0]["state"], "batches": steps}, take_step)
+    given = {"state": inputs[0]["state"], "batches": steps}
+    output = public.take_steps(case, given, take_step)
+    if SECOND in inputs[0]:
+        output[SECOND] = torch.stack([given[SECOND] for given in inputs]).mean(dim=0)
+    return output
 
 
 def facts(case: Case) -> dict[str, Any]:
+    """The right buckets, and those of mistakes that other mistakes' buckets never equal."""
     model, cap_bytes = public.build(case), case.params["cap_bytes"]
-    parameters, all_parameters = public.trainable(model), list(model.parameters())
-    without_frozen = [
-        bytes_of(bucket)
-        for bucket in filled(all_parameters[::-1], cap_bytes)
-        if all(parameter.requires_grad for parameter in bucket)
-    ]
+    parameters, everything = public.trainable(model)[::-1], [*model.parameters()][::-1]
+    named = [p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
+    right, of_all = filled(parameters, cap_bytes), filled(everything, cap_bytes)
+    wrong = {
+        "makes one collective for each parameter: send a bucket's gradients in one tensor": [
+            [parameter] for parameter in parameters
+        ],
+        "puts everything into one bucket, so nothing can start early: compare the bytes of a "
+        "bucket with the cap": [parameters],
+        "fills its buckets in forward order: begin with the last, whose gradients come first": (
+            filled(parameters[::-1], cap_bytes)
+        ),
+        "counts a tied parameter twice: module.parameters() yields it once, its layers twice": (
+            filled(named[::-1], cap_bytes)
+        ),
+        "puts frozen parameters into its buckets: they have no gradient to send": of_all,
+        "never starts a bucket with a frozen parameter, whose gradient never comes: leave out "
+        "parameters that do not require a gradient": [
+            bucket for bucket in of_all if all(p.requires_grad for p in bucket)
+        ],
+    }
+    sizes = {mistake: sorted(map(bytes_of, buckets)) for mistake, buckets in wrong.items()}
+    buckets = [bytes_of(bucket) for bucket in right]
     return {
-        "buckets": bucket_bytes(parameters[::-1], cap_bytes),
-        "forward_buckets": bucket_bytes(parameters, cap_bytes),
-        "buckets_without_frozen": without_frozen if len(parameters) < len(all_parameters) else [],
+        "buckets": buckets,
+        "wrong_buckets": {
+            mistake: wrong
+            for mistake, wrong in sizes.items()
+            # Else it could as well be the right buckets, of which some are never started.
+            if Counter(wrong) - Counter(buckets)
+        },
     }
 
 
@@ -100,12 +135,12 @@ def sent(case: Case) -> Limit:
 def sent_early(case: Case) -> Limit:
     """By the late rank, at each step's pause: all of the steps before, and this one's buckets that
     are complete."""
-    model, buckets = public.build(case), case.params["buckets"]
-    first = {id(parameter) for parameter in public.first_trainable(model).parameters()}
-    order = public.trainable(model)[::-1]
-    ready_bytes = sum(each.nbytes for each in takewhile(lambda p: id(p) not in first, order))
-    complete_bytes = max((n for n in accumulate(buckets) if n <= ready_bytes), default=0)
-    psi = sum(step * sum(buckets) + complete_bytes for step in range(public.steps_in(case)))
+    model = public.build(case)
+    last = {id(parameter) for parameter in public.first_trainable(model).parameters()}
+    buckets = filled(public.trainable(model)[::-1], case.params["cap_bytes"])
+    complete_bytes = sum(bytes_of(each) for each in buckets if last.isdisjoint(map(id, each)))
+    each_step = sum(map(bytes_of, buckets))
+    psi = sum(step * each_step + complete_bytes for step in range(public.steps_in(case)))
     least = 0.99 * ring_bytes.right(psi, case.world_size)[0][0] - HANDSHAKES_BYTES
     others = case.world_size - 1
     return Limit([UNKNOWN] * case.world_size, [0] * others + [max(0, least)])
@@ -116,8 +151,9 @@ MISTAKES = {
     "leaves its own gradients in .grad: finish() has to copy the reduced buckets back": first_step(
         gradients=own
     ),
-    "ends with its own gradient divided by N: finish() has to wait for the buckets before it "
-    "copies them back": first_step(gradients=lambda f, rank: f.own[rank] / f.n),
+    "ends with its own gradient divided by N: copy back what all_reduce has changed": first_step(
+        gradients=lambda f, rank: f.own[rank] / f.n
+    ),
     "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
         gradients=lambda f, _: f.sum
     ),

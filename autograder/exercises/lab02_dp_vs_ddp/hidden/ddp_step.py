@@ -41,8 +41,15 @@ MISTAKES = {
     "forgets the buffers: the broadcast at the start has to include model.buffers(), too": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True)
     ),
-    "leaves out a buffer at the start: model.buffers() has tensors of other types, too": step_by(
+    "leaves out the buffer of integers at the start: broadcast all of model.buffers()": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True, names=["gain"])
+    ),
+    "leaves out the buffer of a submodule at the start: broadcast all of model.buffers()": step_by(
+        lambda f, _: f.unsynchronized_mean(same_weights=True, names=["layers.0.scale"])
+    ),
+    "leaves out the buffer with persistent=False at the start: model.buffers() lists it, "
+    "state_dict() does not": step_by(
+        lambda f, _: f.unsynchronized_mean(same_weights=True, names=["shift"])
     ),
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
         own, gradients=own
@@ -50,7 +57,12 @@ MISTAKES = {
     "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
         lambda f, _: f.sum
     ),
-    "averages twice: divide the sum by world_size once": step_by(lambda f, _: f.mean / f.n),
+    "averages twice: divide the sum by world_size once": step_by(
+        lambda f, _: f.mean / f.n, gradients=lambda f, _: f.mean / f.n
+    ),
+    "takes 1 / world_size of the step, though .grad is the mean: subtract lr * .grad": step_by(
+        lambda f, _: f.mean / f.n, gradients=lambda f, _: f.mean
+    ),
     "takes the step uphill: a step subtracts lr * gradient": step_by(lambda f, _: -f.mean),
     "takes the step before the gradients are averaged": step_by(own, gradients=lambda f, _: f.mean),
     "takes the right step, but .grad is the sum: store the mean that the step used there": step_by(
