@@ -197,7 +197,7 @@ class Trials:
         exercise = self.exercise
         given = (
             _pickled(exercise.drive),
-            _on_ranks(exercise, case),
+            case_on_ranks(exercise, case),
             self.subject_blob,
             exercise.closed,
         )
@@ -302,7 +302,7 @@ class Trials:
         return run, error
 
 
-def _on_ranks(exercise: Exercise, case: Case) -> Case:
+def case_on_ranks(exercise: Exercise, case: Case) -> Case:
     """The case as sent to ranks, where student code can read all of it."""
     kept = exercise.kept_from_ranks
     return replace(case, params={k: v for k, v in case.params.items() if k not in kept})

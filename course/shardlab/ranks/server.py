@@ -337,9 +337,8 @@ def preload_for_kind(kind: str) -> None:
 
 
 def preload_ahead(*names: str) -> None:
-    """Those that can be imported: one that cannot does not keep the others from it."""
-    for name in names:
-        ignore_errors(functools.partial(preload, name))
+    """Those that can be imported: a rank that needs another one will report the error."""
+    preload(*names, ignored=(Exception,))
 
 
 def ignore_errors(work: Callable[[], None]) -> None:
@@ -347,11 +346,12 @@ def ignore_errors(work: Callable[[], None]) -> None:
         work()
 
 
-def preload(*names: str) -> None:
+def preload(*names: str, ignored: tuple[type[Exception], ...] = ()) -> None:
     gc.disable()  # collecting during imports takes a quarter of their time and finds nothing
     try:
         for name in names:
-            importlib.import_module(name)
+            with contextlib.suppress(*ignored):
+                importlib.import_module(name)
     finally:
         gc.enable()
     gc.collect()

@@ -13,6 +13,7 @@ import cloudpickle
 import pytest
 
 from autograder import exercises
+from autograder.evaluation.trial import case_on_ranks
 from autograder.exercise import Case, Exercise
 from autograder.guest.on_rank import on_rank
 from autograder.sandbox.bubblewrap import VISIBLE_FOLDERS
@@ -42,7 +43,8 @@ print(*loaded)
 def pickled(exercise: Exercise, case: Case) -> bytes:
     """As launch pickles it."""
     execute = codec.encode_any(exercise.execute)
-    return codec.encode_any((on_rank, (codec.encode_any(exercise.drive), case))) + execute
+    sent = codec.encode_any(exercise.drive), case_on_ranks(exercise, case)
+    return codec.encode_any((on_rank, sent)) + execute
 
 
 def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None:
