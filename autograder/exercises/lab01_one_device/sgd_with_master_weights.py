@@ -116,7 +116,7 @@ def state_tensors(state: Any) -> list[Tensor]:
         for optimizer in values
         if isinstance(optimizer, torch.optim.Optimizer)
     ]
-    return list(tensors_in([state, inside]))
+    return tensors_in([state, inside])
 
 
 def path_of_a_weight(attempt: Attempt) -> Curves:

@@ -158,6 +158,7 @@ class Server:
         if setup := settings_of(run):
             if missing := [name for name in setup["preload"] if name not in sys.modules]:
                 preload_ahead(*missing)
+                collapse_heap()
             needed = [each for each in self.idle_work if each[0] in setup["imports_needed"]]
             for each in needed:
                 self.idle_work.remove(each)

@@ -67,6 +67,9 @@ MASTERS_OF_DEEPSPEED = (
 )
 
 
+PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
+
+
 class TrackedStorage:
     """One storage. ``number`` is its index in the list of all storages."""
 
@@ -103,11 +106,12 @@ class MemoryRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(issubclass(kind, FakeTensor) for kind in types):
+        are_plain = PLAIN_TENSORS.issuperset(types)
+        if not are_plain and any(issubclass(kind, FakeTensor) for kind in types):
             return func(*args, **kwargs)  # shapes only: DTensor infers an operator's output
         differentiable = False
         grad_on = torch.is_grad_enabled()
-        communicates = func.namespace in ("c10d", "_c10d_functional")
+        communicates = _communicates(func)
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             needs_grad = grad_on and tensor.requires_grad
             differentiable |= needs_grad
@@ -120,7 +124,7 @@ class MemoryRecorder(TorchDispatchMode):
                     marks |= LEAF
                     self._watch_gradient_of(tensor)
             self._track(tensor, marks)
-        if any(kind is not torch.Tensor and kind is not nn.Parameter for kind in types):
+        if not are_plain:
             return NotImplemented  # a DTensor: operators on its local tensors come separately
         result = func(*args, **kwargs)
         initial_mark = 0
@@ -380,7 +384,14 @@ def _kept(total: np.ndarray) -> list[int]:
     return sorted(kept)
 
 
+@functools.cache
+def _communicates(operator: Any) -> bool:
+    return operator.namespace in ("c10d", "_c10d_functional")
+
+
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or this rank's local part of a DTensor."""
+    if type(tensor) in PLAIN_TENSORS:
+        return tensor
     local = getattr(tensor, "_local_tensor", None)
     return tensor if local is None else local

@@ -147,7 +147,7 @@ class Recorder:
         caller: FrameType,
         waits: bool | None,
     ) -> int:
-        tensors = [] if payload is None else list(tensors_in(args[payload]))
+        tensors = [] if payload is None else tensors_in(args[payload])
         group_at = next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))
         group, ranks = self._group(args[group_at])
         after = args[group_at + 1 :]

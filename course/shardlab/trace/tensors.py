@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+_CONTAINERS = (list, tuple, dict)
 
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in nested lists, tuples and dicts, in order."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
+        return [value]
+    found: list[torch.Tensor] = []
+    if isinstance(value, _CONTAINERS):
+        _collect(value, found)
+    return found
+
+
+def _collect(container: Any, found: list[torch.Tensor]) -> None:
+    for item in container.values() if isinstance(container, dict) else container:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, _CONTAINERS):
+            _collect(item, found)
