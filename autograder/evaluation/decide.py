@@ -67,7 +67,7 @@ def decide(
             if len(found) == 1 and is_unwritten(attempt):
                 unwritten, skipped = True, "not written yet"
             elif trust is Trust.OWN and isinstance(attempt.error, DeadlockError | RunTimeout):
-                skipped = "fix the case that hangs first"
+                skipped = "fix the case above first"
             timeouts += isinstance(attempt.error, RunTimeout)
             if timeouts == MAX_TIMEOUTS:
                 skipped = f"{MAX_TIMEOUTS} earlier cases timed out"

@@ -37,7 +37,7 @@ from shardlab.widgets import ring_player, timeline, traffic_map
 # %% [markdown]
 # ## 1 · `chunk_bounds`
 #
-# A ring of N ≥ 2 ranks moves a tensor in N chunks, one for each rank. Return a list with the `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer, and a chunk may be empty.
+# A ring of N ≥ 2 ranks moves a tensor in N chunks, one for each rank. Return a list with the `(start, stop)` of each chunk; if N does not divide the length, the first chunks are one element longer. Each chunk starts where the one before it stops, also if it is empty.
 
 # %%
 def chunk_bounds_spec(length, world_size):
@@ -97,7 +97,7 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 # %% [markdown]
 # Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`, not a copy; the values of the other chunks do not matter afterwards.
 #
-# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
+# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour.
 #
@@ -166,7 +166,7 @@ def all_gather_spec(tensors, bounds):
 all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)])
 
 # %% [markdown]
-# Fill `tensor` in place and return nothing. Again `bounds` may cut it anywhere, and every send has to be waited for.
+# Fill `tensor` in place. Again `bounds` may cut it anywhere, it may have any dtype, and every send has to be waited for.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour.
 #
@@ -210,7 +210,7 @@ check("ring_all_reduce.all_gather", all_gather)
 # %% [markdown]
 # ## 4 · `ring_all_reduce`
 #
-# Put the pieces together: afterwards **every rank's `tensor` holds the sum over all ranks**, or with `op="mean"` their mean. Change `tensor` in place, as `dist.all_reduce` does.
+# Put the pieces together: afterwards **every rank's `tensor` holds the sum over all ranks**, or with `op="mean"` their mean. Change `tensor` in place, as `dist.all_reduce` does; the mean is asked only of floating-point tensors.
 
 # %%
 def ring_all_reduce_spec(tensors, op="sum"):

@@ -10,7 +10,7 @@ planted in each of the four in turn.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,12 @@ DEFAULT_SCALE = 2.0**16
 PLANTED = {"inf": TOO_LARGE, "-inf": -TOO_LARGE, "nan": math.nan}
 
 
-def scaler_case(
-    name: str, world_size: int, plan: dict[int, tuple[int, str]], **changes: float
-) -> Case:
-    """plan: {step: (rank, "inf", "-inf" or "nan")}, a value to plant among that rank's gradients;
-    with "none" that rank has no gradients in that step."""
+Plan = Mapping[int, tuple[int | tuple[int, ...], str]]
+
+
+def scaler_case(name: str, world_size: int, plan: Plan, **changes: float) -> Case:
+    """plan: {step: (rank, "inf", "-inf" or "nan")}, a value to plant among that rank's gradients,
+    or those of a tuple of ranks; with "none" that rank has no gradients in that step."""
     params = {"plan": plan, "steps": 12, "scale": DEFAULT_SCALE, "growth_interval": 3}
     return Case(name, world_size, params | changes)
 
@@ -47,12 +48,16 @@ def draw_steps(case: Case, rng: np.random.Generator) -> list[Plain]:
         size = (case.params["steps"], ELEMENTS)
         x = torch.from_numpy(rng.integers(1, 257, size=size)).half() / 256
         for step, (where, what) in case.params["plan"].items():
-            if where == rank and what in PLANTED:
+            if rank in ranks_of(where) and what in PLANTED:
                 tensor = x[step].chunk(TENSORS)[step % TENSORS]
                 tensor[int(rng.integers(len(tensor)))] = PLANTED[what]
         weights = torch.from_numpy(rng.uniform(-1, 1, ELEMENTS)).float()
         given.append({"weights": weights, "x": x})
     return given
+
+
+def ranks_of(where: int | tuple[int, ...]) -> tuple[int, ...]:
+    return where if isinstance(where, tuple) else (where,)
 
 
 def loss_of(weights: Tensor, x: Tensor) -> Tensor:
@@ -113,7 +118,7 @@ def misses_an_all_reduce(attempt: Attempt) -> Finding | None:
     if max(by_rank) == min(by_rank):
         return None
     mistake = "do not all call all_reduce in every step"
-    overflowing = {rank for rank, what in plan.values() if what in PLANTED}
+    overflowing = {rank for at, what in plan.values() if what in PLANTED for rank in ranks_of(at)}
     if by_rank == [int(rank in overflowing) for rank in ranks]:
         mistake += ": a rank that did not overflow cannot know that another did"
     without = [rank for rank, what in plan.values() if what == "none"]

@@ -20,12 +20,15 @@ EARLY_STEPS = 3  # by then the state has all it needs
 def masters_case(name: str, dtype: str, update: float, steps: int, **changes: Any) -> Case:
     """update: how far one early step moves a weight, without momentum; in shares of the weight if
     ``to_zero``, so that the last weights are near 0 and show errors that are small next to 1.  Then
-    some weights are so large that an update moves them even where each step is rounded."""
+    some weights are so large that an update moves them even where each step is rounded.
+    ``pauses``: lr is 0 in as many first steps, and the gradient in as many steps of the middle."""
     params = {"dtype": dtype, "update": update, "steps": steps, "to_zero": False}
     return Case(name, 1, params | {"momentum": 0.0, "shapes": ((32,),)} | changes)
 
 
 def learning_rate(step: int, case: Case) -> float:
+    if step < case.params.get("pauses", 0):
+        return 0.0
     return LEARNING_RATES[step >= case.params["steps"] // 2]
 
 
@@ -54,6 +57,7 @@ def draw_once(case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> A
         spread = 0.0 if case.params["momentum"] else 0.2
     noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
     gradients = case.params["update"] / LEARNING_RATES[0] * sign * noise
+    gradients[steps // 2 :][: case.params.get("pauses", 0)] = 0.0
     return torch.from_numpy(weight).to(dtype), torch.from_numpy(gradients).to(dtype)
 
 

@@ -23,7 +23,9 @@ def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None
     lengths = [stop - start for start, stop in bounds]
     if max(lengths) - min(lengths) > 1:
         return "makes unequal chunks: lengths may differ by 1 at most"
-    return "should put the longer chunks first"
+    if lengths != sorted(lengths, reverse=True):
+        return "should put the longer chunks first"
+    return None
 
 
 EXERCISE = Formula(

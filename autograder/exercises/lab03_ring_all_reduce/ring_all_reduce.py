@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -46,6 +47,14 @@ def exchange(to_send: list[torch.Tensor], to_receive: list[torch.Tensor]) -> Non
             work.wait()
 
 
+def draw(case: Case, rng: np.random.Generator) -> list[torch.Tensor]:
+    """In one case, a rank has only zeros: it takes part like any other."""
+    tensors = shared.draw_tensors(case, rng)
+    if case.params.get("called_before"):
+        tensors[1].zero_()
+    return tensors
+
+
 def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plain:
     before, bounds_before = first_call(case, tensor)
 
@@ -65,7 +74,7 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
     if case.params.get("called_before"):
         subject(before, op="mean")
     options = {} if case.params.get("by_default") else {"op": case.params["op"]}
-    returned = subject(tensor, **options)
+    returned = subject(tensor[:], **options)  # a view, whose values are those of tensor
     return {"tensor": tensor, "returned": tensor_or_none(returned)}
 
 
@@ -80,7 +89,7 @@ EXERCISE = OnRanks(
         else ring_case(*size, op="sum", suffix=", sum by default", by_default=True)
         for size, op in zip(shared.SIZES, OPERATIONS, strict=True)
     ),
-    inputs=shared.draw_tensors,
+    inputs=draw,
     drive=drive,
     budgets=(shared.WITHIN_ONE_PERCENT,),
     allows=shared.P2P_ONLY,

@@ -70,10 +70,10 @@ def bounds_in(case: Case) -> Bounds:
 
 
 def first_call(case: Case, tensor: torch.Tensor) -> tuple[torch.Tensor, Bounds]:
-    """Arguments of a call before the one whose results count."""
+    """Arguments of a call before the one whose results count: a shorter tensor of another dtype."""
     half = len(tensor) // 2
     bounds = [(min(start, half), min(stop, half)) for start, stop in bounds_in(case)]
-    return torch.ones_like(tensor[:half]), bounds
+    return torch.ones(half, dtype=torch.float64), bounds
 
 
 def chunks_of(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -148,6 +148,8 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
 
 def another_dtype(attempt: Attempt) -> Finding | None:
     own = attempt.case.params["dtype"]
+    if attempt.case.params.get("called_before"):  # with another dtype
+        return None
     for call in attempt.run.calls if attempt.run else []:
         if call.op == "send" and call.dtype != own:
             mistake = "sends another dtype than the tensor's, at a cost in digits or in bytes"

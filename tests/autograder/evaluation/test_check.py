@@ -83,8 +83,7 @@ def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
     assert 'data-passed="false"' in table.data["text/html"]
     assert "running case" not in table.data["text/html"]
     assert (
-        "4 cases               not run\n      fix the case that hangs first"
-        in table.data["text/plain"]
+        "4 cases               not run\n      fix the case above first" in table.data["text/plain"]
     )
     assert "ranks 0–3 call send first" in table.data["text/plain"]
     assert "cell 4, line 7: dist.send(" in table.data["text/plain"]

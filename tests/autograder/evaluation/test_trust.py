@@ -156,7 +156,7 @@ def test_after_a_hang_a_students_check_skips_the_other_cases():
     blob = cloudpickle.dumps(wait_for_each_other)
     verdict = decide(echo(cases), blob, seed=1, trust=Trust.OWN)
     assert "call recv first and wait for each other" in verdict.cases[0].diagnosis
-    assert verdict.cases[1].diagnosis == "fix the case that hangs first"
+    assert verdict.cases[1].diagnosis == "fix the case above first"
 
 
 def test_disabling_the_recorder_is_detected():

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {DynamicLossScaler = 5.25}
-# says = {DynamicLossScaler = "looks at the first gradient only"}
+# says = {DynamicLossScaler = "does not look at all gradients"}
 # ///
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
-# loses = {ring_all_reduce = 2.5}
+# loses = {ring_all_reduce = 3}
 # says = {ring_all_reduce = "divides its own chunk after all_gather"}
 # ///
 

@@ -20,13 +20,15 @@ from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 
 PLAN = {1: (1, "-inf"), 6: (0, "nan"), 7: (1, "inf")}
 CASES = (
-    scaler_case("5 ranks, overflows in a row", 5, {2: (4, "inf"), 3: (3, "nan"), 4: (0, "-inf")}),
+    scaler_case(
+        "5 ranks, overflows in a row", 5, {2: ((1, 4), "inf"), 3: (3, "nan"), 4: (0, "-inf")}
+    ),
     scaler_case("2 ranks, another interval", 2, PLAN, steps=16, scale=2.0**15, growth_interval=4),
     shaken(
         scaler_case(
             "3 ranks, a small scale",
             3,
-            {5: (2, "nan"), 8: (0, "none")},
+            {5: (2, "nan"), 7: (0, "none")},
             scale=4.0,
             growth_interval=2,
         )
@@ -36,6 +38,8 @@ BOUNDARIES = NOT_SHARDED | {
     "one rank": "1 rank, overflows twice",
     "overflows in the step that would double the scale": "1 rank, overflows twice",
     "overflows one after the other": "3 ranks, rank 1 overflows",
+    "two ranks overflow at once": "5 ranks, overflows in a row",
+    "a rank without gradients where the scale grows": "3 ranks, a small scale",
     "no overflow": "2 ranks, nothing overflows",
     "a rank without gradients": "4 ranks, a nan; rank 3 once has no gradients",
     "a scale below 1": "1 rank, nans, scales below 1",
@@ -116,7 +120,7 @@ MESSAGES = {
     "no inf": "checks for nan and misses inf: use torch.isfinite",
     "no -inf": "checks for inf and nan and misses -inf: use torch.isfinite",
     "only +inf": "checks for inf and misses nan and -inf: use torch.isfinite",
-    "first": "looks at the first gradient only: any parameter's may overflow",
+    "first": "does not look at all gradients: any parameter's may overflow",
     "only if all": "acts only if all ranks overflow: one is enough, so combine the numbers with "
     "ReduceOp.MAX",
     "steps anyway": "halves the scale but steps anyway: now inf or nan is in the weights",

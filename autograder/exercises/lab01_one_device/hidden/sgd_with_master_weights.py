@@ -18,7 +18,13 @@ OTHER, LARGER, SMALLER = ((4, 6), (5,)), ((3, 7), (2, 2)), ((3,), (8,), (3,))
 CASES = (
     masters_case("bf16, two tensors", "bfloat16", -1e-3, 250, shapes=OTHER),
     masters_case(
-        "bf16, two tensors, momentum", "bfloat16", 4e-5, 280, momentum=0.99, shapes=LARGER
+        "bf16, two tensors, momentum",
+        "bfloat16",
+        4e-5,
+        320,
+        momentum=0.99,
+        shapes=LARGER,
+        pauses=15,
     ),
     masters_case("fp16, three tensors", "float16", 1.2e-4, 500, shapes=SMALLER),
 )
@@ -28,6 +34,7 @@ BOUNDARIES = NOT_SHARDED | {
     "one tensor": "bf16, tiny updates down to 0",
     "two tensors": "fp16, 400 tiny updates",
     "two tensors of one shape": "bf16, momentum, two of one shape",
+    "lr is 0, or a gradient": "bf16, two tensors, momentum",
     "the learning rate changes": "bf16, momentum, two of one shape",
 }
 EQUAL_ANSWERS = (

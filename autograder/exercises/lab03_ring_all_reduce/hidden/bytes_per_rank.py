@@ -40,6 +40,6 @@ def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int]]:
     drawn = []
     for _ in range(20):
         world_size = int(rng.integers(3, 65))
-        length = world_size * int(rng.integers(1, 10**6))
+        length = world_size * int(rng.integers(1, 10**9))
         drawn.append((length, int(rng.choice([1, 2, 4, 8])), world_size))
     return drawn
