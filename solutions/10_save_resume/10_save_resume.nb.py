@@ -216,7 +216,7 @@ def name_of(step):
 # `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; it may take long. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
 #
 # - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
-# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
+# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step, unless that is complete already. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
 # - At the end, after a restart too, `root` contains only checkpoints. Old ones stay.
 # - Temporary files are in `root` as well: a rename works only within one file system.
 
@@ -228,7 +228,7 @@ def commit_spec(checkpoints, step, files_by_rank, is_killed):
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
-# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`; you only need `dist.barrier()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
+# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`, without `async_op`; you only need `dist.barrier()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
 #
 # The check sees every change, by whatever program it is made, because the operating system holds system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code: a change in another thread or program looks like one step. Grading never does that.
 #
