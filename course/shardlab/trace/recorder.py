@@ -376,14 +376,15 @@ class Recorder:
             self._measured(label)
 
     def mark(self, label: str) -> Any:
-        """An empty block.  Returns the next value that was held back for its end, if there is one
-        (RankSet.run)."""
-        if self.memory is not None:
-            with self.memory.phase(label):
-                pass
-        now = time.monotonic()
+        """An empty block, which reads no sockets.  Returns the next value that was held back for
+        its end, if there is one (RankSet.run)."""
+        with self._phase(label):
+            now = time.monotonic()
         self.log.write("block", label, now, now, {})
         return self._measured(label)
+
+    def _phase(self, label: str) -> contextlib.AbstractContextManager[None]:
+        return self.memory.phase(label) if self.memory else contextlib.nullcontext()
 
     def _measured(self, label: str) -> Any:
         is_main = threading.get_ident() == self.main_thread
@@ -391,10 +392,9 @@ class Recorder:
 
     @contextlib.contextmanager
     def _logged(self, label: str) -> Iterator[None]:
-        phase = self.memory.phase(label) if self.memory else contextlib.nullcontext()
         before, start = wire.own_connections(), time.monotonic()
         try:
-            with phase:
+            with self._phase(label):
                 yield
         finally:
             end, after = time.monotonic(), wire.own_connections()

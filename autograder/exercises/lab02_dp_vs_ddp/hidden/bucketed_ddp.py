@@ -95,7 +95,7 @@ def facts(case: Case) -> dict[str, Any]:
     model, cap_bytes = public.build(case), case.params["cap_bytes"]
     parameters, everything = public.trainable(model)[::-1], [*model.parameters()][::-1]
     named = [p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-    right, of_all = filled(parameters, cap_bytes), filled(everything, cap_bytes)
+    buckets, of_all = bucket_bytes(parameters, cap_bytes), filled(everything, cap_bytes)
     wrong = {
         "makes one collective for each parameter: send a bucket's gradients in one tensor": [
             [parameter] for parameter in parameters
@@ -115,7 +115,6 @@ def facts(case: Case) -> dict[str, Any]:
         ],
     }
     sizes = {mistake: sorted(map(bytes_of, buckets)) for mistake, buckets in wrong.items()}
-    buckets = [bytes_of(bucket) for bucket in right]
     return {
         "buckets": buckets,
         "wrong_buckets": {
