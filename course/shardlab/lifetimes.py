@@ -9,7 +9,6 @@ machine is.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from shardlab.trace.memory_recorder import COMMUNICATED, MemoryRecorder, TrackedStorage, category_of
+from shardlab.trace.memory_recorder import MemoryRecorder, TrackedStorage, category_of
 from shardlab.trace.tensors import tensors_in
 
 KINDS = (
@@ -28,8 +27,6 @@ KINDS = (
     "recomputed",  # made by a forward pass inside backward
     "temporary",  # all others: freed before backward begins, or made in backward
 )
-
-MAX_WAIT_S = 1.0  # before backward; waits this long if backward needs a collective's output
 
 
 @dataclass(frozen=True)
@@ -164,18 +161,10 @@ class _Recorder(MemoryRecorder):
     def _leave(self) -> None:
         self.active_modules.pop()
 
-    def _wait_for_collectives(self) -> None:
-        """Gloo's threads release a collective's tensors some time after it is done."""
-        deadline = time.monotonic() + MAX_WAIT_S
-        while time.monotonic() < deadline and any(
-            tracked.marks & COMMUNICATED for tracked in list(self.live.values())
-        ):
-            time.sleep(0.001)
-
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
         if name == "backward" and not self.open_phases:
-            self._wait_for_collectives()  # or their tensors would count as kept for backward
+            self.wait_for_releases()  # or their tensors would count as kept for backward
         start, is_outermost = self.operators, name not in self.open_phases
         # A module called again inside backward is not a forward phase of the step.
         is_outermost = is_outermost and not self.open_phases

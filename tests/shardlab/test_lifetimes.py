@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from functools import partial
 
@@ -64,8 +65,14 @@ class Reduced(nn.Module):
 
     def forward(self) -> Tensor:
         sent = [torch.ops._c10d_functional.wait_tensor(torch.full((100,), 2.0))]
-        threading.Timer(0.2, sent.clear).start()
-        return (self.weight * sent[0].sum()).sum()
+        result = (self.weight * sent[0].sum()).sum()
+
+        def release_late() -> None:
+            hashlib.sha256(bytes(60_000_000))  # without the GIL, as gloo's threads run
+            sent.clear()
+
+        threading.Thread(target=release_late).start()
+        return result
 
 
 def test_a_tensor_that_a_collective_releases_late_is_not_kept() -> None:

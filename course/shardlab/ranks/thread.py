@@ -1,9 +1,10 @@
-"""What the threads of another process are doing, according to Linux."""
+"""What the threads of a process are doing, according to Linux."""
 
 from __future__ import annotations
 
 import os
 import platform
+import threading
 
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -34,6 +35,13 @@ def waited_ns_by_thread(pid: int | None) -> dict[str, int]:
 def is_busy(pid: int | None) -> bool:
     """Whether one of its threads is running, or waiting for a processor or a disk."""
     return any(_stat(f"/proc/{pid}/task/{thread}")[:1] in ("R", "D") for thread in _threads(pid))
+
+
+def others_are_busy() -> bool:
+    """Whether another thread of this process is running, or waiting for a processor or a disk."""
+    own = str(threading.get_native_id())
+    others = (thread for thread in _threads(os.getpid()) if thread != own)
+    return any(_stat(f"/proc/self/task/{thread}")[:1] in ("R", "D") for thread in others)
 
 
 def has_ended(pid: int | None) -> bool:

@@ -41,9 +41,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from shardlab.live_memory import CATEGORIES
+from shardlab.ranks import thread
 from shardlab.trace.tensors import tensors_in
 
 MAX_SAMPLES = 3000  # of the reported timeline
+MAX_WAIT_S = 3.0  # in a whole run, for other threads to become idle
 
 # Marks, strongest first: a storage's category follows from its strongest mark.
 OWNED, MASTER, STATE, LEAF, GRADIENT, COMMUNICATED, FORWARD, LEFT_OVER, USED = (
@@ -95,6 +97,7 @@ class MemoryRecorder(TorchDispatchMode):
         self.engines: weakref.WeakSet[Any] = weakref.WeakSet()  # of DeepSpeed
         self.hooked = WeakIdKeyDictionary()
         self.depth = 0  # of module calls
+        self.patience_s = MAX_WAIT_S
         self.exits = contextlib.ExitStack()
 
     # ---- storages ----
@@ -162,6 +165,19 @@ class MemoryRecorder(TorchDispatchMode):
 
         tracked.reference = weakref.ref(storage, freed)
         return tracked
+
+    def wait_for_releases(self) -> None:
+        """Wait until gloo's threads have released the tensors of collectives that are done.
+
+        They do so some time after the main thread's wait has returned.  If a student's own thread
+        never becomes idle, all waits together take MAX_WAIT_S.
+        """
+        start, idle = time.monotonic(), 0
+        while idle < 2 and time.monotonic() - start < self.patience_s:
+            idle = 0 if thread.others_are_busy() else idle + 1
+            time.sleep(0.0002)  # also lets them take the GIL, which they need to release a tensor
+        if idle < 2:
+            self.patience_s -= time.monotonic() - start
 
     def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:
         if now_bytes != tracked.bytes:
@@ -236,6 +252,7 @@ class MemoryRecorder(TorchDispatchMode):
             yield
             self._mark_engines()
             if is_outermost:
+                self.wait_for_releases()  # or a bucket in flight would count as left over
                 for tracked in list(self.live.values()):
                     if tracked.born_in_backward:
                         tracked.marks |= LEFT_OVER

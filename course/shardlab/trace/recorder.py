@@ -276,6 +276,8 @@ class Recorder:
                 self._forget(id(work), known.call)
                 if known.once:
                     self.waited_once.add(work)
+            if self.memory and threading.get_ident() == self.main_thread:
+                self.memory.wait_for_releases()
             self.pause()
             return result
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import threading
 from itertools import pairwise
 
 import pytest
@@ -12,7 +14,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardlab import RankError, data, launch, measure, models
-from shardlab.live_memory import CATEGORIES
+from shardlab.live_memory import CATEGORIES, RankMemory
+from shardlab.trace.memory_recorder import MemoryRecorder
 
 pytestmark = pytest.mark.ranks
 
@@ -223,3 +226,22 @@ def test_a_killed_rank_reports_no_memory():
     assert caught.value.run.memory[1].peak_bytes == 0
     with pytest.raises(KeyError, match="no phase 'step'"):
         caught.value.run.memory.at("step")
+
+
+def test_backward_ends_when_other_threads_have_released_their_tensors():
+    """As gloo's threads do with a collective's tensors, some time after the wait for it."""
+    kept = []
+
+    def release_late() -> None:
+        hashlib.sha256(bytes(60_000_000))  # without the GIL, as gloo's threads run
+        kept.clear()
+
+    with MemoryRecorder() as memory:
+        thread = threading.Thread(target=release_late)
+        with memory.backward():
+            kept.append(torch.ones(1000))
+            thread.start()
+        thread.join()
+    (backward,) = RankMemory.from_summary(memory.summary(), 0.0).phases
+    assert backward.at_end["gradients"] == 0
+    assert sum(backward.at_peak.values()) == 4000
