@@ -108,7 +108,7 @@ EXERCISE = OnRanks(
     answer="Zero1AdamW",
     points=5,
     cases=(  # "steps" differ
-        Case("4 ranks, 99 parameters", 4, {"widths": [6, 8, 3, 4], "steps": 10}),
+        Case("5 ranks, fewer parameters than ranks", 5, {"widths": [1, 1], "steps": 11}),
         Case("2 ranks, 58 parameters", 2, {"widths": [4, 6, 4], "steps": 3}),
         Case("4 ranks, 1 MiB of parameters", 4, {"widths": [512, 511], "steps": 10}, weight=2),
     ),

@@ -66,10 +66,8 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
 
 
 # For both GPipe and 1F1B.
-CASES = (
-    plan_case("4 devices, 8 micro-batches", (4, 8)),
-    plan_case("4 devices, 2 micro-batches", (4, 2)),
-)
+UNEVEN = plan_case("4 devices, 2 micro-batches; 3, 5; 1, 3", (4, 2), (3, 5), (1, 3))
+CASES = (plan_case("4 devices, 8 micro-batches", (4, 8)), UNEVEN)
 
 
 def schedule_exercise(

@@ -52,7 +52,7 @@ EXERCISE = plans.schedule_exercise(
     cases=(
         puzzle_case(BEATS, 4, 8, runs=True),
         puzzle_case(NEARER, 5, 5),
-        puzzle_case(OPTIMUM, 4, 8),
+        puzzle_case(OPTIMUM, 4, 9),
     ),
     budgets=(
         Budget(

@@ -33,6 +33,9 @@ def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
     names = {case.name for case in exercise.cases}
     unknown = {what for what in declared.values() if what not in names and "not tested" not in what}
     assert unknown == set()
+    visible = {case.name for case in exercise.cases if not case.hidden}
+    only_hidden = {what for what in BOUNDARIES if declared[what] in names - visible}
+    assert only_hidden == set()  # or a green check would not mean that they are right
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)

@@ -232,7 +232,7 @@ def test_answers_in_other_units_are_named(wrong, says):
         return [wrong(zero_bytes.right(*question), question[1]) for question in asked]
 
     assert says in diagnosis_of(
-        ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 4 ranks"), answers
+        ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 3 ranks"), answers
     )
 
 

@@ -6,9 +6,9 @@ from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
 
 CASES = (questions("other sizes and ranks"), questions("one rank, five ranks", (640, 1), (640, 5)))
 BOUNDARIES = {
-    "divides": "other sizes and ranks",
+    "divides": "1,000,000 bytes, 4 ranks",
     "does not divide": "not tested: the task says that N divides the bytes",
-    "one rank": "one rank, five ranks",
+    "one rank": "600 bytes, 3 ranks and one",
     "more ranks than elements": "not tested, as above",
 }
 EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists are accepted for tuples"),)

@@ -8,13 +8,16 @@ from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab04_zero.shared import Bounds
 
 DRAWN, FEW = "other sizes and ranks", "more ranks than elements"
-DIVIDES = "parameters of 3, 4 and 3 on 4 ranks, 5, 1"
+DIVIDES, VISIBLE = (
+    "parameters of 3, 4 and 3 on 4 ranks, 5, 1",
+    "parameters of 100 and 7 on 8 ranks, 1 on 3",
+)
 CASES = (questions(FEW, ([2, 1], 5)), questions(DRAWN))
 BOUNDARIES = {
     "divides": DIVIDES,
-    "does not divide": DRAWN,
+    "does not divide": VISIBLE,
     "one rank": DIVIDES,
-    "more ranks than elements": FEW,
+    "more ranks than elements": VISIBLE,
 }
 ROUNDED_UP = "-(-sum(sizes) // world_size)", "(sum(sizes) + world_size - 1) // world_size"
 EQUAL_ANSWERS = (EqualAnswer(*ROUNDED_UP, "another way to round up"),)

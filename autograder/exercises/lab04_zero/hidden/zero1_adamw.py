@@ -15,12 +15,12 @@ from autograder.exercises.lab04_zero.zero1_adamw import ADAMW
 facts = shared.bounds
 CASES = (
     shaken(Case("3 ranks, 206 parameters", 3, {"widths": [7, 10, 9, 3], "steps": 4})),
-    Case("5 ranks, fewer parameters than ranks", 5, {"widths": [1, 1], "steps": 11}),
+    Case("4 ranks, 99 parameters", 4, {"widths": [6, 8, 3, 4], "steps": 10}),
     Case("4 ranks, 8 MB of parameters", 4, {"widths": [820] * 4, "steps": 3}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
     "divides": "2 ranks, 58 parameters",
-    "does not divide": "4 ranks, 99 parameters",
+    "does not divide": "4 ranks, 1 MiB of parameters",
     "more ranks than elements": "5 ranks, fewer parameters than ranks",
 }
 

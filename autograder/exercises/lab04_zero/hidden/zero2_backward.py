@@ -17,7 +17,7 @@ CASES = (
     Case("4 ranks, 24 layers of 363", 4, {"widths": [363] * 25}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
-    "divides": "3 ranks, one small bucket",
+    "divides": "4 ranks, 8 layers of 256 KiB",
     "does not divide": "4 ranks, 3 small layers, 2 steps",
     "one bucket": "3 ranks, one small bucket",
 }

@@ -13,7 +13,7 @@ DRAWN, OFFLOADED = "other sizes and ranks", "other sizes and ranks, with offload
 CASES = (papers_table(10**12, "1T"), questions(DRAWN, weight=2), questions(OFFLOADED))
 BOUNDARIES = {
     "divides": "the paper's table, 7.5B",
-    "does not divide": DRAWN,
+    "does not divide": "10B with offload on 3 ranks",
     "one rank": "the paper's table, 7.5B",
     "more ranks than elements": "not tested: a share is not rounded",
 }

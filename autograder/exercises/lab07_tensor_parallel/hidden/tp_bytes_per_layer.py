@@ -11,7 +11,7 @@ CASES = (
     questions("two ranks, bf16 by default", (7, 5, 8, 2, 4), (7, 5, 8, 2)),
 )
 BOUNDARIES = shared.BOUNDARIES | {
-    "divides": "other sizes and ranks",
+    "divides": "GPT-3's width, bf16 and fp32",
     "one rank": "on 4 ranks, on 16 and on one",
 }
 

@@ -7,7 +7,7 @@ from autograder.exercises.lab07_tensor_parallel.sublayers import sublayer_case
 from autograder.exercises.lab07_tensor_parallel.tp_mlp import SPLIT
 from shardlab import models
 
-CASES = (sublayer_case(2, 1, 10, 3, 2), shaken(sublayer_case(4, 1, 7, 2, 5)))
+CASES = (sublayer_case(2, 1, 10, 3, 2), shaken(sublayer_case(4, 1, 8, 1, 4)))
 BOUNDARIES = shared.BOUNDARIES | {
     "divides": "2 ranks, width 6",
     "does not divide": "4 ranks, width 7",  # only the inner width does

@@ -1,6 +1,6 @@
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab08_pipeline.hidden import shared
-from autograder.exercises.lab08_pipeline.plans import plan_case
+from autograder.exercises.lab08_pipeline.plans import UNEVEN, plan_case
 
 reference = shared.reference_of_plans
 SEVERAL = "several sizes, simulated"
@@ -10,9 +10,9 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "4 devices, 8 micro-batches",
-    "does not divide": SEVERAL,
-    "one rank": SEVERAL,
-    "more ranks than elements": "4 devices, 2 micro-batches",
+    "does not divide": UNEVEN.name,
+    "one rank": UNEVEN.name,
+    "more ranks than elements": UNEVEN.name,
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

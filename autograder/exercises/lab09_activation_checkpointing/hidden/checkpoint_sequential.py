@@ -17,8 +17,8 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "6 layers, room for 8",
-    "does not divide": TIGHT,
-    "one rank": TIGHT,
+    "does not divide": "10 layers, room for 4 and their inputs",
+    "one rank": "6 layers, room for 8",
     "more ranks than elements": "not tested: there is one rank",
     "exactly the cap": "16 layers of float64, room for 3 and an input",
     "no cut fits": "4 layers, room for 3",
