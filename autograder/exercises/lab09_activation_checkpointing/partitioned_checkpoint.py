@@ -77,16 +77,18 @@ def unequal_pieces(attempt: Attempt) -> Finding | None:
     return Finding("your answer", mistake, sizes, who_if_hidden="your answer")
 
 
-@on_each_rank
-def gathers_early(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Whether a rank sent more than a few bytes in forward."""
-    run, few_bytes = attempt.run, shared.x_bytes(attempt.case) // 8 + GLOO_BYTES
-    if run is None or run.traffic[shared.FORWARD].sent_by_rank[rank] <= few_bytes:
-        return None
-    return (
-        "communicates in forward: x is equal on all ranks, so each can cut out its piece without "
-        "communication; gather in backward"
-    )
+def calls_in_forward(attempt: Attempt) -> Finding | None:
+    """From the calls, not the bytes: a barrier sends hardly any."""
+    run = attempt.run
+    for call in run.calls if run else []:
+        forwards = (p for p in run.memory[call.rank].phases if p.name == shared.FORWARD)
+        if any(phase.start_s <= call.start_s <= phase.end_s for phase in forwards):
+            mistake = (
+                "communicates in forward: x is equal on all ranks, so each can cut out its piece "
+                "without communication; gather in backward"
+            )
+            return Finding(f"rank {call.rank}", mistake, f"{call.op}, {call.source}")
+    return None
 
 
 def calls_all_reduce(attempt: Attempt) -> Finding | None:
@@ -149,10 +151,10 @@ EXERCISE = OnRanks(
         ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),
+    rules=(calls_in_forward,),
     signs=(
         unequal_pieces,
         signs.wrong_form,
-        gathers_early,
         signs.wrong_run_counts,
         signs.draws_another_mask,
         calls_all_reduce,
