@@ -68,6 +68,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     otherwise = failure or difference or _over_budget(attempt)
     if not passed and finding is None:
         finding, named = _named_by_exercise(exercise, attempt, suspects)
+        otherwise = finding or otherwise
         if finding is None and difference is not None:
             finding = next((each.finding for each in named or () if each.is_certain), None)
     result = CaseResult(
@@ -150,7 +151,7 @@ def is_unwritten(attempt: Attempt) -> bool:
 def _named_by_exercise(
     exercise: Exercise, attempt: Attempt, suspects: frozenset[str]
 ) -> tuple[Finding | None, tuple[Named, ...] | None]:
-    """The first sign's finding, or else the named mistakes if the outputs are wrong."""
+    """The first sign's finding, and the named mistakes if no earlier sign found anything."""
     if isinstance(attempt.error, RankError) and attempt.error.kind == "TooLarge":
         return None, None  # its record is incomplete
     wanted = max(map(size_of, attempt.expected))
@@ -169,7 +170,7 @@ def _named_by_exercise(
                 if certain_in(named):
                     return None, named
             elif finding := sign(attempt):
-                return finding, None
+                return finding, named
         except Exception:  # outputs come from student processes and may be of any form
             # A warning would show our source lines in the student's notebook.
             log.info("%s: a sign failed", exercise.name, exc_info=True)

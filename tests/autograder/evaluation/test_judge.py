@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from autograder.evaluation import judge as judge_module
-from autograder.evaluation.decide import _pattern_across_cases
+from autograder.evaluation.decide import _pattern_across_cases, _with_one_mistake
 from autograder.evaluation.judge import is_unwritten
 from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import deterministic
-from autograder.exercise import Attempt, Case, Finding, OnRanks, Spent
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Spent
 from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.live_memory import Memory, unknown_memory
@@ -290,6 +290,28 @@ def test_the_first_sign_that_matches_wins():
     hidden = judge(declared, attempt(case=HIDDEN, outputs=(1, 2)))
     assert hidden.diagnosis == "a rank forgot to divide"
     assert hidden.instructor_note == "rank 1 forgot to divide (2, expected 1)"
+
+
+def test_a_mistake_that_a_later_case_contradicts_is_not_named():
+    """Also if a sign, which comes after the named mistakes, explains the later case."""
+
+    def says_three(attempt):
+        return Finding("a rank", "says three") if 3 in attempt.outputs else None
+
+    declared = exercise(
+        mistakes={"says two": lambda case, inputs: 2}, signs=(NAMED_MISTAKES, says_three)
+    )
+    first = judge_module.judge(declared, attempt(outputs=(2, 2)))
+    later = judge_module.judge(declared, attempt(case=HIDDEN, outputs=(3, 3)))
+    named, mistake = _with_one_mistake([first], Trust.OWN)
+    assert "says two" in named[0].diagnosis
+    assert mistake == "says two"
+    both, mistake = _with_one_mistake([first, later], Trust.OWN)
+    assert mistake is None
+    assert [result.diagnosis for result in both] == [
+        "rank 0 gives the wrong number (2, expected 1)",
+        "a rank says three",
+    ]
 
 
 def test_an_output_of_an_unexpected_form_does_not_break_the_checker():
