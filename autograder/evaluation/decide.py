@@ -99,7 +99,8 @@ def _with_one_mistake(found: list[Judged], trust: Trust) -> tuple[list[CaseResul
         result = each.result
         if each.named is not None:
             findings = [one.finding for one in each.named if one.finding.mistake == mistake]
-            result = explained(result, findings[0] if findings else each.otherwise, trust)
+            own = each.by_sign or each.otherwise
+            result = explained(result, findings[0] if findings else own, trust)
         results.append(result)
     return results, mistake
 

@@ -40,11 +40,13 @@ OVERHEAD_BYTES = 256  # gloo's own messages for one send or receive; measured ab
 class Judged:
     """``named``: the mistakes that explain wrong outputs; None if the outputs are not wrong.
 
-    `decide` reports one that explains the other cases as well, or else ``otherwise``.
+    `decide` reports one that explains the other cases as well, or else what a sign found, or else
+    ``otherwise``.
     """
 
     result: CaseResult
     named: tuple[Named, ...] | None = None
+    by_sign: Finding | None = None
     otherwise: Finding | None = None
 
 
@@ -63,12 +65,13 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     forbidden = forbidden or tampering
     unrecorded = _wrong_record(exercise, attempt)
     finding, named = forbidden or unrecorded or _broken_rule(exercise, attempt), None
+    by_sign = None
     passed = right and finding is None and all(spent.fits for spent in attempt.spent)
     failure = _finding_of(attempt.error, attempt.trust) if attempt.error else None
     otherwise = failure or difference or _over_budget(attempt)
     if not passed and finding is None:
-        finding, named = _named_by_exercise(exercise, attempt, suspects)
-        otherwise = finding or otherwise
+        by_sign, named = _named_by_exercise(exercise, attempt, suspects)
+        finding = by_sign
         if finding is None and difference is not None:
             finding = next((each.finding for each in named or () if each.is_certain), None)
     result = CaseResult(
@@ -88,7 +91,8 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     )
     if passed:
         return Judged(result)
-    return Judged(explained(result, finding or otherwise, attempt.trust), named, otherwise)
+    result = explained(result, finding or otherwise, attempt.trust)
+    return Judged(result, named, by_sign, otherwise)
 
 
 def certain_in(named: tuple[Named, ...] | None) -> frozenset[str]:
