@@ -53,7 +53,7 @@ class Verdict:
     cases: tuple[CaseResult, ...]
     seed: int
     unwritten: bool = False
-    note: str = ""  # a pattern across cases, such as "works only for 4 ranks"
+    note: str = ""  # a pattern across cases, such as that only those with 4 ranks pass
 
     @property
     def passed(self) -> bool:

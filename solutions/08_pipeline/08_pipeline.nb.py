@@ -182,7 +182,7 @@ check("pipeline.gpipe_schedule", gpipe_schedule)
 #
 # The idle slots are called the **bubble**. For what fraction of the **whole step** does a device idle, with p devices, m micro-batches and v chunks of the model on each device? (Exercise 6 introduces chunks: filling and draining the pipeline takes p − 1 times F + B with one chunk, and 1/v of that with v chunks. Until then v is 1.)
 #
-# Watch the denominator. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, the time of the work alone. (With chunks, both need m to be a multiple of p.) Here the question is the bubble over the actual time of the step.
+# Watch the denominator. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, the time of the work alone. (With chunks, both formulas need m to be a multiple of p, and all questions keep to that.) Here the question is the bubble over the actual time of the step.
 
 # %%
 def bubble_fraction_spec(schedule):
@@ -283,7 +283,7 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 #
 # Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighbouring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, but two neighbouring stages are never on the same rank. Every tensor sent has `shape`, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighbouring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -301,7 +301,7 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 #
 # Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
 #
-# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · holds `x` and `y` only of micro-batches that are in flight (and of at most 2 more, which local variables may still name); the detached tensors of sends may stay until the end · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
+# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · holds `x` and `y` only of micro-batches that are in flight (and of at most 2 more, which local variables may still name); the detached tensors of sends, and buffers for receives that you start early, do not count · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
 #
 # <details><summary>Hint 1 · which rank holds a stage</summary>
 #
@@ -398,7 +398,7 @@ interleaved_schedule_spec(2, 2)
 #
 # How long should the warm-up be? If messages took no time, (v − 1)p + p − 1 − d forwards on device d would be enough. But then a gradient would be computed just when the next device needs it, and devices would wait for **message after message**. Here a message between devices takes **a quarter of a slot**. Megatron's warm-up has up to p − 1 forwards more: while a message travels, the device has other work, and in the whole step only the messages of one micro-batch are waited for, on its way through all v · p stages and back. The price is more chunks in flight.
 #
-# **Budget** · with messages of a quarter of a slot: idles ≤ (p − 1)(F + B) slots and 2(vp − 1) messages on each device (counted in quarter slots) · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 chunks in flight.
+# **Budget** · with messages of a quarter of a slot: idles ≤ (p − 1)(F + B) slots and 2(vp − 1) messages on each device; in quarter slots, 36 + 14 = 50 for p = 4 and v = 2 · device i holds ≤ 2(p − 1 − i) + (v − 1)p + 1 chunks in flight.
 #
 # <details><summary>Hint 1 · the order of the forwards</summary>
 #
@@ -498,7 +498,7 @@ print(f"{score(zero_bubble_schedule_spec()):.0%}")
 
 # %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}
 def zero_bubble_schedule(devices, micro_batches):
-    """actions "F", "I" and "W": each stage and micro-batch has one of each"""
+    """actions "F", "I" and "W" ("B" for I and W together), for each stage and micro-batch"""
     ### BEGIN SOLUTION
     schedule = []
     for s in range(devices):

@@ -81,7 +81,7 @@ EXERCISE = plans.schedule_exercise(
     points=5,
     cases=(
         interleaved_case("4 devices of 2 chunks, 8 micro-batches", (4, 8, 2)),
-        interleaved_case("4 devices of 2 chunks, 4 micro-batches", (4, 4, 2)),
+        interleaved_case("4 devices of 2 chunks, 4 micro-batches; 3 of 3, 6", (4, 4, 2), (3, 6, 3)),
     ),
     budgets=(
         plans.budget(

@@ -9,15 +9,18 @@ from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 
 
-def naive_case(ranks: int, samples: int, width: int) -> Case:
-    name = f"{ranks} rank{'s' * (ranks > 1)}, a batch of {samples}, width {width}"
-    return Case(name, ranks, {"micro_batches": 1, "samples": samples, "width": width})
+def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
+    """``tokens``: if not 0, each sample is a sequence of so many."""
+    sequences = f" of {tokens} tokens" if tokens else ""
+    name = f"{ranks} rank{'s' * (ranks > 1)}, a batch of {samples}{sequences}, width {width}"
+    batch: Any = [samples, tokens] if tokens else samples
+    return Case(name, ranks, {"micro_batches": 1, "samples": batch, "width": width})
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     stage = Stage(*given["weights"][0])
     x, target = (None if end is None else end[0] for end in (given["inputs"], given["targets"]))
-    loss = subject(stage, x, target, (case.params["samples"], case.params["width"]))
+    loss = subject(stage, x, target, shared.shape_of(case))
     return {"loss": loss, "gradients": [gradients_of(stage)]}
 
 

