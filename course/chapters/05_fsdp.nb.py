@@ -440,7 +440,8 @@ def two_steps(batches, choice, reshard=True):
 predicted_root_only = None
 
 # %%
-choices = "root only, 2 × 3 blocks, 3 × 2 blocks, 6 blocks, 12 half blocks, 24 Linears".split(", ")
+choices = ["root only", "2 × 3 blocks", "3 × 2 blocks"]
+choices += ["6 blocks", "12 half blocks", "24 Linears"]
 by_choice = {
     choice: launch(two_steps, choice, inputs=batches, quiet=True, **options) for choice in choices
 }
