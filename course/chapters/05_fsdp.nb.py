@@ -192,7 +192,7 @@ for name, run in runs.items():
     print(f"{name:7} sent {sent:.2f} Ψ:", dict(Counter(large)))
 
 # %% [markdown]
-# FSDP makes 13 all-gathers, not 14: two for each block, but one for the root, which stays whole between forward and backward. There is one reduce-scatter for each. DeepSpeed gathers smaller pieces: each Linear, norm and embedding separately. Predicted and measured:
+# FSDP makes 13 all-gathers, not 14: two for each block, but one for the root, which stays whole between forward and backward. Each of these seven is reduce-scattered once. DeepSpeed gathers smaller pieces: each Linear, norm and embedding separately. Predicted and measured:
 
 # %%
 units = [block] * 6
@@ -433,7 +433,7 @@ def two_steps(batches, choice, reshard=True):
             optimizer.zero_grad()
 
 # %% [markdown]
-# We look at the second step; in the first, each rank still creates the model. DDP keeps 4 bytes per parameter whole. **How many bytes of parameters per Ψ does a rank hold at most if the root is the only unit?**
+# We look at the second step; in the first, each rank still creates the model. DDP keeps 4 bytes per parameter whole. **If the root is the only unit, how many bytes does a rank hold at most per parameter, counting parameters alone?**
 
 # %%
 # Your prediction: bytes per parameter, of parameters alone, at their highest, with the root only
@@ -506,7 +506,7 @@ figure.tight_layout()
 #
 # The upper line adds gradients and communication buffers, which are as large as a unit each: a gathered unit arrives in a flat buffer before its parameters are copied out of it, and gradients are copied into one before they are reduced. With prefetching, one more unit is on its way.
 #
-# A block is the usual choice: peaks are far below Ψ, messages are large, and while one computes, the next arrives. (`quiet` hid a warning: the output of a Linear is a view, and an in-place operation on it would skip FSDP's backward hook.)
+# A block is the usual choice: among dozens of them, one is a small part of the model, its messages are large, and while it computes, the next one arrives. (`quiet` hid a warning: the output of a Linear is a view, and an in-place operation on it would skip FSDP's backward hook.)
 #
 # ## When to free
 #
@@ -532,12 +532,13 @@ for reshard in (False, 2):
 
 # %%
 for reshard, run in by_reshard.items():
-    formula = unit_step(units, N, root=root, reshard_after_forward=reshard, reduce_scatter="gloo")
+    how = {"reshard_after_forward": reshard, "reduce_scatter": "gloo"}
+    expected = unit_step(units, N, root=root, **how)
     sent = run.traffic["step 1"].sent_by_rank.mean()
     gathers = sum(call.op == "all_gather_single" for call in within(run, "step 1"))
     print(f"{reshard!s:6} {gathers} gathers, sent: predicted", end=" ")
-    print(f"{formula.sent_bytes / 4 / parameters:.2f} Ψ, measured {sent / 4 / parameters:.2f} Ψ")
-    assert gathers == formula.all_gathers and abs(sent / formula.sent_bytes - 1) < 0.02
+    print(f"{expected.sent_bytes / 4 / parameters:.2f} Ψ, measured {sent / 4 / parameters:.2f} Ψ")
+    assert gathers == expected.all_gathers and abs(sent / expected.sent_bytes - 1) < 0.02
 print("your prediction:", predicted_reshard)
 
 # %% [markdown]
@@ -603,11 +604,11 @@ print("gathers begun before the previous block computed, one ahead:", begun_earl
 assert (begun_early(life), begun_early(ahead)) == (0, len(units) - 1)
 
 # %% [markdown]
-# The price is memory: one more unit is whole, or on its way, for each unit that is prefetched.
+# The price is memory: each unit that is prefetched is one more that is whole or on its way.
 #
 # ## What goes wrong
 #
-# The first three mistakes give no error. We train on one batch, so that the loss should fall in each step.
+# The first three mistakes give no error. We train on the same batch in each step, so that the loss should fall.
 #
 # **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before has the old ones, which nothing uses anymore.
 
@@ -636,7 +637,7 @@ for sharded_first in (True, False):
     print("optimizer", "after: " if sharded_first else "before:", np.round(run.outputs[0], 4))
 
 # %% [markdown]
-# **The root is left out.** Blocks are sharded, but embeddings and the last norm stay ordinary tensors, and nobody averages their gradients. Each rank trains its own embedding. (With luck an optimizer with `foreach=True`, or gradient clipping, refuses: "mixed torch.Tensor and DTensor".)
+# **The root is left out.** Blocks are sharded, but embeddings and the last norm stay ordinary tensors, and nobody averages their gradients. Each rank trains its own embedding. (Gradient clipping, or an optimizer with `foreach=True`, would have stopped with an error: "got mixed torch.Tensor and DTensor".)
 
 # %%
 def train_without_root(batch, with_root):

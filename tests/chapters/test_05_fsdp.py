@@ -94,7 +94,7 @@ def test_fewer_bytes_are_whole_with_more_messages(chapter):
 
 
 def test_what_is_not_freed_is_not_gathered_again(chapter):
-    rows = chapter.text_of("gathers == formula.all_gathers").splitlines()[:3]
+    rows = chapter.text_of("gathers == expected.all_gathers").splitlines()[:3]
     assert [floats(row.split("gathers")[1]) for row in rows] == [
         [pytest.approx(2.97, abs=0.02)] * 2,
         [pytest.approx(2.25, abs=0.02)] * 2,
