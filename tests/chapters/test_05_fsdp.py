@@ -43,7 +43,7 @@ def test_calls_and_bytes_of_a_step(chapter):
     ddp, fsdp, zero3 = chapter.text_of("large = [").splitlines()
     assert "sent 1.50 Ψ" in ddp
     assert "'all_reduce'" in ddp
-    assert "sent 2.98 Ψ: {'all_gather_single': 13, 'reduce_scatter_single': 7}" in fsdp
+    assert fsdp.endswith("Ψ: {'all_gather_single': 13, 'reduce_scatter_single': 7}")
     gathers, reduces = (int(re.search(rf"'{op}_single': (\d+)", zero3)[1]) for op in
                         ("all_gather", "reduce_scatter"))  # fmt: skip
     assert gathers > 3 * 13

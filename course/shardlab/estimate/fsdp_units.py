@@ -6,7 +6,7 @@ it and reduce-scatters its gradients.  The root, which holds what no other unit 
 from forward to backward.
 
 PyTorch 2.13's ``fully_shard`` and its ``reshard_after_forward``; Zhao et al., "PyTorch FSDP",
-arXiv 2304.11277, section 4.1: at its peak a rank holds its shards and the largest unit.
+arXiv 2304.11277: at its peak a rank holds its shards and the largest unit.
 """
 
 from __future__ import annotations
