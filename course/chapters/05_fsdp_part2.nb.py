@@ -24,7 +24,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.nn import functional
 
 from shardlab import data, launch, measure, models
-from shardlab.estimate import hybrid_sharding, traffic
+from shardlab.estimate import hybrid_sharding, memory, traffic
 from shardlab.widgets import format_bytes, palette, traffic_map
 
 # %%
@@ -74,14 +74,16 @@ predicted_leaving = None
 
 # %%
 own_batches = [data.batch(0, 2, 32, rank, 4) for rank in range(4)]
-in_memory = {"inputs": own_batches, "memory": True, "device": "cpu", "quiet": True}
-mesh_runs = {name: launch(two_steps, groups, **in_memory) for name, groups in (("FSDP", 1), ("HSDP", 2))}
+options = {"inputs": own_batches, "device": "cpu", "quiet": True}
+mesh_runs = {
+    name: launch(two_steps, groups, memory=True, **options) for name, groups in (("FSDP", 1), ("HSDP", 2))
+}
 assert torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
 print("your prediction:", predicted_leaving, "  (equal losses on all ranks in both steps)")
 for name, run in mesh_runs.items():
     leaving = run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / parameters
-    shards_bytes = run.memory.at("step 1")["gradients"][0]
-    print(f"{name}: {leaving:.2f} Ψ leave the node; a rank keeps {shards_bytes / 4 / parameters:.2f} Ψ of gradients")
+    held = run.memory.at("step 1")["gradients"][0] / 4 / parameters
+    print(f"{name}: {leaving:.2f} Ψ leave the node; a rank keeps {held:.2f} Ψ of gradients")
 
 # %% [markdown]
 # HSDP sends a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
@@ -108,7 +110,7 @@ for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items():
 #
 # **within: 3 (S − 1)/S · Ψ, across: 2 (R − 1)/R · Ψ/S.**
 #
-# R = 1 is FSDP, S = 1 is DDP. In our runs two things differ from the 3: the root is gathered once, not twice, and gloo's reduce-scatter counts double.
+# R = 1 is FSDP, S = 1 is DDP. In our runs two things differ from the 3: the root is gathered once, not twice, and gloo's reduce-scatter counts double. (The few bytes in the other cells below are a barrier's.)
 
 # %%
 here = {"gathers": gathers, "reduce_scatter": "gloo"}
@@ -129,7 +131,8 @@ flat = hybrid_sharding.sent_bytes(parameters, 1, 4, **here).within / 4 / paramet
 ring = traffic.sent_bytes("zero3", 1, 4)[0] / 4
 leaving = mesh_runs["FSDP"].traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / parameters
 print(f"FSDP: {ring:.2f} Ψ by the ring's formula, {flat:.2f} with our calls, {leaving:.2f} measured")
-print(f"HSDP: {2 * across / 4 / parameters:.2f} by the formula, {sent[:2, 2:].sum() / 4 / parameters:.2f} measured")
+hybrid = sent[:2, 2:].sum() / 4 / parameters
+print(f"HSDP: {2 * across / 4 / parameters:.2f} by the formula, {hybrid:.2f} measured")
 assert np.isclose(leaving, flat, rtol=0.02)
 
 # %% [markdown]
@@ -159,8 +162,14 @@ for cards, speed in (("a card for each GPU", 25e9), ("a card for the node", 25e9
 # - With a slow network it is faster, because fewer bytes leave the node.
 # - With accumulation the gain grows: FSDP gathers across nodes for every micro-batch, HSDP all-reduces once. In PyTorch you have to ask for that: `model.set_requires_all_reduce(False)`, and `True` before the last micro-batch.
 #
-# What the seconds do not show: a ring over 512 ranks takes 511 messages one after another for each all-gather of each unit, a ring over a node takes 7. And the price is memory: model states of 16Ψ/S instead of 16Ψ/N bytes on each rank, 15 GB here, on however many nodes.
-#
+# Two things are not in these seconds. A ring over 512 ranks takes 511 messages one after another for each all-gather of each unit, a ring over 8 takes 7. And the price of HSDP is memory, model states of 16Ψ/S bytes on each rank instead of 16Ψ/N, however many nodes there are:
+
+# %%
+for name, ranks in (("HSDP, 8 ranks in a row", 8), ("FSDP on 512 ranks", 512)):
+    states = memory.model_states(7.5e9, stage=3, world_size=ranks)
+    print(f"{name}: {states.device_bytes / 1e9:.2f} GB of model states on each rank")
+
+# %% [markdown]
 # ## Precision
 #
 # Without a policy, everything is computed and sent in the dtype in which the model was loaded. `MixedPrecisionPolicy` separates three things: the **masters**, which are the shards that the optimizer updates, the copies that are gathered for computing (`param_dtype`), and the gradients on their way (`reduce_dtype`).
@@ -183,7 +192,7 @@ def one_backward(batch, param_dtype, reduce_dtype):
 # %%
 bf16, fp32 = torch.bfloat16, torch.float32
 precision_runs = {
-    reduce_dtype: launch(one_backward, bf16, reduce_dtype, inputs=own_batches, device="cpu", quiet=True)
+    reduce_dtype: launch(one_backward, bf16, reduce_dtype, **options)
     for reduce_dtype in (None, fp32)
 }
 print("your prediction:", predicted_dtypes, "  measured:", precision_runs[fp32].outputs[0][0])
@@ -211,7 +220,7 @@ print(f"a gradient reduced in bf16 differs by {100 * relative:.2f} % of its norm
 # %% [markdown]
 # ### A model loaded in bf16
 #
-# The policy casts parameters down, never up: a shard keeps the dtype that its parameter had when `fully_shard` was called. Load a model in bf16, as many checkpoints on the Hugging Face Hub are stored, and there are no fp32 masters. The optimizer updates bf16 numbers.
+# The policy casts parameters down, never up: a shard keeps the dtype that its parameter had when `fully_shard` was called. Load a model in bf16, as `from_pretrained(…, dtype=torch.bfloat16)` does, and there are no fp32 masters: the optimizer updates bf16 numbers.
 #
 # Let us fine-tune with a small learning rate. First we need a model to start from; its loss is computed in fp32, so that we see small changes.
 
@@ -243,7 +252,7 @@ def finetune(batch, state, loaded, param_dtype, reduce_dtype):
     return train(model, optimizer, batch)
 
 # %%
-def train(model, optimizer, batch, steps=40):
+def train(model, optimizer, batch, steps=30):
     shards = [parameter.to_local() for parameter in model.parameters()]
     before, losses = [shard.clone() for shard in shards], []
     for step in range(steps):
@@ -306,17 +315,17 @@ left.legend(frameon=False)
 size = torch.logspace(-4, 0.2, 600)
 right.loglog(size, half_ulp(size), color=palette.PREDICTED, label="half an ulp of bf16")
 right.axhline(lr, color=palette.MEASURED, label="Adam's update, lr")
-right.set(xlabel="|w|", title="an update below the line is lost")
+right.set(xlabel="|w|", title="updates below half an ulp are lost")
 right.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
 # At lr = 10⁻⁵ only weights below 2⁻⁸ = 0.004 can move. Their ulp grows as they do, and soon they stop, too.
 #
-# DeepSpeed trains the same bf16 model without this problem. Its engine makes an fp32 master copy of whatever you pass in ([chapter 04](04_zero.ipynb)), and updates that:
+# DeepSpeed trains the same bf16 model without this problem. With `"bf16": {"enabled": True}` its engine makes an fp32 master copy of the parameters ([chapter 04](04_zero.ipynb)), whatever dtype you pass in, and updates that:
 
 # %%
-def finetune_with_deepspeed(batch, state, steps=40):
+def finetune_with_deepspeed(batch, state, steps=30):
     import deepspeed
 
     model = models.gpt("0.1M")
@@ -326,7 +335,7 @@ def finetune_with_deepspeed(batch, state, steps=40):
     config |= {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}}
     engine, *_ = deepspeed.initialize(model=model.bfloat16(), config=config)
     losses = []
-    for step in range(steps):
+    for _ in range(steps):
         losses.append(loss_of(engine, *batch))
         engine.backward(losses[-1])
         engine.step()
@@ -365,8 +374,7 @@ def count_moves(batch):
     return in_forward, sum(moved) - in_forward, dtypes
 
 # %%
-moves_run = launch(count_moves, inputs=own_batches, device="cpu", quiet=True)
-in_forward, in_backward, dtypes = moves_run.outputs[0]
+in_forward, in_backward, dtypes = launch(count_moves, **options).outputs[0]
 shard_bytes = 4 * parameters / 4
 up_again = shard_bytes * in_blocks / parameters
 print(f"in forward: {in_forward:,} bytes on rank 0; in backward: {in_backward:,}; in {dtypes}")
@@ -398,10 +406,10 @@ def accumulate(micro_batches, sync_every_time):
 
 # %%
 four_each = [[data.batch(i, 2, 32, rank, 4) for i in range(4)] for rank in range(4)]
-sums, accumulation = [], {"inputs": four_each, "memory": True, "device": "cpu", "quiet": True}
+four_micro_batches, sums = {"inputs": four_each, "device": "cpu", "quiet": True}, []
 print("your prediction:", predicted_accumulation)
 for name, sync in (("reduce every time", True), ("reduce once", False)):
-    run = launch(accumulate, sync, **accumulation)
+    run = launch(accumulate, sync, memory=True, **four_micro_batches)
     total = {op: round(amount, 2) for (op, *_), amount in calls_of(run, "step").items()}
     held = run.memory.at("micro-batch")["gradients"][0] / 4 / parameters
     sent = run.traffic["step"].sent_by_rank.mean() / 4 / parameters
@@ -428,7 +436,7 @@ def never_reduced(micro_batches):
     return [loss.item() for loss in losses], {parameter.grad for parameter in model.parameters()}
 
 # %%
-losses, gradients = launch(never_reduced, inputs=four_each, device="cpu", quiet=True).outputs[0]
+losses, gradients = launch(never_reduced, **four_micro_batches).outputs[0]
 print(f"losses {losses}, gradients {gradients}")
 assert losses[0] == losses[1]
 
@@ -499,12 +507,12 @@ print("bit-equal on 4 ranks, from:", *sorted(path.name for path in folder.iterdi
 #
 # ## Which method?
 #
-# In bytes of model states and elements sent by each rank in a step, for large N, without accumulation:
+# The fourth column counts elements in one step, for large N and without accumulation:
 #
 # | | sharded | when it is whole | each rank sends | choose it when |
 # |---|---|---|---|---|
 # | DDP | nothing | always | 2Ψ | model states fit on each device |
-# | ZeRO-1 | optimizer states | parameters and gradients: always | 2Ψ | optimizer states do not fit, or to save memory at no cost |
+# | ZeRO-1 | optimizer states | parameters and gradients: always | 2Ψ | optimizer states do not fit; by the paper's count it costs no traffic |
 # | ZeRO-2 | gradients as well | parameters: always | 2Ψ | gradients do not fit next to them, and you accumulate little |
 # | ZeRO-3 | parameters as well | a layer, while it is used | 3Ψ | parameters do not fit; you use DeepSpeed, or its offload |
 # | FSDP2 | as ZeRO-3, each tensor between rows | a unit, while it is used; the root until backward ends | 3Ψ, or 2Ψ with `reshard_after_forward=False` | parameters do not fit; you write PyTorch |

@@ -72,8 +72,9 @@ def test_invalid_arguments(arguments, options, message):
 
 
 @pytest.mark.ranks
-def test_fully_shard_on_a_mesh_sends_what_the_formula_says():
-    def step(batch):
+@pytest.mark.parametrize("sync", hybrid_sharding.SYNCS)
+def test_fully_shard_on_a_mesh_sends_what_the_formula_says(sync):
+    def step(micro_batches, sync):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -82,12 +83,16 @@ def test_fully_shard_on_a_mesh_sends_what_the_formula_says():
         for unit in (*model.blocks, model):
             fully_shard(unit, mesh=mesh, reshard_after_forward=True)
         with measure("step"):
-            model(*batch).backward()
+            for i, batch in enumerate(micro_batches):
+                model.set_requires_all_reduce(sync == "micro_batch" or i == 1)
+                model(*batch).backward()
 
-    batches = [data.batch(0, 2, 32, rank, 4) for rank in range(4)]
-    sent = launch(step, inputs=batches, device="cpu", quiet=True).traffic["step"].sent_bytes
+    batches = [[data.batch(i, 2, 32, rank, 4) for i in range(2)] for rank in range(4)]
+    sent = launch(step, sync, inputs=batches, device="cpu", quiet=True).traffic["step"].sent_bytes
     psi = models.count_parameters(models.gpt("0.1M"))
-    expected = hybrid_sharding.sent_bytes(psi, 2, 2, reduce_scatter="gloo")
+    expected = hybrid_sharding.sent_bytes(
+        psi, 2, 2, micro_batches=2, sync=sync, reduce_scatter="gloo"
+    )
     matrix = np.kron(np.eye(2), 1 - np.eye(2)) * expected.within
     matrix += np.kron(1 - np.eye(2), np.eye(2)) * expected.across
     assert sent == pytest.approx(matrix, rel=0.02)
