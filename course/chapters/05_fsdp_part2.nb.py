@@ -36,12 +36,12 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # So far all N ranks shared one set of shards, so every all-gather goes over every link, also over the slow ones between nodes. **HSDP** (hybrid sharded data parallel; the layout of MiCS, Zhang et al. 2022) arranges the ranks in a mesh of R rows and S columns. A row, for example the GPUs of a node, shares one set of shards. The ranks in a column hold the same shard, as in DDP.
 #
-# `fully_shard` does this when its mesh has two dimensions: the first replicates, the second shards. From here on our model is always split in the same way: each block is a unit, and so is the root.
+# `fully_shard` does this when its mesh has two dimensions: the first replicates, the second shards. For the rest of the chapter a smaller model is enough, with two blocks: each is a unit, and so is the root.
 
 # %%
-parameters = models.count_parameters(models.gpt("0.3M"))
+psi = models.count_parameters(models.gpt("0.3M"))  # Ψ
 in_blocks = models.count_parameters(models.gpt("0.3M").blocks)
-gathers = 1 + in_blocks / parameters  # of a parameter in a step: the root stays gathered
+gathers = 1 + in_blocks / psi  # of a parameter in a step: the root stays gathered
 
 def sharded_gpt(groups=1, **policies):
     torch.manual_seed(0)  # the same parameters on every rank
@@ -53,7 +53,7 @@ def sharded_gpt(groups=1, **policies):
     return model
 
 # %%
-def two_steps(batch, groups):
+def two_steps_on_mesh(batch, groups):
     model, losses = sharded_gpt(groups), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(2):
@@ -74,19 +74,20 @@ predicted_leaving = None
 
 # %%
 own_batches = [data.batch(0, 2, 32, rank, 4) for rank in range(4)]
-options = {"inputs": own_batches, "device": "cpu", "quiet": True}
+on_four = {"inputs": own_batches, "device": "cpu", "quiet": True}
 mesh_runs = {
-    name: launch(two_steps, groups, memory=True, **options) for name, groups in (("FSDP", 1), ("HSDP", 2))
+    name: launch(two_steps_on_mesh, groups, memory=True, **on_four)
+    for name, groups in (("FSDP", 1), ("HSDP", 2))
 }
 assert torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
 print("your prediction:", predicted_leaving, "  (equal losses on all ranks in both steps)")
 for name, run in mesh_runs.items():
-    leaving = run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / parameters
-    held = run.memory.at("step 1")["gradients"][0] / 4 / parameters
+    leaving = run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
+    held = run.memory.at("step 1")["gradients"][0] / 4 / psi
     print(f"{name}: {leaving:.2f} Ψ leave the node; a rank keeps {held:.2f} Ψ of gradients")
 
 # %% [markdown]
-# HSDP sends a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
+# HSDP sends about a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
 
 # %%
 def calls_of(run, label):
@@ -96,7 +97,7 @@ def calls_of(run, label):
     for call in run.calls:
         if call.rank == 0 and call.bytes and block.start_s <= call.start_s <= block.end_s:
             key = call.op.removesuffix("_single"), call.group, call.dtype
-            total[key] = total.get(key, 0) + call.bytes / 4 / parameters
+            total[key] = total.get(key, 0) + call.bytes / 4 / psi
     return total
 
 for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items():
@@ -114,11 +115,11 @@ for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items():
 
 # %%
 here = {"gathers": gathers, "reduce_scatter": "gloo"}
-within, across = hybrid_sharding.sent_bytes(parameters, 2, 2, **here)
+in_row, in_column = hybrid_sharding.sent_bytes(psi, 2, 2, **here)
 one, other = np.eye(2), 1 - np.eye(2)  # the same, and the other, row or column
-predicted = within * np.kron(one, other) + across * np.kron(other, one)
-sent = mesh_runs["HSDP"].traffic["step 1"].sent_bytes
-assert np.allclose(sent, predicted, rtol=0.02, atol=5000)
+predicted = in_row * np.kron(one, other) + in_column * np.kron(other, one)
+sent_matrix = mesh_runs["HSDP"].traffic["step 1"].sent_bytes
+assert np.allclose(sent_matrix, predicted, rtol=0.02, atol=5000)
 traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
 
 # %% [markdown]
@@ -127,12 +128,12 @@ traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
 # In a ring over all N ranks, each link carries what each rank sends, also the link that leaves a node: 3 (N − 1)/N · Ψ with a real reduce-scatter. Under HSDP each of a node's S ranks sends its shard's all-reduce: S · 2 (R − 1)/R · Ψ/S, which is 2 (R − 1)/R · Ψ. So the gain in bytes is no more than **3Ψ to 2Ψ** when there are many nodes; with our two nodes it is 9/4 to 1, and gloo adds the rest.
 
 # %%
-flat = hybrid_sharding.sent_bytes(parameters, 1, 4, **here).within / 4 / parameters
+flat = hybrid_sharding.sent_bytes(psi, 1, 4, **here).within / 4 / psi
 ring = traffic.sent_bytes("zero3", 1, 4)[0] / 4
-leaving = mesh_runs["FSDP"].traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / parameters
+leaving = mesh_runs["FSDP"].traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
 print(f"FSDP: {ring:.2f} Ψ by the ring's formula, {flat:.2f} with our calls, {leaving:.2f} measured")
-hybrid = sent[:2, 2:].sum() / 4 / parameters
-print(f"HSDP: {2 * across / 4 / parameters:.2f} by the formula, {hybrid:.2f} measured")
+hybrid = sent_matrix[:2, 2:].sum() / 4 / psi
+print(f"HSDP: {2 * in_column / 4 / psi:.2f} by the formula, {hybrid:.2f} measured")
 assert np.isclose(leaving, flat, rtol=0.02)
 
 # %% [markdown]
@@ -192,7 +193,7 @@ def one_backward(batch, param_dtype, reduce_dtype):
 # %%
 bf16, fp32 = torch.bfloat16, torch.float32
 precision_runs = {
-    reduce_dtype: launch(one_backward, bf16, reduce_dtype, **options)
+    reduce_dtype: launch(one_backward, bf16, reduce_dtype, **on_four)
     for reduce_dtype in (None, fp32)
 }
 print("your prediction:", predicted_dtypes, "  measured:", precision_runs[fp32].outputs[0][0])
@@ -203,7 +204,7 @@ print("your prediction:", predicted_dtypes, "  measured:", precision_runs[fp32].
 # %%
 for reduce_dtype, run in precision_runs.items():
     size = {"parameter_bytes": 2, "gradient_bytes": 4 if reduce_dtype else 2}
-    predicted = hybrid_sharding.sent_bytes(parameters, 1, 4, **size, **here).within
+    predicted = hybrid_sharding.sent_bytes(psi, 1, 4, **size, **here).within
     measured = run.traffic["step"].sent_by_rank.mean()
     dtypes = {op: dtype for op, _, dtype in calls_of(run, "step")}
     print(f"{dtypes}: predicted {format_bytes(predicted)}, measured {format_bytes(measured)}")
@@ -215,7 +216,7 @@ for reduce_dtype, run in precision_runs.items():
 # %%
 reduced = {dtype: run.outputs[0][1] for dtype, run in precision_runs.items()}
 relative = (reduced[None] - reduced[fp32]).norm() / reduced[fp32].norm()
-print(f"a gradient reduced in bf16 differs by {100 * relative:.2f} % of its norm")
+print(f"the embedding's gradient, reduced in bf16, differs by {100 * relative:.2f} % of its norm")
 
 # %% [markdown]
 # ### A model loaded in bf16
@@ -249,10 +250,10 @@ def finetune(batch, state, loaded, param_dtype, reduce_dtype):
     for unit in (*model.blocks, model):
         fully_shard(unit, mp_policy=MixedPrecisionPolicy(param_dtype, reduce_dtype))
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0)
-    return train(model, optimizer, batch)
+    return train_and_count(model, optimizer, batch)
 
 # %%
-def train(model, optimizer, batch, steps=30):
+def train_and_count(model, optimizer, batch, steps=30):
     shards = [parameter.to_local() for parameter in model.parameters()]
     before, losses = [shard.clone() for shard in shards], []
     for step in range(steps):
@@ -302,9 +303,9 @@ def half_ulp(weights):
 
 loaded = torch.cat([each.to(bf16).float().flatten() for each in pretrained.parameters()])
 for each_lr in (1e-6, 1e-5, 1e-4, 1e-3):
-    print(f"lr {each_lr:.0e}: {(half_ulp(loaded) < each_lr).float().mean():.3f} of the weights should change")
-    if each_lr == lr:
-        assert np.isclose((half_ulp(loaded) < lr).float().mean(), changed["bf16, no policy"], rtol=0.05)
+    share = (half_ulp(loaded) < each_lr).float().mean()
+    print(f"lr {each_lr:.0e}: {share:.3f} of the weights should change")
+assert np.isclose((half_ulp(loaded) < lr).float().mean(), changed["bf16, no policy"], rtol=0.05)
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
@@ -320,7 +321,7 @@ right.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# At lr = 10⁻⁵ only weights below 2⁻⁸ = 0.004 can move. Their ulp grows as they do, and soon they stop, too.
+# At lr = 10⁻⁵ only weights below 2⁻⁸ = 0.004 can move. Their ulp grows with them: one that reaches 0.004 stops there.
 #
 # DeepSpeed trains the same bf16 model without this problem. With `"bf16": {"enabled": True}` its engine makes an fp32 master copy of the parameters ([chapter 04](04_zero.ipynb)), whatever dtype you pass in, and updates that:
 
@@ -332,7 +333,8 @@ def finetune_with_deepspeed(batch, state, steps=30):
     model.load_state_dict(state)
     adam = {"type": "AdamW", "params": {"lr": lr, "weight_decay": 0.0, "torch_adam": True}}
     config = {"bf16": {"enabled": True}, "optimizer": adam, "gradient_clipping": 0.0}
-    config |= {"train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 3}}
+    stage_3 = {"stage": 3, "reduce_bucket_size": 2**15}
+    config |= {"train_micro_batch_size_per_gpu": 4, "zero_optimization": stage_3}
     engine, *_ = deepspeed.initialize(model=model.bfloat16(), config=config)
     losses = []
     for _ in range(steps):
@@ -374,9 +376,9 @@ def count_moves(batch):
     return in_forward, sum(moved) - in_forward, dtypes
 
 # %%
-in_forward, in_backward, dtypes = launch(count_moves, **options).outputs[0]
-shard_bytes = 4 * parameters / 4
-up_again = shard_bytes * in_blocks / parameters
+in_forward, in_backward, dtypes = launch(count_moves, **on_four).outputs[0]
+shard_bytes = 4 * psi / 4
+up_again = shard_bytes * in_blocks / psi
 print(f"in forward: {in_forward:,} bytes on rank 0; in backward: {in_backward:,}; in {dtypes}")
 print(f"predicted: {shard_bytes:,.0f} up; {up_again:,.0f} up and {shard_bytes:,.0f} down")
 assert (in_forward, in_backward) == (shard_bytes, up_again + shard_bytes)
@@ -407,13 +409,15 @@ def accumulate(micro_batches, sync_every_time):
 # %%
 four_each = [[data.batch(i, 2, 32, rank, 4) for i in range(4)] for rank in range(4)]
 four_micro_batches, sums = {"inputs": four_each, "device": "cpu", "quiet": True}, []
-print("your prediction:", predicted_accumulation)
+print("your prediction:", predicted_accumulation, "  held: between micro-batches")
 for name, sync in (("reduce every time", True), ("reduce once", False)):
     run = launch(accumulate, sync, memory=True, **four_micro_batches)
     total = {op: round(amount, 2) for (op, *_), amount in calls_of(run, "step").items()}
-    held = run.memory.at("micro-batch")["gradients"][0] / 4 / parameters
-    sent = run.traffic["step"].sent_by_rank.mean() / 4 / parameters
-    print(f"{name}: calls {total}, sent {sent:.2f} Ψ, held between micro-batches {held:.2f} Ψ")
+    held = run.memory.at("micro-batch")["gradients"][0] / 4 / psi
+    sent = run.traffic["step"].sent_by_rank.mean() / 4 / psi
+    predicted = 3 / 4 * (4 * gathers + 2 * (4 if sync else 1))  # 2: gloo's reduce-scatter
+    assert np.isclose(sent, predicted, rtol=0.02)
+    print(f"{name}: {total}; sent {sent:.2f} Ψ (predicted {predicted:.2f}); held {held:.2f} Ψ")
     sums.append(run.outputs[0])
 assert torch.allclose(*sums, atol=1e-6)
 
@@ -436,9 +440,9 @@ def never_reduced(micro_batches):
     return [loss.item() for loss in losses], {parameter.grad for parameter in model.parameters()}
 
 # %%
-losses, gradients = launch(never_reduced, **four_micro_batches).outputs[0]
-print(f"losses {losses}, gradients {gradients}")
-assert losses[0] == losses[1]
+two_losses, gradients = launch(never_reduced, **four_micro_batches).outputs[0]
+print(f"losses {two_losses}, gradients {gradients}")
+assert two_losses[0] == two_losses[1]
 
 # %% [markdown]
 # No error: the optimizer finds no gradients and skips every parameter, so the loss stays the same.
@@ -465,16 +469,17 @@ def two_state_dicts():
 
 # %%
 state_run = launch(two_state_dicts, world_size=4, device="cpu", quiet=True)
-predicted = 3 / 4 * (1 + models.gpt("0.3M").token.weight.numel() / parameters)
+predicted = 3 / 4 * (1 + models.gpt("0.3M").token.weight.numel() / psi)
 print(f"your prediction: {predicted_state_dicts}   predicted for the full one: {predicted:.2f} Ψ")
 for label in ("shards", "full"):
-    sent = state_run.traffic[label].sent_by_rank.mean() / 4 / parameters
-    print(f"{label}: {sent:.2f} Ψ sent by each rank, calls {[op for op, *_ in calls_of(state_run, label)]}")
+    sent = state_run.traffic[label].sent_by_rank.mean() / 4 / psi
+    ops = [op for op, *_ in calls_of(state_run, label)]
+    print(f"{label}: {sent:.2f} Ψ sent by each rank, calls {ops}")
 print("shape of a shard, tensors in each:", state_run.outputs)
 assert np.isclose(sent, predicted, rtol=0.05)
 
 # %% [markdown]
-# `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. Others get an empty dictionary, but they have to call the function: on rank 0 alone it would wait forever.
+# `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. The others get an empty dictionary, but they have to call the function, or rank 0 would wait for them forever.
 #
 # So large models save shards. `torch.distributed.checkpoint` (DCP) writes a file for each rank, and reads from them what other numbers of ranks need. Here 2 ranks save, and 4 ranks load:
 
@@ -540,7 +545,7 @@ print("bit-equal on 4 ranks, from:", *sorted(path.name for path in folder.iterdi
 # - HSDP: within a row 3(S − 1)/S · Ψ, across 2(R − 1)/R · Ψ/S. From each node 2Ψ leave instead of 3Ψ, for model states of 16Ψ/S.
 # - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. An update below ulp(w)/2 is lost.
 # - Accumulation without reducing saves m − 1 reduce-scatters and keeps whole gradients.
-# - A sharded state dict sends nothing, a full one gathers everything; both are called on all ranks.
+# - A sharded state dict sends nothing, a full one gathers everything and has to be called on all ranks.
 #
 # Now gather and free units yourself: [Lab 05](../../labs/05_fsdp/05_fsdp.ipynb). Next: [offload](06_offload.ipynb).
 #
