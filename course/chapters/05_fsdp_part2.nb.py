@@ -552,7 +552,7 @@ print("bit-equal on 4 ranks, from:", *sorted(path.name for path in folder.iterdi
 # ## Sources
 #
 # - PyTorch 2.13: [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), and the code in `torch/distributed/fsdp/_fully_shard`; [distributed checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
-# - Y. Zhao et al.: *PyTorch FSDP: experiences on scaling fully sharded data parallel.* [arXiv 2304.11277](https://arxiv.org/abs/2304.11277), 2023. Section 3.2.2: hybrid sharding.
+# - Y. Zhao et al.: *PyTorch FSDP: experiences on scaling fully sharded data parallel.* [arXiv 2304.11277](https://arxiv.org/abs/2304.11277), 2023. With hybrid sharding.
 # - Z. Zhang et al.: *MiCS: near-linear scaling for training gigantic model on public cloud.* [arXiv 2205.00119](https://arxiv.org/abs/2205.00119), 2022.
 # - S. Rajbhandari, J. Rasley, O. Ruwase, Y. He: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
 # - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 5: eight network cards of 200 Gbit/s on each node. NVIDIA: [NVLink](https://www.nvidia.com/en-us/data-center/nvlink/), 600 GB/s both ways together for an A100.
