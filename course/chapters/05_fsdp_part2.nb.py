@@ -253,7 +253,7 @@ def finetune(batch, state, loaded, param_dtype, reduce_dtype):
     return train_and_count(model, optimizer, batch)
 
 # %%
-def train_and_count(model, optimizer, batch, steps=30):
+def train_and_count(model, optimizer, batch, steps=20):
     shards = [parameter.to_local() for parameter in model.parameters()]
     before, losses = [shard.clone() for shard in shards], []
     for step in range(steps):
@@ -326,7 +326,7 @@ figure.tight_layout()
 # DeepSpeed trains the same bf16 model without this problem. With `"bf16": {"enabled": True}` its engine makes an fp32 master copy of the parameters ([chapter 04](04_zero.ipynb)), whatever dtype you pass in, and updates that:
 
 # %%
-def finetune_with_deepspeed(batch, state, steps=30):
+def finetune_with_deepspeed(batch, state, steps=20):
     import deepspeed
 
     model = models.gpt("0.1M")

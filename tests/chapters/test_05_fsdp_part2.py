@@ -87,7 +87,7 @@ def test_more_weights_move_at_a_larger_learning_rate(chapter):
 
 def test_deepspeed_trains_the_same_bf16_model(chapter):
     first, last = floats(chapter.text_of("with_deepspeed = launch"))
-    assert first - last > 0.02
+    assert first - last > 0.015
 
 
 def test_offload_asks_for_shards_twice_and_gradients_once(chapter):
