@@ -1,6 +1,6 @@
 """Formulas for the bytes, memory and time that a run should need. They start no processes."""
 
-from shardlab.estimate import activations, checkpoint, memory, offload, traffic
+from shardlab.estimate import activations, checkpoint, hybrid_sharding, memory, offload, traffic
 from shardlab.estimate.alpha_beta import AlphaBeta
 from shardlab.estimate.collectives import (
     hub_sent_bytes,
@@ -14,6 +14,7 @@ __all__ = [
     "activations",
     "checkpoint",
     "hub_sent_bytes",
+    "hybrid_sharding",
     "memory",
     "offload",
     "ring_messages",
