@@ -11,8 +11,8 @@ The rules are those of `fully_shard` in torch 2.13 (the idea: Zhao et al., "PyTo
    next units, compute, free the parameters, copy the gradients to a buffer, reduce-scatter. That
    buffer stays until the next unit has gradients to send.
 4. The root has what belongs to no unit (embedding, head). It is gathered first and stays whole
-   until backward ends, because backward would need it again at once. Its gradients are sent last: the
-   gradient of an embedding is complete only then.
+   until backward ends, because backward would need it again at once. Its gradients are sent last:
+   the gradient of an embedding is complete only then.
 
 Simplified: units have equal size; of the root's own computation only the head takes time; all ranks
 have the same times; a transfer starts when the unit that asks for it begins to compute. (On a GPU,

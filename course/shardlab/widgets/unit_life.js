@@ -146,6 +146,7 @@ function build(model, signal) {
     const bytes = UNIT_CATEGORIES.map((name) => `${name} ${formatBytes(timeline.live[name][index])}`);
     const whole = timeline.spans
       .filter(({ kind, start, end }) => kind === "whole" && start <= time && time < end)
+      .toSorted((a, b) => a.row - b.row)
       .map(({ row }) => timeline.names[row]);
     return (
       `${title} at ${formatSeconds(time)}: ${bytes.join(", ")}, together ` +

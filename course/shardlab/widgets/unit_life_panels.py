@@ -145,17 +145,8 @@ class Layout:
             y = top + index * row
             marks.append(line(LEFT, y + row - 1, RIGHT, y + row - 1, opacity=0.5))
             if index % every == 0:
-                text = shortened(name)
-                marks.append(
-                    Text(
-                        x=LEFT - 8,
-                        y=y + row / 2 + 4,
-                        text=text,
-                        size=11,
-                        anchor="end",
-                        fill="muted",
-                    )
-                )
+                text, at = shortened(name), y + row / 2 + 4
+                marks.append(Text(x=LEFT - 8, y=at, text=text, size=11, anchor="end", fill="muted"))
         height = (row - 3) / len(panel.lanes)
         for lane, timeline in enumerate(panel.lanes):
             for span in drawn_spans(timeline):
