@@ -14,10 +14,10 @@ The rules are those of `fully_shard` in torch 2.13 (the idea: Zhao et al., "PyTo
    until backward ends, because backward would need it again at once. Its gradients are sent last:
    the gradient of an embedding is complete only then.
 
-Simplified: units have equal size; of the root's own computation only the head takes time; all ranks
-have the same times; a transfer starts when the unit that asks for it begins to compute. (On a GPU,
-FSDP's calls run ahead of the computation, so it may start earlier.) Activations and the optimizer
-are not included.
+Simplified: units have equal size and one dtype; of the root's own computation only the head takes
+time; all ranks have the same times; a transfer starts when the unit that asks for it begins to
+compute. (On a GPU, FSDP's calls run ahead of the computation, so it may start earlier.)
+Activations, the optimizer, and the all-reduce of HSDP are not included.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Where a unit begins and stops to be whole is in ``run.memory[rank].units``, what
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
@@ -155,7 +156,7 @@ class _Reader:
             origin_s,
         )
         self.rows = {name: row for row, name in enumerate(names)} | {"": ROOT}
-        self.calls = [call for call in run.calls if call.rank == rank and call.start_s >= window[0]]
+        self.calls = [call for call in run.calls if call.rank == rank]
         self.spans: list[Span] = []
         self.sizes: dict[int, float] = {}
         self.copies: list[tuple[int, float]] = []
@@ -163,10 +164,12 @@ class _Reader:
         self.since: dict[tuple[int, str], float] = {}  # (row, kind) -> start
 
     def timeline(self) -> UnitTimeline:
-        events = [event for event in self.memory.units if _within(event, self.window)]
-        for event in sorted(events, key=lambda event: event.end_s):
-            if event.unit in self.rows:
-                self.read(event, self.rows[event.unit])
+        for event in sorted(self.memory.units, key=lambda event: event.end_s):
+            row = self.rows.get(event.unit)
+            if row is not None and _within(event, self.window):
+                self.read(event, row)
+            elif row is not None and event.start_s < self.window[0]:
+                self.before(event, row)
         ends = [span.end_s for span in self.spans]
         end_s = max(ends, default=self.window[1])
         for row, kind in list(self.since):
@@ -178,6 +181,15 @@ class _Reader:
             for span in self.spans
         )
         return UnitTimeline(self.names, spans, times_s, live, end_s - self.origin_s)
+
+    def before(self, event: UnitEvent, row: int) -> None:
+        """A unit may be whole already, if the last backward pass has kept it."""
+        if event.event == "gather":
+            self.size(row, self.call(event, "all_gather"))
+        elif event.event == "copy":
+            self.since[row, "whole"] = self.window[0]
+        elif event.event == "free":
+            self.since.pop((row, "whole"), None)
 
     def read(self, event: UnitEvent, row: int) -> None:
         if event.event == "gather":
@@ -217,18 +229,21 @@ class _Reader:
         end_s = event.end_s if call.end_s is None else call.end_s
         self.spans.append(Span(row, kind, call.start_s, end_s))
         if kind == "gather":
+            self.size(row, call)
+
+    def size(self, row: int, call: Call | None) -> None:
+        if call is not None:
             self.sizes[row] = float(call.bytes * len(call.group))
             self.world_size = max(self.world_size, len(call.group))
 
     def call(self, event: UnitEvent, op: str) -> Call | None:
-        return next(
-            (
-                call
-                for call in self.calls
-                if call.op.startswith(op) and event.start_s <= call.start_s <= event.end_s
-            ),
-            None,
-        )
+        first = bisect_left(self.calls, event.start_s, key=lambda call: call.start_s)
+        for call in self.calls[first:]:
+            if call.start_s > event.end_s:
+                break
+            if call.op.startswith(op):
+                return call
+        return None
 
     def live(self, end_s: float) -> tuple[tuple[float, ...], dict[str, tuple[float, ...]]]:
         times_s = self.memory.times_s

@@ -12,8 +12,8 @@ from shardlab.widgets.timeline import tick_labels, time_ticks
 from shardlab.widgets.traffic_map import byte_ticks
 from shardlab.widgets.units import format_bytes, format_seconds
 
-WIDTH = 760.0
-LEFT, RIGHT = 92.0, 744.0  # of the time axis; names and bytes are to the left
+WIDTH = 726.0  # a card of 760
+LEFT, RIGHT = 92.0, 712.0  # of the time axis; names and bytes are to the left
 LEGEND_HEIGHT = 28.0  # above all panels
 HEAD = 40.0  # of a panel: its title, then forward and backward
 GAP = 8.0  # between its rows and its curve

@@ -36,7 +36,8 @@ RULES = {  # forward_prefetch, backward_prefetch, reshard_after_forward
     "kept whole": (0, 1, False),
 }
 STEP = {name: 2 * index + 1 for index, name in enumerate(RULES)}  # the second one of each
-ONLY_ROOT = 2 * len(RULES)
+ACCUMULATE = 2 * len(RULES)
+ONLY_ROOT = ACCUMULATE + 2
 
 
 def train(rules):
@@ -46,6 +47,7 @@ def train(rules):
     for rule in rules:
         two_steps(*rule)
         gc.collect()  # FSDP's objects refer to each other
+    accumulate()
     root = fully_shard(torch.nn.Linear(4, 4))
     root(torch.ones(1, 4)).sum().backward()
 
@@ -68,6 +70,19 @@ def two_steps(forward, backward, reshard_after_forward):
         model(*data.batch(step, 2, 32, dist.get_rank(), dist.get_world_size())).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def accumulate():
+    from torch.distributed.fsdp import fully_shard
+
+    model = models.gpt("0.1M")
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    for is_last in (False, True):
+        model.set_requires_gradient_sync(is_last)
+        model.set_reshard_after_backward(is_last)
+        model(*data.batch(0, 2, 32, dist.get_rank(), dist.get_world_size())).backward()
 
 
 @pytest.fixture(scope="module")
@@ -131,10 +146,23 @@ def test_a_unit_computes_only_while_it_is_whole(run: Run) -> None:
 
 
 @pytest.mark.ranks
+def test_accumulated_batches_keep_units_whole_and_send_once(run: Run) -> None:
+    first, last = (read_step(run, ACCUMULATE + batch) for batch in (0, 1))
+    assert first.sizes == last.sizes  # the root is gathered only in the first
+    assert first.timelines[0].messages == {"gather": 5, "reduce": 0}
+    assert last.timelines[0].messages == {"gather": 2, "reduce": 3}
+    for timeline in last.timelines:  # whole since the batch before
+        start_s = min(span.start_s for span in timeline.spans)
+        since = {span.row for span in timeline.spans if span[1:3] == ("whole", start_s)}
+        assert since == {0, 1, 2}
+    ElementTree.fromstring(unit_life(run, step=ACCUMULATE + 1).static_svg())
+
+
+@pytest.mark.ranks
 def test_steps_and_ranks_can_be_chosen(run: Run) -> None:
     first, second, other = (read_step(run, step).timelines[1] for step in (0, 1, 3))
     assert first.order == second.order != other.order
-    assert read_step(run, -len(RULES) * 2).timelines[1] == second
+    assert read_step(run, 1 - ONLY_ROOT - 1).timelines[1] == second
     widget = unit_life(run, step=1, rank=1)
     assert [panel.title for panel in widget.panels()] == ["Simulated", "Measured, rank 1"]
     assert "9 all-gathers, 5 reduce-scatters" in widget.summary()
@@ -143,7 +171,7 @@ def test_steps_and_ranks_can_be_chosen(run: Run) -> None:
     assert widget.timeline.messages["gather"] == 33
     with pytest.raises(traitlets.TraitError, match="rank=2: must be from 0 to 1"):
         widget.settings = {"rank": 2}
-    with pytest.raises(ValueError, match="step=9: the run recorded 7 passes"):
+    with pytest.raises(ValueError, match="step=9: the run recorded 9 passes"):
         unit_life(run, step=9)
     with pytest.raises(ValueError, match="rank=5: must be from 0 to 1"):
         unit_life(run, step=1, rank=5)
