@@ -22,7 +22,15 @@ from shardlab.simulate.fsdp import CATEGORIES, ROOT, StepSettings, simulate_step
 from shardlab.widgets import unit_life
 from shardlab.widgets.picture import asset
 from shardlab.widgets.unit_life_log import read_step
-from shardlab.widgets.unit_life_panels import HEAD, LEFT, LEGEND_HEIGHT, RIGHT, WIDTH, row_height
+from shardlab.widgets.unit_life_panels import (
+    HEAD,
+    LEFT,
+    LEGEND_HEIGHT,
+    RIGHT,
+    WIDTH,
+    Layout,
+    row_height,
+)
 from tests.shardlab.widgets.interaction import Show, hover, press
 from tests.shardlab.widgets.synthetic import ring_all_reduce, training
 
@@ -336,6 +344,9 @@ def test_measured_is_beside_simulated(show: Show, run: Run, artifacts: Path) -> 
         assert (root.get_attribute("data-selected") or "").startswith("rank 0 blocks.0")
         name = f"widget_unit_life_run_{'dark' if dark else 'light'}.png"
         root.screenshot(path=artifacts / name)
+    height = Layout(widget.panels(), widget.settings["parameter_bytes"]).height
+    ratio = root.locator("canvas").evaluate("canvas => canvas.style.aspectRatio")
+    assert [float(part) for part in ratio.split("/")] == [WIDTH, height]
     measured = read_step(run, 1).timelines
     assert root.get_attribute("data-measured-peak-bytes") == str(round(measured[0].peak_bytes))
     root.get_by_role("radiogroup", name="Rank").get_by_label("1").check()
