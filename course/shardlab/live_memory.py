@@ -44,6 +44,20 @@ class Phase:
     at_peak: Mapping[str, int]  # when their sum was highest within the phase
 
 
+class UnitEvent(NamedTuple):
+    """Something that FSDP2 did to one unit, which is what one `fully_shard` call groups.
+
+    unit: the path of its module; "" for the root.
+    event: "gather", "copy" (the unit is whole at its end), "free", "reduce", "before forward",
+        "after forward", "before backward".
+    """
+
+    unit: str
+    event: str
+    start_s: float  # since the ranks were released
+    end_s: float
+
+
 @dataclass(frozen=True)
 class RankMemory:
     """Bytes of one rank's live tensors.  Views count once; padding counts; memory that C++ code
@@ -62,6 +76,7 @@ class RankMemory:
     is_recorded: bool = True  # False: the rank ended before it could report
     # By label of a measured block: the process's private memory, tensors or not, read from outside.
     process_bytes: Mapping[str, ByteRange] = field(default_factory=dict)
+    units: tuple[UnitEvent, ...] = ()  # in the order of their ends; empty without FSDP2
 
     @property
     def peak_bytes(self) -> int:
@@ -120,6 +135,10 @@ class RankMemory:
             peak_s=float(peak_s) - origin_s,
             peaks=_by_category(summary["peaks"]),
             at_peak=_by_category(at_peak),
+            units=tuple(
+                UnitEvent(str(unit), str(event), float(start) - origin_s, float(end) - origin_s)
+                for unit, event, start, end in summary.get("units", ())
+            ),
         )
 
 

@@ -43,6 +43,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from shardlab.live_memory import CATEGORIES
 from shardlab.ranks import thread
 from shardlab.trace.tensors import tensors_in
+from shardlab.trace.unit_recorder import record_units
 
 MAX_SAMPLES = 3000  # of the reported timeline
 MAX_WAIT_S = 3.0  # in a whole run, for other threads to become idle
@@ -93,6 +94,8 @@ class MemoryRecorder(TorchDispatchMode):
         self.changes: list[tuple[float, int, int]] = []  # (time, number, change in bytes)
         self.phases: list[tuple[str, float, int, float, int]] = []  # name, start, changes before, …
         self.open_phases: list[str] = []
+        self.units: list[list[Any]] = []  # of FSDP2: see unit_recorder
+        self.records_units = False
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.engines: weakref.WeakSet[Any] = weakref.WeakSet()  # of DeepSpeed
         self.hooked = WeakIdKeyDictionary()
@@ -285,6 +288,8 @@ class MemoryRecorder(TorchDispatchMode):
                     inside[-1].enter_context(self.phase("forward"))
                 self.modules.add(module)
                 self._mark_modules()
+                if not self.records_units:  # FSDP2 may have been imported since
+                    self.records_units = record_units(self.units, self.exits)
 
         def after(*_: Any) -> None:
             self.depth -= 1
@@ -376,6 +381,7 @@ class MemoryRecorder(TorchDispatchMode):
             "live": live[kept].T.tolist(),
             "peak": [times[max(peak - 1, 0)] if times else time.monotonic(), live[peak].tolist()],
             "peaks": live.max(axis=0).tolist(),
+            "units": self.units,
             "phases": [
                 [
                     *(name, start, end),

@@ -1,7 +1,8 @@
 """Interactive pictures of a run or of a formula.
 
 Runs: traffic map, ring player, timeline, memory timeline, activation timeline. Formulas, with
-measurements next to them: memory bars, shard map, offload times, tensor split, pipeline schedules.
+measurements next to them: memory bars, shard map, offload times, tensor split, pipeline schedules,
+unit life.
 """
 
 from shardlab.widgets import palette
@@ -15,6 +16,7 @@ from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
 from shardlab.widgets.timeline import Timeline, timeline
 from shardlab.widgets.traffic_map import TrafficMap, traffic_map
+from shardlab.widgets.unit_life import UnitLife, unit_life
 from shardlab.widgets.units import format_bytes
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "TensorSplit",
     "Timeline",
     "TrafficMap",
+    "UnitLife",
     "activation_timeline",
     "format_bytes",
     "memory_bars",
@@ -40,4 +43,5 @@ __all__ = [
     "tensor_split",
     "timeline",
     "traffic_map",
+    "unit_life",
 ]

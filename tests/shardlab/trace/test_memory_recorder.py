@@ -58,6 +58,7 @@ def test_one_device_matches_the_textbook(plain):
     # Adam: two states for each parameter, and a step counter for each tensor
     tensors = len(list(models.gpt(SIZE).parameters()))
     assert after_step["optimizer"] == 2 * PARAMETER_BYTES + 4 * tensors
+    assert memory.units == ()  # of FSDP2
     assert after_step["buckets"] == 0
     assert after_step["activations"] == 4  # the loss
 

@@ -19,6 +19,7 @@ from shardlab.widgets import (
     ring_player,
     timeline,
     traffic_map,
+    unit_life,
 )
 from shardlab.widgets.picture import Picture, asset
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
@@ -230,6 +231,7 @@ WIDGETS = {
     "memory timeline": lambda: memory_timeline(training(2)),
     "offload times": offload_times,
     "pipeline schedule": pipeline_schedule,
+    "unit life": unit_life,
 }
 for_every_widget = pytest.mark.parametrize("draw", WIDGETS.values(), ids=WIDGETS)
 
@@ -381,6 +383,7 @@ def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:
         shots["offload_times"] = (offload_times(world_size=n), ("ArrowRight",))
         every = pipeline_schedule(schedules=["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
         shots["pipeline_schedule"] = (every, ("ArrowRight",))
+        shots["unit_life"] = (unit_life(units=12), ("ArrowRight",))
     for name, (widget, keys) in shots.items():
         root = show(widget, dark=dark, reduced_motion=True)
         press(root, *keys)

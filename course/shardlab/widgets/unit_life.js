@@ -1,0 +1,234 @@
+// The unit life: colours and runs come from unit_life.py, the simulation from unit_life_model.js,
+// the picture from unit_life_panels.js; this file has the controls and the selection.
+
+function build(model, signal) {
+  const scene = model.get("scene");
+  let settings = { ...model.get("settings") };
+  let picture = null;
+  let selected = null; // { bar }, or { moment: { panel, time } }
+
+  const { root, head, plot, detail } = card({
+    name: "unit-life", title: "The life of FSDP's units",
+    label:
+      "Units of FSDP over time. Left and right arrow keys move through what happens, up and down arrow keys " +
+      "through the units, Page Up and Page Down between simulated and measured, P goes to the peak, " +
+      "Escape clears the selection.",
+    hint: "Hover over a bar or the curve, or use the arrow keys, for details.",
+  });
+  const sub = make("span", { class: "shardlab-sub" });
+  head.append(sub);
+
+  // ---- settings ----
+
+  const formats = { count: String, s: formatSeconds, "B/s": (rate) => formatSi(rate, "B/s") };
+  const controls = make("div", { class: "shardlab-settings" });
+  const sliders = scene.sliders.map(([name, label, values, unit]) => {
+    const control = listSlider({
+      label, values, value: settings[name], format: formats[unit],
+      onInput: (value) => change({ [name]: value }), signal,
+    });
+    control.node.dataset.setting = name;
+    controls.append(control.node);
+    return { name, set: control.set };
+  });
+  const yesNo = (name, label, yes, no) => {
+    const options = [["yes", yes], ["no", no]];
+    const value = settings[name] ? "yes" : "no";
+    const control = choice({
+      label, options, value, onInput: (next) => change({ [name]: next === "yes" }), signal,
+    });
+    controls.append(control.node);
+    return { name, set: (next) => control.set(next ? "yes" : "no") };
+  };
+  const choices = [
+    yesNo("reshard_after_forward", "After forward", "free", "keep whole"),
+    yesNo("overlap", "Transfers", "overlapped", "sequential"),
+  ];
+  if (scene.measured.length > 1) {
+    const options = scene.measured.map((_, rank) => [String(rank), String(rank)]);
+    const control = choice({
+      label: "Rank", options, value: String(settings.rank),
+      onInput: (rank) => change({ rank: Number(rank) }), signal,
+    });
+    controls.append(control.node);
+    choices.push({ name: "rank", set: (rank) => control.set(String(rank)) });
+  }
+
+  // The browser's form of a recorded step is that of the simulation.
+  const measured = scene.measured.map((each) => ({
+    ...each, spans: each.spans.map(([row, kind, start, end]) => ({ row, kind, start, end })),
+  }));
+
+  const stage = createStage({ root, plot, width: scene.width, height: 200, draw, signal });
+  const small = make("p", { class: "shardlab-small" }, scene.small);
+  const headings = () => ["", "unit", "what", "from", "to"];
+  const table = tableDetails(headings, rows, signal);
+  root.append(head, controls, plot, detail, small, table.node);
+
+  /** Called when the reader changes something. */
+  function change(some) {
+    show({ ...settings, ...some });
+    setTraits(model, { settings });
+  }
+
+  function show(next) {
+    settings = next;
+    picture = unitPicture({ ...scene, measured }, settings);
+    selected = null;
+    stage.resize(picture.height);
+    for (const { name, set } of [...sliders, ...choices]) set(settings[name]);
+    sub.textContent = sizes();
+    const [simulated, ran] = picture.panels;
+    root.dataset.units = settings.units;
+    root.dataset.forwardPrefetch = settings.forward_prefetch;
+    root.dataset.backwardPrefetch = settings.backward_prefetch;
+    root.dataset.peakBytes = simulated.peak.bytes;
+    root.dataset.stepS = simulated.timeline.step;
+    root.dataset.messages = JSON.stringify(messagesOf(simulated.timeline));
+    if (ran) root.dataset.measuredPeakBytes = ran.peak.bytes;
+    if (ran) root.dataset.measuredMessages = JSON.stringify(messagesOf(ran.timeline));
+    stage.canvas.setAttribute("aria-label", summary());
+    table.renew();
+    point(null);
+  }
+
+  const sizes = () =>
+    `${plural(settings.units, "unit")} and the root, ${plural(settings.world_size, "rank")}, ` +
+    `${formatBytes(settings.parameter_bytes)} of parameters`;
+
+  function summary() {
+    const each = picture.panels.map(
+      ({ title, timeline, peak }) => `${title}: peak ${formatBytes(peak.bytes)}, ` +
+        `${unitMessages(timeline)}, ${formatSeconds(timeline.step)}`,
+    );
+    return `${sizes()}. ${each.join("; ")}.`;
+  }
+
+  const NAMES = {
+    gather: "all-gather", waits: "waits in its buffer", whole: "whole", forward: "computes forward",
+    backward: "computes backward", reduce: "reduce-scatter",
+  };
+
+  function rows() {
+    return picture.panels.flatMap(({ title, timeline, isMeasured }) =>
+      timeline.spans
+        .toSorted((a, b) => a.start - b.start)
+        .map(({ row, kind, start, end }) => [
+          isMeasured ? title : "Simulated", timeline.names[row], NAMES[kind], formatSeconds(start), formatSeconds(end),
+        ]),
+    );
+  }
+
+  function draw(context, theme) {
+    let drawn = picture.draw(context, theme);
+    if (selected?.bar) {
+      const { x, y, width, height } = picture.boxOf(selected.bar);
+      paintFocus(context, theme, x, y, width, height);
+      drawn += 1;
+    } else if (selected) drawn += paint(context, picture.momentMarks(selected.moment), theme);
+    return drawn;
+  }
+
+  // ---- selection ----
+
+  function describeBar({ panel, lane, span }) {
+    const { row, kind, start, end } = span;
+    const who = panel.isMeasured ? `Measured, rank ${panel.lanes.length > 1 ? lane : settings.rank}` : "Simulated";
+    return (
+      `${who} · ${panel.timeline.names[row]}: ${NAMES[kind]}, ${formatSeconds(end - start)}, ` +
+      `from ${formatSeconds(start)} to ${formatSeconds(end)}`
+    );
+  }
+
+  function describeMoment({ panel, time }) {
+    const { timeline, title } = panel;
+    const index = Math.max(timeline.times.findLastIndex((each) => each <= time), 0);
+    const bytes = UNIT_CATEGORIES.map((name) => `${name} ${formatBytes(timeline.live[name][index])}`);
+    const whole = timeline.spans
+      .filter(({ kind, start, end }) => kind === "whole" && start <= time && time < end)
+      .toSorted((a, b) => a.row - b.row)
+      .map(({ row }) => timeline.names[row]);
+    return (
+      `${title} at ${formatSeconds(time)}: ${bytes.join(", ")}, together ` +
+      `${formatBytes(liveTotal(timeline, index))}; whole: ${whole.join(", ") || "no unit"}`
+    );
+  }
+
+  function point(what) {
+    selected = what;
+    detail.textContent = !what ? "" : what.bar ? describeBar(what.bar) : describeMoment(what.moment);
+    if (what?.bar) {
+      const { panel, lane, span } = what.bar;
+      root.dataset.selected = `${panel.isMeasured ? `rank ${lane}` : "simulated"} ${panel.timeline.names[span.row]} ${span.kind}`;
+    } else if (what) root.dataset.selected = "moment";
+    else delete root.dataset.selected;
+    stage.redraw();
+  }
+
+  const panelNow = () => selected?.bar?.panel ?? selected?.moment.panel ?? picture.panels[0];
+
+  /** The bars of the panel in the selected lane, in order of time. */
+  function barsNow(panel = panelNow()) {
+    const lane = Math.min(selected?.bar?.lane ?? settings.rank, panel.lanes.length - 1);
+    return panel.bars.filter((bar) => bar.lane === lane).toSorted((a, b) => a.span.start - b.span.start);
+  }
+
+  function move(across) {
+    const bars = barsNow();
+    const at = bars.indexOf(selected?.bar);
+    const next = at < 0 ? (across < 0 ? bars.length - 1 : 0) : clamp(at + across, 0, bars.length - 1);
+    point({ bar: bars[next] });
+  }
+
+  /** The bar of the next unit that is nearest in time. */
+  function moveRow(down) {
+    if (!selected?.bar) return move(1);
+    const { panel, span } = selected.bar;
+    const row = clamp(span.row + down, 0, panel.timeline.names.length - 1);
+    pointNearest(barsNow().filter((bar) => bar.span.row === row), span.start);
+  }
+
+  function movePanel(down) {
+    const index = clamp(picture.panels.indexOf(panelNow()) + down, 0, picture.panels.length - 1);
+    pointNearest(barsNow(picture.panels[index]), selected?.bar?.span.start ?? selected?.moment.time ?? 0);
+  }
+
+  function pointNearest(bars, time) {
+    const off = ({ span }) => Math.abs(span.start - time);
+    if (bars.length) point({ bar: bars.reduce((best, bar) => (off(bar) < off(best) ? bar : best)) });
+  }
+
+  function toPeak() {
+    const panel = panelNow();
+    point({ moment: { panel, time: panel.timeline.times[panel.peak.index] } });
+  }
+
+  const keys = () => ({
+    ArrowLeft: () => move(-1),
+    ArrowRight: () => move(1),
+    ArrowUp: () => moveRow(-1),
+    ArrowDown: () => moveRow(1),
+    PageUp: () => movePanel(-1),
+    PageDown: () => movePanel(1),
+    Home: () => move(-Infinity),
+    End: () => move(Infinity),
+    p: toPeak,
+    Escape: () => point(null),
+  });
+
+  function under(at) {
+    const bar = picture.barAt(at);
+    if (bar) return { bar };
+    const moment = picture.timeAt(at);
+    return moment && { moment };
+  }
+
+  handlePointer(plot, stage, (at) => point(at && under(at)), signal);
+  handleKeys(plot, keys, signal);
+  onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
+
+  show(settings);
+  return root;
+}
+
+export default widget(build);
