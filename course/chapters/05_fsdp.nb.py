@@ -22,7 +22,10 @@
 # %%
 print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
 
+import tempfile
 from collections import Counter
+from pathlib import Path
+from unittest import mock
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -30,16 +33,24 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor import parallel as tp
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 # %%
 from shardlab import DeadlockError, data, launch, measure, models
-from shardlab.estimate import memory, traffic
+from shardlab.estimate import hybrid_sharding, memory, traffic
 from shardlab.estimate.fsdp_units import unit_step
-from shardlab.widgets import memory_timeline, palette, timeline
+from shardlab.widgets import (
+    format_bytes,
+    memory_timeline,
+    palette,
+    timeline,
+    traffic_map,
+    unit_life,
+)
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -359,11 +370,14 @@ two_batches = [data.batch(0, 8, 64, rank, 2) for rank in range(2)]
 two = {"inputs": two_batches, "world_size": 2, "device": "cpu"}
 life = launch(one_step, memory=True, **two)
 
+# %% [markdown]
+# Below is the recorded step of one rank, above it a simulation by FSDP's rules, both with the bytes that are alive. Find the root, which is whole until backward ends, and a block that is gathered twice. Compare the order and the bytes; the times of the simulation come from its sliders. (Move "units": what happens to the peak, and to the number of messages?)
+
 # %%
-timeline(life)
+unit_life(life)
 
 # %% [markdown]
-# Rows are ranks; the marks above name the blocks that compute in forward. In the left half, each block waits for its gather. In the right half, the backward pass, gathers and reduce-scatters alternate. The same in words, for rank 0:
+# In forward, each block waits for its gather. In backward, gathers and reduce-scatters alternate. The same in words, for rank 0:
 
 # %%
 def order_of(run):
@@ -694,3 +708,531 @@ except DeadlockError as error:
 
 # %% [markdown]
 # With NCCL, rank 0 would wait until the process group's timeout. The same happens with everything that calls the model or gathers its parameters on some ranks only: generating a sample, saving a whole checkpoint, a last batch that one rank does not have.
+
+# %% [markdown]
+# ## HSDP: shards within a node, replicas across nodes
+#
+# So far all N ranks shared one set of shards, so every all-gather goes over every link, also over the slow ones between nodes. **HSDP** (hybrid sharded data parallel; the layout of MiCS, Zhang et al. 2022) arranges the ranks in a mesh of R rows and S columns. A row, for example the GPUs of a node, shares one set of shards. The ranks in a column hold the same shard, as in DDP.
+#
+# `fully_shard` does this when its mesh has two dimensions: the first replicates, the second shards. For the rest of the chapter a smaller model is enough, with two blocks: each is a unit, and so is the root.
+
+# %%
+psi = models.count_parameters(models.gpt("0.3M"))  # Ψ
+in_blocks = models.count_parameters(models.gpt("0.3M").blocks)
+gathers = 1 + in_blocks / psi  # of a parameter in a step: the root stays gathered
+
+def sharded_gpt(groups=1, **policies):
+    torch.manual_seed(0)  # the same parameters on every rank
+    model = models.gpt("0.3M")
+    shape = (groups, dist.get_world_size() // groups)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mesh=mesh if groups > 1 else mesh["shard"], **policies)
+    return model
+
+# %%
+def two_steps_on_mesh(batch, groups):
+    model, losses = sharded_gpt(groups), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        with measure(f"step {step}"):
+            losses.append(model(*batch))
+            losses[-1].backward()
+            dist.barrier()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.stack(losses).detach()
+
+# %% [markdown]
+# Let ranks 0 and 1 be one node, ranks 2 and 3 another. First all four ranks share one set of shards, then two groups of two. **How many elements does the first node send to the second in a step, in Ψ?** (Remember that gloo runs a reduce-scatter as an all-reduce.)
+
+# %%
+# Your prediction: elements that leave the node under FSDP and under HSDP, in Ψ, as a list
+predicted_leaving = None
+
+# %%
+own_batches = [data.batch(0, 2, 32, rank, 4) for rank in range(4)]
+on_four = {"inputs": own_batches, "device": "cpu", "quiet": True}
+mesh_runs = {
+    name: launch(two_steps_on_mesh, groups, memory=True, **on_four)
+    for name, groups in (("FSDP", 1), ("HSDP", 2))
+}
+assert torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
+print("your prediction:", predicted_leaving, "  (equal losses on all ranks in both steps)")
+for name, run in mesh_runs.items():
+    leaving = run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
+    held = run.memory.at("step 1")["gradients"][0] / 4 / psi
+    print(f"{name}: {leaving:.2f} Ψ leave the node; a rank keeps {held:.2f} Ψ of gradients")
+
+# %% [markdown]
+# HSDP sends about a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
+
+# %%
+def calls_of(run, label):
+    """{(collective, ranks, dtype): elements of 4 bytes that rank 0 passes in, in Ψ}"""
+    block = next(block for block in run.traffic[label].blocks if block.rank == 0)
+    total = {}
+    for call in run.calls:
+        if call.rank == 0 and call.bytes and block.start_s <= call.start_s <= block.end_s:
+            key = call.op.removesuffix("_single"), call.group, call.dtype
+            total[key] = total.get(key, 0) + call.bytes / 4 / psi
+    return total
+
+for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items():
+    print(f"{op:14} of ranks {group}: {amount:.2f} Ψ")
+
+# %% [markdown]
+# - **Within the row** everything that FSDP does: the all-gathers (an all-gather's input is the rank's shard, here one half) and the reduce-scatter. After it, a rank has the sum over its row of its shard's gradients.
+# - **Across, in the column**, an all-reduce of that shard, Ψ/S elements.
+#
+# With rings, each rank sends
+#
+# **within: 3 (S − 1)/S · Ψ, across: 2 (R − 1)/R · Ψ/S.**
+#
+# R = 1 is FSDP, S = 1 is DDP. In our runs two things differ from the 3: the root is gathered once, not twice, and gloo's reduce-scatter counts double. (The few bytes in the other cells below are a barrier's.)
+
+# %%
+here = {"gathers": gathers, "reduce_scatter": "gloo"}
+in_row, in_column = hybrid_sharding.sent_bytes(psi, 2, 2, **here)
+one, other = np.eye(2), 1 - np.eye(2)  # the same, and the other, row or column
+predicted = in_row * np.kron(one, other) + in_column * np.kron(other, one)
+sent_matrix = mesh_runs["HSDP"].traffic["step 1"].sent_bytes
+assert np.allclose(sent_matrix, predicted, rtol=0.02, atol=5000)
+traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
+
+# %% [markdown]
+# ### What leaves a node
+#
+# In a ring over all N ranks, each link carries what each rank sends, also the link that leaves a node: 3 (N − 1)/N · Ψ with a real reduce-scatter. Under HSDP each of a node's S ranks sends its shard's all-reduce: S · 2 (R − 1)/R · Ψ/S, which is 2 (R − 1)/R · Ψ. So the gain in bytes is no more than **3Ψ to 2Ψ** when there are many nodes; with our two nodes it is 9/4 to 1, and gloo adds the rest.
+
+# %%
+flat = hybrid_sharding.sent_bytes(psi, 1, 4, **here).within / 4 / psi
+ring = traffic.sent_bytes("zero3", 1, 4)[0] / 4
+leaving = mesh_runs["FSDP"].traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
+print(f"FSDP: {ring:.2f} Ψ by the ring's formula, {flat:.2f} with our calls, {leaving:.2f} measured")
+hybrid = sent_matrix[:2, 2:].sum() / 4 / psi
+print(f"HSDP: {2 * in_column / 4 / psi:.2f} by the formula, {hybrid:.2f} measured")
+assert np.isclose(leaving, flat, rtol=0.02)
+
+# %% [markdown]
+# ### Two link speeds
+#
+# What is that in seconds? Take 7.5 billion parameters, 2 bytes for each element sent, and nodes of 8 A100s: 300 GB/s each way over NVLink within a node, one network card of 25 GB/s for each GPU (NVIDIA; Narayanan et al. 2021). Many clouds have less, so let us also compute one such card for the whole node. As in [chapter 07](07_tensor_parallel.ipynb), FSDP's ring uses all cards of a node and is as fast as its slowest part. This is a calculation: no latency, and nothing overlaps.
+
+# %%
+def seconds(nodes, card_bytes_per_s, micro_batches=1):
+    """FSDP over all GPUs, and HSDP with a node as its row."""
+    size = {"parameter_bytes": 2, "gradient_bytes": 2, "micro_batches": micro_batches}
+    flat = hybrid_sharding.sent_bytes(7.5e9, 1, 8 * nodes, **size)
+    ring_bytes_per_s = min(300e9, 8 * card_bytes_per_s)
+    hybrid = hybrid_sharding.sent_bytes(7.5e9, nodes, 8, sync="step", **size)
+    return flat.seconds(ring_bytes_per_s, ring_bytes_per_s), hybrid.seconds(300e9, card_bytes_per_s)
+
+# %%
+print("communication of a step in seconds, FSDP and HSDP")
+for cards, speed in (("a card for each GPU", 25e9), ("a card for the node", 25e9 / 8)):
+    for micro_batches in (1, 4):
+        times = [seconds(nodes, speed, micro_batches) for nodes in (2, 16, 64)]
+        row = "   ".join(f"{fsdp:.2f} {hsdp:.2f}" for fsdp, hsdp in times)
+        print(f"{cards}, micro-batches {micro_batches}; on 2, 16 and 64 nodes: {row}")
+
+# %% [markdown]
+# - With a card for each GPU and one batch for each step, HSDP is not faster: the ring was already as fast as two thirds of NVLink. It can be if its two kinds of links work at the same time, which we did not count.
+# - With a slow network it is faster, because fewer bytes leave the node.
+# - With accumulation the gain grows: FSDP gathers across nodes for every micro-batch, HSDP all-reduces once. In PyTorch you have to ask for that: `model.set_requires_all_reduce(False)`, and `True` before the last micro-batch.
+#
+# Two things are not in these seconds. A ring over 512 ranks takes 511 messages one after another for each all-gather of each unit, a ring over 8 takes 7. And the price of HSDP is memory, model states of 16Ψ/S bytes on each rank instead of 16Ψ/N, however many nodes there are:
+
+# %%
+for name, ranks in (("HSDP, 8 ranks in a row", 8), ("FSDP on 512 ranks", 512)):
+    states = memory.model_states(7.5e9, stage=3, world_size=ranks)
+    print(f"{name}: {states.device_bytes / 1e9:.2f} GB of model states on each rank")
+
+# %% [markdown]
+# ## Precision
+#
+# Without a policy, everything is computed and sent in the dtype in which the model was loaded. `MixedPrecisionPolicy` separates three things: the **masters**, which are the shards that the optimizer updates, the copies that are gathered for computing (`param_dtype`), and the gradients on their way (`reduce_dtype`).
+#
+# **The model is loaded in fp32 and `param_dtype` is bf16. Which dtype do a rank's shard and its gradient have after backward?**
+
+# %%
+# Your prediction: the dtype of a shard and of its gradient, as a list of two strings
+predicted_dtypes = None
+
+# %%
+def one_backward(batch, param_dtype, reduce_dtype):
+    model = sharded_gpt(mp_policy=MixedPrecisionPolicy(param_dtype, reduce_dtype))
+    with measure("step"):
+        model(*batch).backward()
+        dist.barrier()
+    shard = next(model.parameters())
+    return [str(tensor.dtype) for tensor in (shard, shard.grad)], shard.grad.full_tensor()
+
+# %%
+bf16, fp32 = torch.bfloat16, torch.float32
+precision_runs = {
+    reduce_dtype: launch(one_backward, bf16, reduce_dtype, **on_four)
+    for reduce_dtype in (None, fp32)
+}
+print("your prediction:", predicted_dtypes, "  measured:", precision_runs[fp32].outputs[0][0])
+
+# %% [markdown]
+# Both are fp32. The bf16 copies exist only while a unit is gathered, and the sum of the gradients is cast back. `reduce_dtype=None` means `param_dtype`. Which bytes does each choice save?
+
+# %%
+for reduce_dtype, run in precision_runs.items():
+    size = {"parameter_bytes": 2, "gradient_bytes": 4 if reduce_dtype else 2}
+    predicted = hybrid_sharding.sent_bytes(psi, 1, 4, **size, **here).within
+    measured = run.traffic["step"].sent_by_rank.mean()
+    dtypes = {op: dtype for op, _, dtype in calls_of(run, "step")}
+    print(f"{dtypes}: predicted {format_bytes(predicted)}, measured {format_bytes(measured)}")
+    assert np.isclose(measured, predicted, rtol=0.05)
+
+# %% [markdown]
+# Gradients of N ranks that are summed in bf16 are rounded in every addition, so large runs often reduce in fp32. How different are the two results here, with only four ranks?
+
+# %%
+reduced = {dtype: run.outputs[0][1] for dtype, run in precision_runs.items()}
+relative = (reduced[None] - reduced[fp32]).norm() / reduced[fp32].norm()
+print(f"the embedding's gradient, reduced in bf16, differs by {100 * relative:.2f} % of its norm")
+
+# %% [markdown]
+# ### A model loaded in bf16
+#
+# The policy casts parameters down, never up: a shard keeps the dtype that its parameter had when `fully_shard` was called. Load a model in bf16, as `from_pretrained(…, dtype=torch.bfloat16)` does, and there are no fp32 masters: the optimizer updates bf16 numbers.
+#
+# Let us fine-tune with a small learning rate. First we need a model to start from; its loss is computed in fp32, so that we see small changes.
+
+# %%
+def loss_of(model, tokens, targets):
+    return functional.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
+
+torch.manual_seed(0)
+pretrained = models.gpt("0.1M")
+optimizer = torch.optim.AdamW(pretrained.parameters(), lr=3e-3)
+for step in range(40):
+    loss_of(pretrained, *data.batch(step, 4, 32)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+# %% [markdown]
+# Two ranks train it on one batch each, from the same weights, loaded once in fp32 and once in bf16. We also count how many weights the first step changes.
+
+# %%
+lr = 1e-5
+
+def finetune(batch, state, loaded, param_dtype, reduce_dtype):
+    model = models.gpt("0.1M")
+    model.load_state_dict(state)
+    model.to(loaded)
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mp_policy=MixedPrecisionPolicy(param_dtype, reduce_dtype))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0)
+    return train_and_count(model, optimizer, batch)
+
+# %%
+def train_and_count(model, optimizer, batch, steps=20):
+    shards = [parameter.to_local() for parameter in model.parameters()]
+    before, losses = [shard.clone() for shard in shards], []
+    for step in range(steps):
+        losses.append(loss_of(model, *batch))
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 0:
+            changed = sum((shard != old).sum() for shard, old in zip(shards, before))
+    return torch.stack(losses).detach(), changed / sum(map(torch.numel, shards))
+
+# %% [markdown]
+# Adam's first step moves every weight by about lr = 10⁻⁵, whatever its gradient is. **Which share of the weights does the first step change if the model was loaded in bf16?**
+
+# %%
+# Your prediction: the share of the weights that the first step changes in bf16, between 0 and 1
+predicted_changed = None
+
+# %%
+text = [data.batch(500, 4, 32, rank, 2) for rank in range(2)]
+weights = pretrained.state_dict()
+cases = {
+    "fp32, with a policy": (fp32, bf16, fp32),
+    "fp32, reduced in bf16": (fp32, bf16, bf16),
+    "bf16, no policy": (bf16, None, None),
+    "bf16, with a policy": (bf16, bf16, fp32),
+}
+
+# %%
+on_two = {"inputs": text, "world_size": 2, "device": "cpu", "quiet": True}
+tuned, changed = {}, {}
+for name, case in cases.items():
+    (tuned[name], changed[name]), _ = launch(finetune, weights, *case, **on_two).outputs
+    first, last = tuned[name][0], tuned[name][-1]
+    print(f"{name:22} {changed[name]:.3f} of the weights changed; loss {first:.4f} to {last:.4f}")
+print("your prediction:", predicted_changed)
+
+# %% [markdown]
+# From bf16 the loss hardly falls, and a policy for a model loaded in bf16 does not help: it sets the dtype for computing, and that was bf16 already. `reduce_dtype` is not the reason either.
+#
+# Why? Between 2ᵉ and 2ᵉ⁺¹ bf16 numbers are ulp = 2ᵉ⁻⁷ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than ulp(w)/2 is lost**, in every step anew. With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
+
+# %%
+def half_ulp(weights):
+    exponents = torch.frexp(weights).exponent  # 2ᵉ ≤ |w| < 2ᵉ⁺¹ has exponent e + 1
+    return torch.where(weights == 0, 0.0, torch.exp2(exponents - 9.0))
+
+loaded = torch.cat([each.to(bf16).float().flatten() for each in pretrained.parameters()])
+for each_lr in (1e-6, 1e-5, 1e-4, 1e-3):
+    share = (half_ulp(loaded) < each_lr).float().mean()
+    print(f"lr {each_lr:.0e}: {share:.3f} of the weights should change")
+assert np.isclose((half_ulp(loaded) < lr).float().mean(), changed["bf16, no policy"], rtol=0.05)
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+for name, style in (("fp32, with a policy", "-"), ("bf16, no policy", "--")):
+    left.plot(tuned[name], style, color=palette.MEASURED, label=f"loaded in {name}")
+left.set(xlabel="step", ylabel="loss on rank 0", title=f"fine-tuning with lr = {lr:.0e}")
+left.legend(frameon=False)
+size = torch.logspace(-4, 0.2, 600)
+right.loglog(size, half_ulp(size), color=palette.PREDICTED, label="half an ulp of bf16")
+right.axhline(lr, color=palette.MEASURED, label="Adam's update, lr")
+right.set(xlabel="|w|", title="updates below half an ulp are lost")
+right.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# At lr = 10⁻⁵ only weights below 2⁻⁸ = 0.004 can move. Their ulp grows with them: one that reaches 0.004 stops there.
+#
+# DeepSpeed trains the same bf16 model without this problem. With `"bf16": {"enabled": True}` its engine makes an fp32 master copy of the parameters ([chapter 04](04_zero.ipynb)), whatever dtype you pass in, and updates that:
+
+# %%
+def finetune_with_deepspeed(batch, state, steps=20):
+    import deepspeed
+
+    model = models.gpt("0.1M")
+    model.load_state_dict(state)
+    adam = {"type": "AdamW", "params": {"lr": lr, "weight_decay": 0.0, "torch_adam": True}}
+    config = {"bf16": {"enabled": True}, "optimizer": adam, "gradient_clipping": 0.0}
+    stage_3 = {"stage": 3, "reduce_bucket_size": 2**15}
+    config |= {"train_micro_batch_size_per_gpu": 4, "zero_optimization": stage_3}
+    engine, *_ = deepspeed.initialize(model=model.bfloat16(), config=config)
+    losses = []
+    for _ in range(steps):
+        losses.append(loss_of(engine, *batch))
+        engine.backward(losses[-1])
+        engine.step()
+    return torch.stack(losses).detach()
+
+# %%
+with_deepspeed = launch(finetune_with_deepspeed, weights, **on_two, timeout_s=90).outputs[0]
+print(f"DeepSpeed, loaded in bf16: loss {with_deepspeed[0]:.4f} to {with_deepspeed[-1]:.4f}")
+fell = {name: losses[0] - losses[-1] for name, losses in tuned.items()}
+assert fell["bf16, no policy"] < 0.2 * fell["fp32, with a policy"]
+assert with_deepspeed[0] - with_deepspeed[-1] > 0.8 * fell["fp32, with a policy"]
+
+# %% [markdown]
+# So the same script can train under DeepSpeed and stall under FSDP. That is how it was found: in Accelerate's issue 2624 people first suspected `reduce_dtype`, and a learning rate that should be multiplied by the number of GPUs. Since then Accelerate casts the parameters to fp32 when mixed precision is on (issue 3979 is about a version in which it did not). In plain PyTorch it is up to you: **load in fp32, and let the policy cast**. To check it:
+#
+# `assert {p.dtype for p in model.parameters()} == {torch.float32}`
+#
+# ## Offload
+#
+# With `offload_policy=CPUOffloadPolicy()` shards, gradients and optimizer states live in the host's memory ([chapter 06](06_offload.ipynb) explains why one does that). Our ranks have no other memory, so nothing really moves, and these runs can show neither the time nor the memory that it takes. But they show which copies FSDP asks for: we replace `Tensor.to` by a function that counts. (`pin_memory=False` because page-locked memory needs an accelerator.)
+
+# %%
+def count_moves(batch):
+    offload = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
+    model = sharded_gpt(mp_policy=MixedPrecisionPolicy(bf16), **offload)
+    moved, dtypes, original = [], set(), torch.Tensor.to
+    def counted(tensor, *place, **options):
+        if place and isinstance(place[0], torch.device):
+            moved.append(tensor.nbytes)
+            dtypes.add(str(tensor.dtype))
+        return original(tensor, *place, **options)
+    with mock.patch.object(torch.Tensor, "to", counted):
+        loss = model(*batch)
+        in_forward = sum(moved)
+        loss.backward()
+    return in_forward, sum(moved) - in_forward, dtypes
+
+# %%
+in_forward, in_backward, dtypes = launch(count_moves, **on_four).outputs[0]
+shard_bytes = 4 * psi / 4
+up_again = shard_bytes * in_blocks / psi
+print(f"in forward: {in_forward:,} bytes on rank 0; in backward: {in_backward:,}; in {dtypes}")
+print(f"predicted: {shard_bytes:,.0f} up; {up_again:,.0f} up and {shard_bytes:,.0f} down")
+assert (in_forward, in_backward) == (shard_bytes, up_again + shard_bytes)
+
+# %% [markdown]
+# Each shard goes up before every gather, so twice per step (the root's once), and its gradient comes down. All of that is fp32, although the policy computes in bf16: a shard is cast on the device. So a rank moves 8Ψ/N bytes up and 4Ψ/N down for each batch, where DeepSpeed's ZeRO-Offload in chapter 06 moves 2Ψ/N up and 4Ψ/N down. The optimizer's step then runs on the host, with PyTorch's AdamW. It is all or nothing: DeepSpeed can offload only the optimizer, or use NVMe.
+#
+# ## Accumulation
+#
+# By default FSDP reduces gradients after every micro-batch. `set_requires_gradient_sync(False)` keeps them on the rank, until a backward with `True` reduces the sum. **With four micro-batches, what does a rank pass to reduce-scatter in a step, and what does it hold between micro-batches, without the switch and with it?**
+
+# %%
+# Your prediction: elements reduced and held, without and with the switch, as a list of four, in Ψ
+predicted_accumulation = None
+
+# %%
+def accumulate(micro_batches, sync_every_time):
+    model = sharded_gpt()
+    with measure("step"):
+        for i, batch in enumerate(micro_batches):
+            is_last = i == len(micro_batches) - 1
+            model.set_requires_gradient_sync(sync_every_time or is_last)
+            with measure("last micro-batch" if is_last else "micro-batch"):
+                (model(*batch) / len(micro_batches)).backward()
+                dist.barrier()
+    return next(model.parameters()).grad.full_tensor()
+
+# %%
+four_each = [[data.batch(i, 2, 32, rank, 4) for i in range(4)] for rank in range(4)]
+four_micro_batches, sums = {"inputs": four_each, "device": "cpu", "quiet": True}, []
+print("your prediction:", predicted_accumulation, "  held: between micro-batches")
+for name, sync in (("reduce every time", True), ("reduce once", False)):
+    run = launch(accumulate, sync, memory=True, **four_micro_batches)
+    total = {op: round(amount, 2) for (op, *_), amount in calls_of(run, "step").items()}
+    held = run.memory.at("micro-batch")["gradients"][0] / 4 / psi
+    sent = run.traffic["step"].sent_by_rank.mean() / 4 / psi
+    predicted = 3 / 4 * (4 * gathers + 2 * (4 if sync else 1))  # 2: gloo's reduce-scatter
+    assert np.isclose(sent, predicted, rtol=0.02)
+    print(f"{name}: {total}; sent {sent:.2f} Ψ (predicted {predicted:.2f}); held {held:.2f} Ψ")
+    sums.append(run.outputs[0])
+assert torch.allclose(*sums, atol=1e-6)
+
+# %% [markdown]
+# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: Ψ instead of Ψ/N. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
+#
+# What if nobody sets it back to `True`?
+
+# %%
+def never_reduced(micro_batches):
+    model = sharded_gpt()
+    model.set_requires_gradient_sync(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(2):  # the same batch in both steps
+        losses.append(model(*micro_batches[0]))
+        losses[-1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return [loss.item() for loss in losses], {parameter.grad for parameter in model.parameters()}
+
+# %%
+two_losses, gradients = launch(never_reduced, **four_micro_batches).outputs[0]
+print(f"losses {two_losses}, gradients {gradients}")
+assert two_losses[0] == two_losses[1]
+
+# %% [markdown]
+# No error: the optimizer finds no gradients and skips every parameter, so the loss stays the same.
+#
+# ## State dicts
+#
+# Before a save you can have each rank's shards, or everything on one rank. **How many elements does each rank send for the one and for the other?**
+
+# %%
+# Your prediction: elements that each rank sends for shards and for a full state dict, as a list, in Ψ
+predicted_state_dicts = None
+
+# %%
+def two_state_dicts():
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    model = sharded_gpt()
+    with measure("shards"):
+        shards = model.state_dict()
+    with measure("full"):
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        full = get_model_state_dict(model, options=options)
+    return tuple(shards["token.weight"].to_local().shape), len(shards), len(full)
+
+# %%
+state_run = launch(two_state_dicts, world_size=4, device="cpu", quiet=True)
+predicted = 3 / 4 * (1 + models.gpt("0.3M").token.weight.numel() / psi)
+print(f"your prediction: {predicted_state_dicts}   predicted for the full one: {predicted:.2f} Ψ")
+for label in ("shards", "full"):
+    sent = state_run.traffic[label].sent_by_rank.mean() / 4 / psi
+    ops = [op for op, *_ in calls_of(state_run, label)]
+    print(f"{label}: {sent:.2f} Ψ sent by each rank, calls {ops}")
+print("shape of a shard, tensors in each:", state_run.outputs)
+assert np.isclose(sent, predicted, rtol=0.05)
+
+# %% [markdown]
+# `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. The others get an empty dictionary, but they have to call the function, or rank 0 would wait for them forever.
+#
+# So large models save shards. `torch.distributed.checkpoint` (DCP) writes a file for each rank, and reads from them what other numbers of ranks need. Here 2 ranks save, and 4 ranks load:
+
+# %%
+def save_shards(folder):
+    import torch.distributed.checkpoint as dcp
+
+    model = sharded_gpt()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter)  # values that only this run has
+    dcp.save({"model": model.state_dict()}, checkpoint_id=folder)
+    return [parameter.full_tensor() for parameter in model.parameters()]
+
+def load_shards(folder):
+    import torch.distributed.checkpoint as dcp
+
+    model = sharded_gpt()
+    dcp.load({"model": model.state_dict()}, checkpoint_id=folder)  # into the parameters' memory
+    return [parameter.full_tensor() for parameter in model.parameters()]
+
+# %%
+folder = Path(tempfile.mkdtemp())
+saved = launch(save_shards, folder, world_size=2, device="cpu", quiet=True).outputs[0]
+for loaded in launch(load_shards, folder, world_size=4, device="cpu", quiet=True).outputs:
+    assert all(torch.equal(*pair) for pair in zip(saved, loaded))
+print("bit-equal on 4 ranks, from:", *sorted(path.name for path in folder.iterdir()))
+
+# %% [markdown]
+# [Chapter 10](10_save_resume.ipynb) has the rest: optimizer states, crashes in the middle of a save, and who commits.
+#
+# ## Which method?
+#
+# The fourth column counts elements in one step, for large N and without accumulation:
+#
+# | | sharded | when it is whole | each rank sends | choose it when |
+# |---|---|---|---|---|
+# | DDP | nothing | always | 2Ψ | model states fit on each device |
+# | ZeRO-1 | optimizer states | parameters and gradients: always | 2Ψ | optimizer states do not fit; by the paper's count it costs no traffic |
+# | ZeRO-2 | gradients as well | parameters: always | 2Ψ | gradients do not fit next to them, and you accumulate little |
+# | ZeRO-3 | parameters as well | a layer, while it is used | 3Ψ | parameters do not fit; you use DeepSpeed, or its offload |
+# | FSDP2 | as ZeRO-3, each tensor between rows | a unit, while it is used; the root until backward ends | 3Ψ, or 2Ψ with `reshard_after_forward=False` | parameters do not fit; you write PyTorch |
+# | HSDP | as FSDP2, over the S ranks of a row | as FSDP2 | 3Ψ within the row, 2Ψ/S across | model states fit in a node, and links between nodes are slow |
+# | TP | each matrix, and the work | never | activations: grows with tokens, not with Ψ | one layer is too large or too slow for one device, and links are fast |
+#
+# The first six are data parallelism: each rank computes whole layers for its own tokens. Only tensor parallelism ([chapter 07](07_tensor_parallel.ipynb)) divides a layer's work and activations. Large runs combine it with one of the others.
+#
+# ## What to check in practice
+#
+# - **Masters**: before you build the optimizer, print the set of `p.dtype`. It should be fp32 unless you decided otherwise.
+# - **Mesh**: the dimensions are (replicate, shard), and `init_device_mesh` numbers ranks row by row. Print `mesh` and check that a row is a node.
+# - **Calls**: count the collectives of one step in a profile. Each unit has two all-gathers (the root one) and one reduce-scatter, HSDP also one all-reduce.
+# - **Accumulation**: compare the gradients of m micro-batches with those of one batch m times as large, once.
+# - **Save**: call it on all ranks, and load the result once with another number of ranks.
+#
+# ## Where GPUs differ
+#
+# - NCCL's reduce-scatter sends (N − 1)/N of a tensor, half of what gloo sends here.
+# - Gathers and reductions run next to the computation, in their own streams. What counts then is not their time, but the part that is not hidden.
+# - With offload, copies are real: they go over PCIe, and pinned memory lets them overlap.
+#
+# ## What to remember
+#
+# - HSDP: within a row 3(S − 1)/S · Ψ, across 2(R − 1)/R · Ψ/S. From each node 2Ψ leave instead of 3Ψ, for model states of 16Ψ/S.
+# - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. An update below ulp(w)/2 is lost.
+# - Accumulation without reducing saves m − 1 reduce-scatters and keeps whole gradients.
+# - A sharded state dict sends nothing, a full one gathers everything and has to be called on all ranks.
+#
+# Now gather and free units yourself: [Lab 05](../../labs/05_fsdp/05_fsdp.ipynb). Next: [offload](06_offload.ipynb).
+#
+# ## Sources
+#
+# - PyTorch 2.13: [fully_shard](https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html), and the code in `torch/distributed/fsdp/_fully_shard`; [distributed checkpoint](https://docs.pytorch.org/docs/stable/distributed.checkpoint.html).
+# - Y. Zhao et al.: *PyTorch FSDP: experiences on scaling fully sharded data parallel.* [arXiv 2304.11277](https://arxiv.org/abs/2304.11277), 2023. Figure 2b on small all-gathers, section 3.2.2 on hybrid sharding.
+# - G. Wang et al.: *ZeRO++: extremely efficient collective communication for giant model training.* [arXiv 2306.10209](https://arxiv.org/abs/2306.10209), 2023. Its second partition within a node is `reshard_after_forward` with a number.
+# - Z. Zhang et al.: *MiCS: near-linear scaling for training gigantic model on public cloud.* [arXiv 2205.00119](https://arxiv.org/abs/2205.00119), 2022.
+# - S. Rajbhandari, J. Rasley, O. Ruwase, Y. He: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
+# - D. Narayanan et al.: *Efficient large-scale language model training on GPU clusters using Megatron-LM.* [arXiv 2104.04473](https://arxiv.org/abs/2104.04473), 2021. Section 5: eight network cards of 200 Gbit/s on each node. NVIDIA: [NVLink](https://www.nvidia.com/en-us/data-center/nvlink/), 600 GB/s both ways together for an A100.
+# - Hugging Face Accelerate: issues [2624](https://github.com/huggingface/accelerate/issues/2624) and [3979](https://github.com/huggingface/accelerate/issues/3979), and [its guide on FSDP and DeepSpeed](https://huggingface.co/docs/accelerate/concept_guides/fsdp_and_deepspeed).

@@ -86,7 +86,7 @@ class Record:
 
 def checksum(tensor: Tensor) -> int:
     """0 for zeros, which anything may have computed."""
-    return tensor.any().item() and zlib.crc32(tensor.detach().numpy().tobytes())
+    return zlib.crc32(tensor.detach().numpy().tobytes()) if tensor.any() else 0
 
 
 class RecordingStage(Stage):
