@@ -6,6 +6,8 @@ J. Parallel Distrib. Comput. 69(2), 2009. No all-reduce sends fewer bytes per ra
 
 from __future__ import annotations
 
+REDUCE_SCATTERS = ("ring", "gloo")
+
 
 def ring_sent_bytes(tensor_bytes: float, world_size: int) -> float:
     """Bytes that each rank sends in a ring all-reduce: 2(N−1)/N·S. It receives as many."""
@@ -19,6 +21,20 @@ def scatter_or_gather_sent_bytes(tensor_bytes: float, world_size: int) -> float:
     """
     _check(tensor_bytes, world_size)
     return (world_size - 1) * tensor_bytes / world_size
+
+
+def reduce_scatter_sent_bytes(
+    tensor_bytes: float, world_size: int, implementation: str = "ring"
+) -> float:
+    """Bytes that each rank sends in a reduce-scatter.
+
+    implementation: "ring" as in NCCL; "gloo" implements it as an all-reduce, twice the bytes.
+    """
+    if implementation not in REDUCE_SCATTERS:
+        known = ", ".join(REDUCE_SCATTERS)
+        raise ValueError(f"reduce_scatter={implementation!r}: expected one of {known}")
+    sent = ring_sent_bytes if implementation == "gloo" else scatter_or_gather_sent_bytes
+    return sent(tensor_bytes, world_size)
 
 
 def ring_messages(world_size: int) -> int:

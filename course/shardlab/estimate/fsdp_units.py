@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardlab.estimate.collectives import ring_sent_bytes, scatter_or_gather_sent_bytes
-
-REDUCE_SCATTERS = ("ring", "gloo")
+from shardlab.estimate.collectives import (
+    reduce_scatter_sent_bytes,
+    scatter_or_gather_sent_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,6 @@ def unit_step(
     """
     if min([root, *units]) < 0 or element_bytes <= 0:
         raise ValueError("elements must not be negative, and element_bytes must be above 0")
-    if reduce_scatter not in REDUCE_SCATTERS:
-        known = ", ".join(REDUCE_SCATTERS)
-        raise ValueError(f"reduce_scatter={reduce_scatter!r}: expected one of {known}")
     gather_again = _ranks_that_gather_again(reshard_after_forward, world_size)
     stays_whole = reshard_after_forward is False
     kept_share = 1 / gather_again if stays_whole or gather_again < world_size else 0.0
@@ -67,8 +65,7 @@ def unit_step(
 
     sent = scatter_or_gather_sent_bytes(all_bytes, world_size)
     sent += scatter_or_gather_sent_bytes(unit_bytes, gather_again)
-    reduced = ring_sent_bytes if reduce_scatter == "gloo" else scatter_or_gather_sent_bytes
-    sent += reduced(all_bytes, world_size)
+    sent += reduce_scatter_sent_bytes(all_bytes, world_size, reduce_scatter)
     whole = [kept_share * sum(units[:i]) + unit for i, unit in enumerate(units)]
     return UnitStep(
         all_gathers=len(roots) + len(units) * (1 if stays_whole else 2),

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from shardlab.estimate.collectives import ring_sent_bytes, scatter_or_gather_sent_bytes
+from shardlab.estimate.collectives import (
+    reduce_scatter_sent_bytes,
+    ring_sent_bytes,
+    scatter_or_gather_sent_bytes,
+)
 
 SYNCS = ("micro_batch", "step")
-REDUCE_SCATTERS = ("ring", "gloo")
 
 
 class HybridBytes(NamedTuple):
@@ -66,15 +69,9 @@ def sent_bytes(
         raise ValueError("parameters, bytes of an element and gathers must be above 0")
     if sync not in SYNCS:
         raise ValueError(f"sync={sync!r}: expected one of {', '.join(SYNCS)}")
-    if reduce_scatter not in REDUCE_SCATTERS:
-        raise ValueError(
-            f"reduce_scatter={reduce_scatter!r}: expected one of {', '.join(REDUCE_SCATTERS)}"
-        )
     all_gradients = parameters * gradient_bytes
     gathered = gathers * scatter_or_gather_sent_bytes(parameters * parameter_bytes, shards)
-    reduced = scatter_or_gather_sent_bytes(all_gradients, shards)
-    if reduce_scatter == "gloo":
-        reduced = ring_sent_bytes(all_gradients, shards)
+    reduced = reduce_scatter_sent_bytes(all_gradients, shards, reduce_scatter)
     all_reduces = micro_batches if sync == "micro_batch" else 1
     return HybridBytes(
         within=micro_batches * (gathered + reduced),

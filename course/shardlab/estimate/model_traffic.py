@@ -18,9 +18,12 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardlab.estimate.collectives import ring_sent_bytes, scatter_or_gather_sent_bytes
+from shardlab.estimate.collectives import (
+    reduce_scatter_sent_bytes,
+    ring_sent_bytes,
+    scatter_or_gather_sent_bytes,
+)
 
-REDUCE_SCATTERS = ("ring", "gloo")
 HALVES = 2  # of a layer: attention and MLP, each with a column-parallel and a row-parallel part
 
 
@@ -78,9 +81,7 @@ def tensor_parallel_layer(
     Raises ValueError for invalid arguments.
     """
     size = activation_bytes(tokens, width, element_bytes)
-    if reduce_scatter not in REDUCE_SCATTERS:
-        known = ", ".join(REDUCE_SCATTERS)
-        raise ValueError(f"reduce_scatter={reduce_scatter!r}: expected one of {known}")
+    scatter = reduce_scatter_sent_bytes(size, tp_size, reduce_scatter)
     if gather_inputs_again and not sequence_parallel:
         raise ValueError(
             "gather_inputs_again needs sequence_parallel: without it, inputs are not sharded"
@@ -89,7 +90,6 @@ def tensor_parallel_layer(
         each_way = HALVES * ring_sent_bytes(size, tp_size)
         return PassBytes(each_way, each_way)
     gather = scatter_or_gather_sent_bytes(size, tp_size)
-    scatter = ring_sent_bytes(size, tp_size) if reduce_scatter == "gloo" else gather
     once_more = gather if gather_inputs_again else 0.0
     return PassBytes(HALVES * (gather + scatter), HALVES * (gather + scatter + once_more))
 

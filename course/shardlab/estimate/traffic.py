@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from shardlab.estimate.collectives import (
     hub_sent_bytes,
+    reduce_scatter_sent_bytes,
     ring_sent_bytes,
     scatter_or_gather_sent_bytes,
 )
@@ -26,7 +27,6 @@ from shardlab.estimate.model_traffic import (
 
 __all__ = [
     "METHODS",
-    "REDUCE_SCATTERS",
     "SYNCS",
     "PassBytes",
     "activation_bytes",
@@ -38,7 +38,6 @@ __all__ = [
 
 METHODS = ("hub", "ddp", "zero1", "zero2", "zero3")
 SYNCS = ("step", "micro_batch")
-REDUCE_SCATTERS = ("ring", "gloo")
 
 
 def sent_bytes(
@@ -76,7 +75,6 @@ def sent_bytes(
     for name, value, known in (
         ("method", method, METHODS),
         ("sync", sync, SYNCS),
-        ("reduce_scatter", reduce_scatter, REDUCE_SCATTERS),
     ):
         if value not in known:
             raise ValueError(f"{name}={value!r}: expected one of {', '.join(known)}")
@@ -90,6 +88,7 @@ def sent_bytes(
         )
     syncs = micro_batches if sync == "micro_batch" else 1
     all_parameters, all_gradients = parameters * parameter_bytes, parameters * gradient_bytes
+    reduced = reduce_scatter_sent_bytes(all_gradients, world_size, reduce_scatter)
 
     if method == "hub":
         replicate = hub_sent_bytes(all_parameters, world_size)[0]
@@ -97,10 +96,6 @@ def sent_bytes(
         return [syncs * replicate, *(syncs * gradients for gradients in reduce)]
     if method == "ddp":
         return [syncs * ring_sent_bytes(all_gradients, world_size)] * world_size
-    if reduce_scatter == "gloo":
-        reduced = ring_sent_bytes(all_gradients, world_size)
-    else:
-        reduced = scatter_or_gather_sent_bytes(all_gradients, world_size)
     gathered = scatter_or_gather_sent_bytes(all_parameters, world_size)
     gathers = 2 * micro_batches if method == "zero3" else 1
     return [syncs * reduced + gathers * gathered] * world_size
