@@ -16,12 +16,19 @@
 # | exercise | points |
 # |---|---|
 # | 5 · `which_is_it` | 3 |
+| 6 · `stalled` | 3 |
 
 # %%
 from collections import Counter
 
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+
 from autograder import check
-from shardlab import step_traces
+from shardlab import launch, step_traces
 
 # %% [markdown]
 # ## 5 · `which_is_it`
@@ -56,6 +63,7 @@ def summary(trace):
     for (phase, op, ranks), sizes in groups.items():
         print(f"  {phase:8} {len(sizes):2} × {op:14} of ranks {ranks}: {sum(sizes):7,} bytes in all")
 
+# %%
 for name, (method, trace) in step_traces.load().items():
     sizes = f"Ψ {trace['parameter_bytes']:,} bytes, activations {trace['activation_bytes']:,} bytes"
     print(f"{name}: {method}, {trace['world_size']} ranks, {sizes}")
@@ -108,3 +116,21 @@ for name, (method, trace) in step_traces.load().items():
 
 # %% nbgrader={"grade_id": "check_which_is_it", "grade": true, "points": 3}
 check("fsdp.which_is_it", which_is_it)
+
+# %% [markdown]
+# ## 6 · `stalled`
+
+# %% nbgrader={"grade_id": "stalled", "solution": true}
+def stalled(load, lr):
+    """load(dtype=…) gives the pretrained model  ->  the model in units, its optimizer"""
+    ### BEGIN SOLUTION
+    model = load(dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_stalled", "grade": true, "points": 3}
+check("fsdp.stalled", stalled)

@@ -82,8 +82,8 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "is, and all of them together are not the model": (
         *(takes((TP,), method) for method in SHARDED),
     ),
-    "takes TP for DDP: DDP all-reduces gradients, in backward and Ψ in all; a tensor of "
-    "activation_bytes is all-reduced in forward, too": takes((TP,), DDP),
+    "takes TP for DDP: DDP sends gradients, in backward and Ψ in all; here tensors of "
+    "activation_bytes are sent in forward, too": takes((TP,), DDP),
     "takes DDP for TP: apart from a few bytes for a log, only gradients are sent, Ψ bytes in all "
     "and in backward": takes((DDP,), TP),
     "misses HSDP's all-reduce: each rank's slices of the gradients are summed across the groups": (
