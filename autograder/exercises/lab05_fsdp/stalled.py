@@ -21,7 +21,7 @@ LR = 3e-4
 # All weights are between 1/8 and 1/4, where two bf16 numbers are 2⁻¹⁰ apart: an update of LR is
 # less than half of that, so every one of them is rounded away.
 SMALLEST, LARGEST = 0.13, 0.24
-NEAR = 0.01  # of the losses: computing in bf16 changes them by less than 0.002
+NEAR = 0.002  # of the losses, for sums in another order; computing in bf16 changes them as much
 WITHIN = 1.03
 BUDGET_FROM_BYTES = 2**20
 
@@ -34,7 +34,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(torch.tanh(self.up(x))) / 8
+        return x + self.down(torch.tanh(self.up(x)))
 
 
 class Model(nn.Module):
@@ -51,7 +51,7 @@ class Model(nn.Module):
         x = self.token(tokens)
         for block in self.blocks:
             x = block(x)
-        logits: Tensor = self.head(x) / 8
+        logits: Tensor = self.head(x)
         return logits
 
 
@@ -67,7 +67,7 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
         ).float()
         for name, each in model_of(case).named_parameters()
     }
-    size = (2, case.params.get("samples", 32))
+    size = (2, case.params.get("samples", 64))
 
     def tokens() -> Tensor:
         return torch.from_numpy(rng.integers(0, VOCABULARY, size))
@@ -233,10 +233,7 @@ def bytes_limit(case: Case) -> Limit | None:
 
 EXERCISE = OnRanks(
     points=3,
-    cases=(
-        Case("2 ranks, 2 blocks", 2, {"width": 32, "blocks": 2, "steps": 12}),
-        Case("2 ranks, 3 wider blocks", 2, {"width": 96, "blocks": 3, "steps": 12}),
-    ),
+    cases=(Case("2 ranks, 3 blocks, 8 steps", 2, {"width": 96, "blocks": 3, "steps": 8}),),
     inputs=draw_inputs,
     drive=drive,
     tolerance=NEAR,
