@@ -16,8 +16,8 @@
 # | exercise | points |
 # |---|---|
 # | 5 · `which_is_it` | 3 |
-| 6 · `stalled` | 3 |
-| 7 · a question | 2 |
+# | 6 · `stalled` | 3 |
+# | 7 · a question | 2 |
 
 # %%
 from collections import Counter
@@ -192,7 +192,7 @@ for dtype in (torch.bfloat16, torch.float32):
     weight = load(dtype).head.weight.detach()
     ulp = torch.finfo(dtype).eps * weight.float().abs().log2().floor().exp2()
     share = share_that_moves(weight, lr)
-    print(f"{dtype}: ulp/2 is {ulp.min() / 2:.1e} to {ulp.max() / 2:.1e}, lr is {lr}: {share:.0%} move")
+    print(f"{dtype}: ulp/2 is {ulp.mean() / 2:.1e}, the update {lr:.1e}: {share:.0%} of the weights move")
 print("your prediction for bf16:", predicted_share)
 
 # %% [markdown]
@@ -247,15 +247,15 @@ check("fsdp.stalled", stalled)
 # %% [markdown]
 # ## 7 · Does FSDP help?
 #
-# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs of 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states, the bytes of the largest unit while it is whole (parameters in bf16, and its gradient in fp32), and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
+# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs of 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states and what the largest unit adds to them in backward (computed in bf16, reduced in fp32), and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "does_fsdp_help", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# The model has 40 · 0.5 + 4 = 24 billion parameters: 384 GB of model states, 48 GB on each of 8 ranks, so sharded they fit. But FSDP does not split a matrix multiplication. Each rank gathers the whole head, 8 GB in bf16, to compute it on its own tokens; in backward there is the whole gradient next to it, 16 GB in fp32 (8 GB if it is reduced in bf16). That makes 48 + 8 + 16 = 72 GB, and only 8 GB remain for activations and for a prefetched block (1 GB): too tight, although a block alone, 1 + 2 GB, is no problem.
+# The model has 40 · 0.5 + 4 = 24 billion parameters: 384 GB of model states, 48 GB on each of 8 ranks, so sharded they fit. But FSDP does not split a matrix multiplication. Each rank gathers the whole head, 8 GB in bf16, to compute it on its own tokens. In backward its whole gradient is next to it, 8 GB in bf16; then the parameters are freed, and the gradient is copied to fp32 to be reduced, 8 + 16 GB. That makes 48 + 24 = 72 GB, and only 8 GB remain for activations and for a prefetched block (1 GB): too tight, although a block, an eighth of the head, is no problem.
 #
 # FSDP's traffic does not depend on the tokens: two all-gathers and a reduce-scatter of the parameters, 3(N − 1)/N · Ψ elements per step. Tensor parallelism sends activations, so its traffic grows with batch and sequence length: with few tokens it sends less, with many tokens FSDP sends less. So neither "must send more".
 #
-# For the head tensor parallelism is a good choice: each rank keeps and computes an eighth of the matrix, 1 GB of parameters and 2 GB of gradient, and never gathers it; the blocks can stay with FSDP. Smaller units would not help, because the head is one layer.
+# For the head tensor parallelism is a good choice: each rank keeps and computes an eighth of the matrix, 0.5 billion parameters, and never gathers the rest; the blocks can stay with FSDP. Smaller units would not help, because the head is one layer.
 #
-# Points: 1 for the numbers (48 GB of states; the head takes 8 GB whole, and its gradient 16 or 8 more, so it is the largest unit that decides), 1 for what FSDP is: it gathers whole layers and splits no matrix multiplication, and its traffic grows with parameters, that of tensor parallelism with tokens.
+# Points: 1 for the numbers (48 GB of states; 8 GB for the whole head and 8 for its gradient, or 8 + 16 while it is reduced: the largest unit decides), 1 for what FSDP is: it gathers whole layers and splits no matrix multiplication, and its traffic grows with parameters, that of tensor parallelism with tokens.
 # ### END SOLUTION

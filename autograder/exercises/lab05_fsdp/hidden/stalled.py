@@ -29,8 +29,10 @@ EQUAL_ANSWERS = (
 
 
 def losses_by_rank(case: Case, inputs: Any, loads: torch.dtype = torch.float32) -> list[Plain]:
-    """Mixed precision in one process: fp32 parameters, from a model loaded in ``loads``; each rank's
-    gradient is computed with a bf16 copy, and their mean in fp32."""
+    """Mixed precision in one process: fp32 parameters, from a model loaded in ``loads``.
+
+    Each rank's gradient is computed with a bf16 copy, and their mean in fp32.
+    """
     load = loader(inputs[0]["weights"], case)
     model, copy = load(loads).float(), load(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
