@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
-from autograder.exercise.signs import MistakeText, never_waited, on_each_rank
+from autograder.exercise.signs import MistakeText, never_waited, on_each_rank, raises
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Call
 
@@ -118,11 +118,20 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         "updates the model": {id(each) for each in updated} == {id(each) for each in parameters},
         "dtypes": sorted({str(each.dtype).removeprefix("torch.") for each in own}),
     }
+    if whole:  # it may not even run
+        return found
     found["losses"] = train(model, optimizer, given["tokens"], case.params["steps"])
     own = [each.to_local() if isinstance(each, DTensor) else each for each in model.parameters()]
     moved = sum(int((a != b).sum()) for a, b in zip(before, own, strict=True))
     found["moved"] = [moved, sum(each.numel() for each in own)]
     return found
+
+
+two_dtypes = raises(
+    r"must have the same dtype|expected .* to have the same dtype",
+    "computes with two dtypes at once: give mp_policy to every fully_shard, the last one too",
+    quoted=True,
+)
 
 
 @on_each_rank
@@ -249,4 +258,5 @@ EXERCISE = OnRanks(
         has_too_few_units,
         never_waited,
     ),
+    signs=(two_dtypes,),
 )
