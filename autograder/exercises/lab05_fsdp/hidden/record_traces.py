@@ -225,7 +225,7 @@ VISIBLE = {
 }
 # {case: {name: recipe}}
 OF_CASES = {
-    "other sizes": {
+    "six methods, at sizes of their own": {
         "DDP": Recipe(DDP, width=112, blocks=5, mesh=(2,)),
         "ZeRO-2": Recipe(ZERO2, width=72, blocks=2, mesh=(2,)),
         "FSDP": Recipe(FSDP, width=21, blocks=6, mesh=(3,), rank=2),
@@ -234,7 +234,7 @@ OF_CASES = {
         "TP": Recipe(TP, width=24, blocks=5, samples=5, mesh=(3,), rank=2),
         "TP, wide": Recipe(TP, width=20, samples=30, wide_head=True, frozen_below=True, mesh=(3,)),
     },
-    "one unit": {
+    "six methods, with a single unit": {
         "DDP": Recipe(DDP, blocks=1, mesh=(3,)),
         "ZeRO-2": Recipe(ZERO2, width=16, blocks=1),
         "kept": Recipe(KEPT, only_root=True, mesh=(4,)),
@@ -242,7 +242,7 @@ OF_CASES = {
         "TP": Recipe(TP, blocks=1, samples=400, mesh=(2,)),
         "TP, wide": Recipe(TP, samples=32, wide_head=True, mesh=(4,), rank=1),
     },
-    "small calls of another purpose": {
+    "six methods that log and clip": {
         "DDP": Recipe(DDP, width=44, logs_loss=True, collects_loss=True, rank=1),
         "ZeRO-2": Recipe(ZERO2, width=36, logs_loss=True, clips=True),
         "FSDP": Recipe(FSDP, width=28, logs_loss=True, clips=True, mesh=(2,)),
@@ -250,7 +250,7 @@ OF_CASES = {
         "HSDP": Recipe(HSDP, width=36, mesh=(2, 2), logs_loss=True, clips=True, rank=1),
         "TP": Recipe(TP, width=40, samples=12, logs_loss=True, clips=True),
     },
-    "several micro-batches": {
+    "six methods, in micro-batches": {
         "DDP": Recipe(DDP, width=40, blocks=2, micro_batches=3),
         "ZeRO-2": Recipe(ZERO2, width=24, blocks=2, micro_batches=3),
         "FSDP": Recipe(FSDP, width=36, micro_batches=3, bf16=True, rest_in_root=True),

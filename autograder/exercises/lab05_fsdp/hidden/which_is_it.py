@@ -28,11 +28,11 @@ def of_case(case: str) -> Case:
 CASES = tuple(map(of_case, OF_CASES))
 BOUNDARIES = {
     "divides": "one of each method",
-    "does not divide": "other sizes",  # FSDP pads 21 × 84 weights for 3 ranks
+    "does not divide": "six methods, at sizes of their own",  # FSDP pads 21 × 84 weights for 3 ranks
     "one rank": "not tested: one rank sends nothing",
     "more ranks than elements": "not tested: no method is used there",
-    "one unit": "one unit",
-    "more activations than parameters": "one unit",
+    "one unit": "six methods, with a single unit",
+    "more activations than parameters": "six methods, with a single unit",
 }
 _METHOD_OF = {
     json.dumps(trace): method for method, trace in (*VISIBLE.values(), *RECORDED.values())
