@@ -44,7 +44,7 @@ from shardlab.widgets import palette
 # - `"ranks"` of the call's group
 # - `"phase"`: `"forward"`, `"backward"` or `"step"`
 #
-# and `trace` has three numbers to compare them with: `"world_size"`, `"parameter_bytes"` (Ψ in bytes: the whole model, in fp32) and `"activation_bytes"` (the tensor that one block passes to the next, for the whole batch that this rank works on). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. Nine of them are here; grading uses others, of other models and other numbers of ranks.
+# and `trace` has three numbers to compare them with: `"world_size"`, `"parameter_bytes"` (Ψ in bytes: the whole model, in fp32) and `"activation_bytes"` (the tensor that one block passes to the next, for the whole batch that this rank works on). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Nine of them are here; grading uses others, of other models and other numbers of ranks.
 
 # %%
 def which_is_it_spec(name):
