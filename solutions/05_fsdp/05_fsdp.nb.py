@@ -198,7 +198,7 @@ print("your prediction for bf16:", predicted_share)
 # %% [markdown]
 # Write `stalled(load, lr)`: the same model in the same units, each block and then the rest, and its AdamW with **the same learning rate**, so that the loss falls as it does with fp32 parameters. It returns `model, optimizer`. The check trains both with a loop like the one above.
 #
-# FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and these are what the optimizer updates. (DeepSpeed always makes fp32 masters, so the same script works there.) But fp32 parameters without a policy are gathered in fp32, twice as many bytes as before. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, given to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the one in which gradients are reduced.
+# FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and these are what the optimizer updates. (DeepSpeed's bf16 mode makes fp32 masters by itself, as in chapter 04.) But fp32 parameters without a policy are gathered in fp32, twice as many bytes as before. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, given to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the one in which gradients are reduced.
 #
 # **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = (N − 1)/N · (2 · 2 + 2 · 4) bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2 % of one process that keeps fp32 parameters and computes with a bf16 copy.
 #

@@ -129,7 +129,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 two_dtypes = raises(
     r"must have the same dtype|expected .* to have the same dtype",
-    "computes with two dtypes at once: give mp_policy to every fully_shard, the last one too",
+    "computes with two dtypes at once: does every fully_shard have the policy, and does every unit "
+    "return the dtype that the next one computes in?",
     quoted=True,
 )
 

@@ -101,6 +101,15 @@ def test_the_bytes_of_a_trace_are_those_of_its_method(name):
     assert all(large[key] >= 0.9999 * size for key, size in wanted.items())
 
 
+@pytest.mark.parametrize("name", TRACES)
+def test_only_activations_have_the_size_of_activations(name):
+    """A rule that looks for that size, whole or sliced, is right."""
+    method, trace = TRACES[name]
+    size, n = trace["activation_bytes"], trace["world_size"]
+    found = [call for call in trace["calls"] if call["bytes"] in (size, size / n, size * n)]
+    assert bool(found) == (method == TP)
+
+
 def diagnosis_of(case, wrong):
     """``wrong``: {right method: answer}"""
     inputs = inputs_of(WHICH_IS_IT, case)
@@ -182,7 +191,7 @@ SLIPS = {
     "root left out": ([("    fully_shard(model, mp_policy=policy)\n", "")], "are not sharded"),
     "policy for the root only": (
         [("fully_shard(block, mp_policy=policy)", "fully_shard(block)")],
-        "give mp_policy to every fully_shard",
+        "does every fully_shard have the policy",
     ),
     "another optimizer": ([("AdamW", "SGD")], "keep AdamW"),
     "no pair": ([("return model,", "return model #")], "should return the model and its optimizer"),

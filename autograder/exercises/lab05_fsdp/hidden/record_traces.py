@@ -227,7 +227,7 @@ VISIBLE = {
 OF_CASES = {
     "six methods, at sizes of their own": {
         "DDP": Recipe(DDP, width=112, blocks=5, mesh=(2,)),
-        "ZeRO-2": Recipe(ZERO2, width=72, blocks=2, mesh=(2,)),
+        "ZeRO-2": Recipe(ZERO2, width=72, blocks=2, samples=11, mesh=(2,)),
         "FSDP": Recipe(FSDP, width=21, blocks=6, mesh=(3,), rank=2),
         "kept": Recipe(KEPT, width=25, blocks=2, mesh=(3,), rank=1),
         "HSDP": Recipe(HSDP, width=20, blocks=5, mesh=(2, 3), rank=4),
