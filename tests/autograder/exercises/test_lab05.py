@@ -18,7 +18,8 @@ from autograder.exercises.lab05_fsdp.hidden import record_traces
 from autograder.exercises.lab05_fsdp.hidden import stalled as hidden_stalled
 from autograder.exercises.lab05_fsdp.hidden import which_is_it as hidden_which
 from autograder.exercises.lab05_fsdp.hidden.record_traces import DDP, FSDP, HSDP, KEPT, TP, ZERO2
-from shardlab import step_traces
+from shardlab import launch, step_traces
+from shardlab.estimate import memory
 from tests.submissions import planted
 
 LAB = "05_fsdp"
@@ -213,3 +214,33 @@ def test_slips_are_named_by_what_was_seen():
             result = trials.run(case)[1].result
             assert not result.passed, name
             assert says in result.diagnosis, name
+
+
+# ---- the question --------------------------------------------------------------------------------
+
+
+def big_layer():
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512, bias=False), torch.nn.Linear(512, 4))
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+    for layer in model:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    model(torch.randn(2, 512)).float().square().mean().backward()
+
+
+@pytest.mark.ranks
+def test_the_figures_of_the_question():
+    """24B on 8 ranks; while a unit's gradient is reduced there are its bf16 gradient and an fp32
+    copy, but not its parameters: 2 + 4 bytes for each parameter of the unit."""
+    states = memory.model_states(40 * 0.5e9 + 4e9, stage=3, world_size=8)
+    assert states.device_bytes == 48e9
+    assert states.device_bytes + (2 + 4) * 4e9 == 72e9
+    run = launch(big_layer, world_size=4, memory=True, device="cpu")
+    backward = next(phase for phase in run.memory[0].phases if phase.name == "backward")
+    live = {name: size / 512**2 for name, size in backward.at_peak.items()}
+    shard = 4 / 4  # fp32 bytes of a rank's slice, for each parameter
+    assert live["parameters"] == pytest.approx(shard, rel=0.05)  # nothing is whole
+    assert live["gradients"] - shard == pytest.approx(2, rel=0.05)
+    assert live["buckets"] == pytest.approx(4, rel=0.05)
