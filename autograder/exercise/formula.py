@@ -44,6 +44,7 @@ class Formula(Exercise):
 
     read: Callable[[Any], Plain] = identity
     forms: tuple[FormSign, ...] = ()
+    shown: Callable[[str, Question], str] | None = None  # a call in a message; None: `call_of`
     tolerance: float | None = 1e-9
     allows: frozenset[str] | None = frozenset()
     drive: Callable[[Any, Plain, Case], Plain] = field(init=False)
@@ -101,7 +102,8 @@ class Formula(Exercise):
         return next((text for form in self.forms if (text := form(question, right, got))), "")
 
     def _finding(self, question: Question, mistake: str, evidence: str) -> Finding:
-        return Finding(call_of(self.answer, question), mistake, evidence, who_if_hidden=self.answer)
+        call = (self.shown or call_of)(self.answer, question)
+        return Finding(call, mistake, evidence, who_if_hidden=self.answer)
 
 
 def call_of(answer: str, question: Question) -> str:

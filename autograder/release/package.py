@@ -16,6 +16,7 @@ COPIED = (
     "course/shardlab/**/*.py",
     "course/shardlab/**/*.js",
     "course/shardlab/**/*.css",
+    "course/shardlab/**/*.json",
     "labs/*/*.ipynb",
     "jupyter/**/*.py",
     "jupyter/**/*.json",

@@ -1,0 +1,133 @@
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab05_fsdp.hidden.record_traces import (
+    DDP,
+    FSDP,
+    HIDDEN,
+    HSDP,
+    KEPT,
+    OF_CASES,
+    TP,
+    ZERO2,
+)
+from autograder.exercises.lab05_fsdp.which_is_it import VISIBLE
+from shardlab import step_traces
+from shardlab.step_traces import Trace
+
+RECORDED = step_traces.load(HIDDEN)
+
+
+def of_case(case: str) -> Case:
+    return questions(case, *((RECORDED[f"{case}: {name}"][1],) for name in OF_CASES[case]))
+
+
+CASES = tuple(map(of_case, OF_CASES))
+BOUNDARIES = {
+    "divides": "one of each method",
+    "does not divide": "six methods, at sizes of their own",
+    "one rank": "not tested: one rank sends nothing",
+    "more ranks than elements": "not tested: no method is used there",
+    "one unit": "six methods, with a single unit",
+    "more activations than parameters": "six methods, with a single unit",
+}
+_METHOD_OF = {
+    json.dumps(trace): method for method, trace in (*VISIBLE.values(), *RECORDED.values())
+}
+
+
+def right(trace: Trace) -> str:
+    """The method of the run that the trace was recorded from."""
+    return _METHOD_OF[json.dumps(trace)]
+
+
+Wrong = Callable[[Trace], str | None]
+
+
+def takes(methods: Iterable[str], for_method: str) -> Wrong:
+    """Answers ``for_method`` where one of ``methods`` is right."""
+    return lambda trace: for_method if right(trace) in methods else None
+
+
+def by_operations(
+    trace: Trace, none: str = DDP, kept: str = FSDP, phases: bool = False
+) -> str | None:
+    """From the names of the operations alone, or from their phases too, but from no size."""
+    found = {(call["op"], call["phase"] if phases else "") for call in trace["calls"]}
+    ops = {op for op, _ in found}
+    if phases and ("all_reduce", "forward") in found:
+        return TP
+    if ops == {"all_gather", "reduce_scatter", "all_reduce"}:
+        return HSDP
+    if ops == {"all_gather", "reduce_scatter"}:
+        return KEPT if phases and ("all_gather", "backward") not in found else kept
+    return ZERO2 if "all_gather" in ops else none
+
+
+def by(**how: Any) -> Wrong:
+    return lambda trace: by_operations(trace, **how)
+
+
+SHARDED = (FSDP, KEPT, HSDP)
+MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
+    "takes FSDP for TP: the slices that all ranks gather together make up the whole model, so they "
+    "are parameters, and each rank computes whole layers on its own samples": (
+        takes(SHARDED, TP),
+        takes((FSDP, KEPT), TP),
+    ),
+    "takes activations for parameters: each tensor that is sent has activation_bytes, whatever Ψ "
+    "is, and all of them together are not the model": (
+        *(takes((TP,), method) for method in SHARDED),
+    ),
+    "takes TP for DDP: DDP sends gradients, in backward and Ψ in all; here tensors of "
+    "activation_bytes are sent in forward, too": takes((TP,), DDP),
+    "takes DDP for TP: apart from a few bytes for a log, only gradients are sent, Ψ bytes in all "
+    "and in backward": takes((DDP,), TP),
+    "misses HSDP's all-reduce: each rank's slices of the gradients are summed across the groups": (
+        takes((HSDP,), FSDP),
+        takes((HSDP,), KEPT),
+    ),
+    "takes FSDP for HSDP: all its calls are in one group of ranks, and no gradients are "
+    "all-reduced across groups": takes((FSDP, KEPT), HSDP),
+    "takes ZeRO-2 for FSDP: it gathers the updated parameters in the step; FSDP gathers them in "
+    "forward, before it uses them": (takes((ZERO2,), KEPT), takes((ZERO2,), FSDP)),
+    "takes FSDP for ZeRO-2: it gathers parameters in forward, before it uses them; ZeRO-2 gathers "
+    "the updated ones in the step": (takes((FSDP, KEPT), ZERO2), takes((KEPT,), ZERO2)),
+    "takes ZeRO-2 for DDP: the all-gather in the step has all updated parameters": (
+        takes((ZERO2,), DDP)
+    ),
+    "takes DDP for ZeRO-2: an all-gather of a few bytes in the step has no parameters": (
+        takes((DDP,), ZERO2)
+    ),
+    "takes FSDP without resharding for plain FSDP: nothing is gathered in backward, so the "
+    "parameters stayed whole since forward": takes((KEPT,), FSDP),
+    "takes FSDP for FSDP without resharding: it gathers again in backward, because it freed the "
+    "parameters after forward": takes((FSDP,), KEPT),
+    "names the method by its operations without their sizes: the same operation may send "
+    "parameters, gradients, activations, or a few bytes of a logged loss": (
+        by(),
+        by(none=TP),
+        by(kept=KEPT),
+        by(phases=True),
+    ),
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        'size > trace["parameter_bytes"] / 10',
+        'size >= trace["parameter_bytes"] / 10',
+        "no sum is exactly that part of Ψ",
+    ),
+    EqualAnswer(
+        'size > trace["parameter_bytes"] / 10',
+        'size > trace["parameter_bytes"] / 11',
+        "any part between the small calls and what a method sends",
+    ),
+    EqualAnswer(
+        'if ("all_reduce", "backward") in large:',
+        'if any(len(call["ranks"]) < trace["world_size"] for call in trace["calls"]):',
+        "only HSDP has groups of some of the ranks",
+    ),
+)

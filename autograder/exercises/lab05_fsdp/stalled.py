@@ -1,0 +1,263 @@
+"""A run whose loss stalls because its parameters are bf16: repaired by policy, on real ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
+from autograder.exercise.signs import MistakeText, never_waited, on_each_rank, raises
+from shardlab.estimate import scatter_or_gather_sent_bytes
+from shardlab.run import Call
+
+VOCABULARY = 64
+LR = 3e-4
+# All weights are between 1/8 and 1/4, where two bf16 numbers are 2⁻¹⁰ apart: an update of LR is
+# less than half of that, so every one of them is rounded away.
+SMALLEST, LARGEST = 0.13, 0.24
+NEAR = 0.002  # of the losses, for sums in another order; computing in bf16 changes them as much
+WITHIN = 1.03
+BUDGET_FROM_BYTES = 2**20
+
+
+class Block(nn.Module):
+    """x + down(tanh(up(x)))"""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+class Model(nn.Module):
+    """Predicts the next token from one token. ``blocks`` are its layers."""
+
+    def __init__(self, width: int, blocks: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens [B] -> logits [B, V]"""
+        x = self.token(tokens)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def model_of(case: Case) -> Model:
+    return Model(case.params["width"], case.params["blocks"])
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """The same pretrained weights on all ranks, each rank's own tokens and their targets."""
+    weights = {
+        name: torch.from_numpy(
+            rng.uniform(SMALLEST, LARGEST, tuple(each.shape)) * rng.choice((-1, 1), each.shape)
+        ).float()
+        for name, each in model_of(case).named_parameters()
+    }
+    size = (2, case.params.get("samples", 64))
+
+    def tokens() -> Tensor:
+        return torch.from_numpy(rng.integers(0, VOCABULARY, size))
+
+    return [{"weights": weights, "tokens": tokens()} for _ in range(case.world_size)]
+
+
+def loader(weights: Mapping[str, Tensor], case: Case) -> Callable[..., Model]:
+    def load(dtype: torch.dtype) -> Model:
+        """A new copy of the pretrained model, its parameters in ``dtype``."""
+        model = model_of(case)
+        model.load_state_dict(weights)
+        return model.to(dtype)
+
+    return load
+
+
+def train(model: nn.Module, optimizer: Any, tokens: Tensor, steps: int) -> Tensor:
+    """The loss in each step: [steps]"""
+    losses = []
+    for _ in range(steps):
+        loss = functional.cross_entropy(model(tokens[0]).float(), tokens[1])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    from torch.distributed.tensor import DTensor
+
+    returned = subject(loader(given["weights"], case), LR)
+    is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+    if not is_pair or not isinstance(returned[0], nn.Module):
+        return {"returned": type(returned).__name__}
+    model, optimizer = returned
+    parameters = list(model.parameters())
+    whole = [each for each in parameters if not isinstance(each, DTensor)]
+    own = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
+    before = [each.detach().clone() for each in own]
+    updated = [each for group in optimizer.param_groups for each in group["params"]]
+    found = {
+        "returned": "",
+        "whole": len(whole),
+        "optimizer": type(optimizer).__name__,
+        "lr": [group["lr"] / LR for group in optimizer.param_groups],
+        "updates the model": {id(each) for each in updated} == {id(each) for each in parameters},
+        "dtypes": sorted({str(each.dtype).removeprefix("torch.") for each in own}),
+    }
+    if whole:  # it may not even run
+        return found
+    found["losses"] = train(model, optimizer, given["tokens"], case.params["steps"])
+    own = [each.to_local() if isinstance(each, DTensor) else each for each in model.parameters()]
+    moved = sum(int((a != b).sum()) for a, b in zip(before, own, strict=True))
+    found["moved"] = [moved, sum(each.numel() for each in own)]
+    return found
+
+
+two_dtypes = raises(
+    r"must have the same dtype|expected .* to have the same dtype",
+    "computes with two dtypes at once: does every fully_shard have the policy, and does every unit "
+    "return the dtype that the next one computes in?",
+    quoted=True,
+)
+
+
+@on_each_rank
+def returns_no_pair(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if kind := output["returned"]:
+        return "should return the model and its optimizer: return model, optimizer", f"a {kind}"
+    return None
+
+
+@on_each_rank
+def changes_the_rate(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if factor := next((each for each in output["lr"] if not 0.999 < each < 1.001), None):
+        return "changes the learning rate: keep lr, and let small updates count", f"{factor:g} × lr"
+    return None
+
+
+@on_each_rank
+def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["optimizer"] != "AdamW":
+        return "changes the optimizer: keep AdamW", output["optimizer"]
+    return None
+
+
+@on_each_rank
+def not_sharded(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["whole"]:
+        return "has parameters that are not sharded: fully_shard each block, then the model"
+    if not output["updates the model"]:
+        return (
+            "gives the optimizer other parameters than the model's: build it after fully_shard, "
+            "which replaces them"
+        )
+    return None
+
+
+@on_each_rank
+def masters_are_not_fp32(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if (dtypes := output["dtypes"]) == ["float32"]:
+        return None
+    moved, elements = output["moved"]
+    return (
+        "trains parameters that are not float32: an update below half the distance to the next "
+        "bfloat16 number is rounded away, whatever dtype gradients are reduced in",
+        f"{', '.join(dtypes)}; {moved:,} of its {elements:,} elements changed in all steps",
+    )
+
+
+def calls_of(attempt: Attempt, prefix: str) -> list[Call]:
+    calls = attempt.run.calls if attempt.run else []
+    return [call for call in calls if call.op.startswith(prefix)]
+
+
+def gathers_wrong_dtype(attempt: Attempt) -> Finding | None:
+    for call in calls_of(attempt, "all_gather"):
+        if call.dtype != "bfloat16":
+            mistake = (
+                f"gathers parameters in {call.dtype}, not in bfloat16: param_dtype of a "
+                "MixedPrecisionPolicy casts before the all-gather; autocast only casts inside "
+                "layers, after it"
+            )
+            return Finding(f"rank {call.rank}", mistake, f"{call.bytes:,} bytes")
+    return None
+
+
+def reduces_wrong_dtype(attempt: Attempt) -> Finding | None:
+    for call in calls_of(attempt, "reduce_scatter"):
+        if call.dtype != "float32":
+            mistake = (
+                f"reduces gradients in {call.dtype}: reduce_dtype is param_dtype unless it is "
+                "given, and the task asks for float32"
+            )
+            return Finding(f"rank {call.rank}", mistake, f"{call.bytes:,} bytes")
+    return None
+
+
+def has_too_few_units(attempt: Attempt) -> Finding | None:
+    if attempt.run is None:
+        return None
+    wanted = attempt.case.params["steps"] * (attempt.case.params["blocks"] + 1)
+    gathers = Counter(call.rank for call in calls_of(attempt, "all_gather"))
+    if gathers[0] < wanted:
+        mistake = "has too few units: keep each block a unit of its own, and the rest in the root"
+        return Finding("rank 0", mistake, f"{gathers[0]} all-gathers, {wanted} at least")
+    return None
+
+
+def unit_elements(case: Case) -> list[int]:
+    """Elements of each unit, padded for each tensor's rows."""
+    model = model_of(case)
+    rest = [*model.token.parameters(), *model.head.parameters()]
+    units = [*(list(block.parameters()) for block in model.blocks), rest]
+    n = case.world_size
+    return [sum(-(-len(each) // n) * n * each[0].numel() for each in unit) for unit in units]
+
+
+def bytes_limit(case: Case) -> Limit | None:
+    """At most two all-gathers of each unit in 2 bytes and a reduce-scatter in 4, which gloo runs as
+    an all-reduce; at least one all-gather of each."""
+
+    def sent(gathers: int) -> float:
+        each = (2 * gathers + 2 * 4) * sum(unit_elements(case))
+        return case.params["steps"] * scatter_or_gather_sent_bytes(each, case.world_size)
+
+    if sent(2) < BUDGET_FROM_BYTES:
+        return None
+    return Limit(WITHIN * sent(2), sent(1) / WITHIN)
+
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(Case("2 ranks, 3 blocks, 8 steps", 2, {"width": 96, "blocks": 3, "steps": 8}),),
+    inputs=draw_inputs,
+    drive=drive,
+    tolerance=NEAR,
+    budgets=(Budget("sends ≤ 1.03 × ideal bytes per rank", sent_bytes, bytes_limit),),
+    rules=(
+        returns_no_pair,
+        changes_the_rate,
+        another_optimizer,
+        not_sharded,
+        masters_are_not_fp32,
+        gathers_wrong_dtype,
+        reduces_wrong_dtype,
+        has_too_few_units,
+        never_waited,
+    ),
+    signs=(two_dtypes,),
+)

@@ -1,0 +1,261 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Lab 05 · FSDP
+#
+# | exercise | points |
+# |---|---|
+# | 5 · `which_is_it` | 3 |
+# | 6 · `stalled` | 3 |
+# | 7 · a question | 2 |
+
+# %%
+from collections import Counter
+
+import matplotlib.pyplot as plt
+import torch
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+
+from autograder import check
+from shardlab import launch, step_traces
+from shardlab.widgets import palette
+
+# %% [markdown]
+# ## 5 · `which_is_it`
+#
+# A colleague sends you the calls of one rank in one training step, and no code. Which method is it? `which_is_it(trace)` returns one of six names: `"DDP"`, `"ZeRO-2"`, `"FSDP"`, `"FSDP, not resharded"` (parameters stay whole from forward to backward), `"HSDP"` or `"TP"` (tensor parallelism).
+#
+# A trace is a dict. `trace["calls"]` lists the calls in order, each a dict with
+#
+# - `"op"`: `"all_reduce"`, `"all_gather"` or `"reduce_scatter"`
+# - `"bytes"` of the tensor that this rank passed in: for an all-gather **its own slice**, otherwise the whole tensor
+# - `"ranks"` of the call's group
+# - `"phase"`: `"forward"`, `"backward"` or `"step"`
+#
+# and `trace` has three numbers to compare them with: `"world_size"`, `"parameter_bytes"` (Ψ in bytes: the whole model, in fp32) and `"activation_bytes"` (the tensor that one block passes to the next, for the whole batch that this rank works on). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Nine of them are here; grading uses others, of other models and other numbers of ranks.
+
+# %%
+def which_is_it_spec(name):
+    """The method that the trace was recorded from."""
+    return step_traces.load()[name][0]
+
+{name: which_is_it_spec(name) for name in "ABCDEFGHI"}
+
+# %% [markdown]
+# What a trace contains: for each phase and operation the number of calls, their bytes, and the groups.
+
+# %%
+def summary(trace):
+    groups = {}
+    for call in trace["calls"]:
+        key = call["phase"], call["op"], tuple(call["ranks"])
+        groups.setdefault(key, []).append(call["bytes"])
+    for (phase, op, ranks), sizes in groups.items():
+        print(f"  {phase:8} {len(sizes):2} × {op:14} of ranks {ranks}: {sum(sizes):7,} bytes in all")
+
+# %%
+for name, (method, trace) in step_traces.load().items():
+    sizes = f"Ψ {trace['parameter_bytes']:,} bytes, activations {trace['activation_bytes']:,} bytes"
+    print(f"{name}: {method}, {trace['world_size']} ranks, {sizes}")
+    summary(trace)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic.
+#
+# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), or a gradient's norm is summed before it is clipped (I). Some runs gather parameters in bf16 (I), some have several micro-batches in a step (H). And two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
+#
+# <details><summary>Hint 1 · what is in the tensor</summary>
+#
+# FSDP gathers parameters: all slices of all ranks together are Ψ (half of it in bf16, a little more with padding). TP gathers or all-reduces activations: one whole tensor is `activation_bytes`, whatever Ψ is. An all-gather's whole tensor is `bytes` times the number of ranks in its group.
+# </details>
+# <details><summary>Hint 2 · when</summary>
+#
+# DDP reduces gradients in backward and gathers nothing. ZeRO-2 gathers parameters in the step, after the update; FSDP gathers them in forward, before use, and again in backward if they were freed in between.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# Add up the whole tensors' bytes in a `Counter` with the keys `(op, phase)`, and return `"TP"` when one of them is `activation_bytes`. A sum below a small part of Ψ is none of the method's own. HSDP is FSDP within groups; the slices of the gradients are then all-reduced across the groups.
+# </details>
+
+# %% nbgrader={"grade_id": "which_is_it", "solution": true}
+def which_is_it(trace):
+    """{"calls": [{"op": "all_gather", "bytes": 8352, …}, …], …}  ->  "FSDP" """
+    ### BEGIN SOLUTION
+    whole_bytes = Counter()
+    for call in trace["calls"]:
+        slices = len(call["ranks"]) if call["op"] == "all_gather" else 1
+        if call["bytes"] * slices == trace["activation_bytes"]:
+            return "TP"
+        whole_bytes[call["op"], call["phase"]] += call["bytes"] * slices
+    large = {key for key, size in whole_bytes.items() if size > trace["parameter_bytes"] / 10}
+    if ("all_gather", "step") in large:
+        return "ZeRO-2"
+    if ("all_gather", "forward") not in large:
+        return "DDP"
+    if ("all_reduce", "backward") in large:
+        return "HSDP"
+    return "FSDP" if ("all_gather", "backward") in large else "FSDP, not resharded"
+    ### END SOLUTION
+
+# %% [markdown]
+# Your answers, next to the methods of the runs:
+
+# %%
+for name, (method, trace) in step_traces.load().items():
+    print(f"trace {name}: {which_is_it(trace):20} recorded from {method}")
+
+# %% nbgrader={"grade_id": "check_which_is_it", "grade": true, "points": 3}
+check("fsdp.which_is_it", which_is_it)
+
+# %% [markdown]
+# ## 6 · `stalled`
+#
+# A colleague fine-tunes a model with FSDP. Its loss does not fall. No error, no NaN, and the same script works at a learning rate ten times as large. Here is a small copy of it: `load(dtype)` loads the pretrained model, stored in fp32, as `from_pretrained(…, dtype=…)` does.
+
+# %%
+class Tiny(nn.Module):
+    """tokens [B] -> logits [B, 64] of the next token"""
+
+    def __init__(self, width=96):
+        super().__init__()
+        self.token, self.head = nn.Embedding(64, width), nn.Linear(width, 64)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
+            for _ in range(3)
+        )
+
+    def forward(self, tokens):
+        x = self.token(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+# %%
+def load(dtype):
+    torch.manual_seed(0)  # the same weights on every rank: 0.13 to 0.24 in size
+    model = Tiny()
+    for parameter in model.parameters():
+        size = 0.13 + 0.11 * torch.rand_like(parameter)
+        parameter.data = size * torch.randn_like(parameter).sign()
+    return model.to(dtype)
+
+# %%
+def stalled_spec(load, lr):
+    """The run that stalls."""
+    model = load(dtype=torch.bfloat16)
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)
+
+# %%
+def fine_tune(prepare, lr=3e-4, steps=8):
+    model, optimizer = prepare(load, lr)
+    tokens, targets = torch.randint(64, (2, 64))  # each rank its own
+    losses = []
+    for _ in range(steps):
+        loss = functional.cross_entropy(model(tokens).float(), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+stalled_run = launch(fine_tune, stalled_spec, world_size=2, device="cpu")
+print("the loss on rank 0:", *(f"{loss:.3f}" for loss in stalled_run.outputs[0]))
+
+# %% [markdown]
+# Why? Look at one matrix. The distance between a number w and the next larger one of its dtype is its **ulp** (*unit in the last place*). An optimizer adds an update to w, for SGD lr · g; AdamW divides the gradient by its own size, so its update is about lr. The sum is rounded to the nearest number of w's dtype. **Which share of the bf16 weights does an update of lr change?**
+
+# %%
+# Your prediction: a share between 0 and 1
+predicted_share = None
+
+# %%
+def share_that_moves(weight, update):
+    return (weight - update != weight).float().mean().item()
+
+lr = 3e-4
+for dtype in (torch.bfloat16, torch.float32):
+    weight = load(dtype).head.weight.detach()
+    ulp = torch.finfo(dtype).eps * weight.float().abs().log2().floor().exp2()
+    share = share_that_moves(weight, lr)
+    print(f"{dtype}: ulp/2 is {ulp.mean() / 2:.1e}, the update {lr:.1e}: {share:.0%} of the weights move")
+print("your prediction for bf16:", predicted_share)
+
+# %% [markdown]
+# Write `stalled(load, lr)`: the same model in the same units, each block and then the rest, and its AdamW with **the same learning rate**, so that the loss falls as it does with fp32 parameters. It returns `model, optimizer`. The check trains both with a loop like the one above.
+#
+# FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and these are what the optimizer updates. (DeepSpeed's bf16 mode makes fp32 masters by itself, as in chapter 04.) But fp32 parameters without a policy are gathered in fp32, twice as many bytes as before. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, given to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the one in which gradients are reduced.
+#
+# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = (N − 1)/N · (2 · 2 + 2 · 4) bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2 % of one process that keeps fp32 parameters and computes with a bf16 copy.
+#
+# <details><summary>Hint 1 · what is too coarse</summary>
+#
+# A bf16 number has 8 significant bits. Between 1/8 and 1/4 two neighbours are 2⁻¹⁰ ≈ 0.001 apart, and an update of 0.0003 is rounded away. It is the sum w − update that loses it; the gradients are fine, in whatever dtype they were reduced.
+# </details>
+# <details><summary>Hint 2 · where the fp32 copy is</summary>
+#
+# Load the model in fp32: each rank then holds a slice of fp32 masters. The policy makes bf16 copies of them for each all-gather.
+# </details>
+# <details><summary>Hint 3 · what does not help</summary>
+#
+# Autocast casts inside each layer, after FSDP has gathered fp32 parameters. Loading in bf16 and converting to fp32 gives masters on bf16's grid: compare the losses. A policy that is given only to the last `fully_shard` covers only the root.
+# </details>
+
+# %% nbgrader={"grade_id": "stalled", "solution": true}
+def stalled(load, lr):
+    """load(dtype=…) gives the pretrained model  ->  the model in units, its optimizer"""
+    ### BEGIN SOLUTION
+    model = load(dtype=torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)
+    ### END SOLUTION
+
+# %% [markdown]
+# Both runs, and what they sent:
+
+# %%
+run = launch(fine_tune, stalled, world_size=2, device="cpu")
+figure, axes = plt.subplots(figsize=(6, 2.6))
+axes.plot(stalled_run.outputs[0], "o-", color=palette.ERROR, label="as it was")
+axes.plot(run.outputs[0], "o-", color=palette.MEASURED, label="yours")
+axes.set(xlabel="step", ylabel="loss on rank 0")
+axes.legend(frameon=False)
+for name, each in (("as it was", stalled_run), ("yours", run)):
+    dtypes = sorted({(call.op, call.dtype) for call in each.calls})
+    print(f"{name}: {each.traffic.sent_by_rank[0]:,} bytes sent by rank 0;", dtypes)
+
+# %% nbgrader={"grade_id": "check_stalled", "grade": true, "points": 3}
+check("fsdp.stalled", stalled)
+
+# %% [markdown]
+# ## 7 · Does FSDP help?
+#
+# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs of 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states and what the largest unit adds to them in backward (computed in bf16, reduced in fp32), and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
+
+# %% [markdown] nbgrader={"grade_id": "does_fsdp_help", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# The model has 40 · 0.5 + 4 = 24 billion parameters: 384 GB of model states, 48 GB on each of 8 ranks, so sharded they fit. But FSDP does not split a matrix multiplication. Each rank gathers the whole head, 8 GB in bf16, to compute it on its own tokens. In backward its whole gradient is next to it, 8 GB in bf16; then the parameters are freed, and the gradient is copied to fp32 to be reduced, 8 + 16 GB. That makes 48 + 24 = 72 GB, and only 8 GB remain for activations and for a prefetched block (1 GB): too tight, although a block, an eighth of the head, is no problem.
+#
+# FSDP's traffic does not depend on the tokens: two all-gathers and a reduce-scatter of the parameters, 3(N − 1)/N · Ψ elements per step. Tensor parallelism sends activations, so its traffic grows with batch and sequence length: with few tokens it sends less, with many tokens FSDP sends less. So neither "must send more".
+#
+# For the head tensor parallelism is a good choice: each rank keeps and computes an eighth of the matrix, 0.5 billion parameters, and never gathers the rest; the blocks can stay with FSDP. Smaller units would not help, because the head is one layer.
+#
+# Points: 1 for the numbers (48 GB of states; 8 GB for the whole head and 8 for its gradient, or 8 + 16 while it is reduced: the largest unit decides), 1 for what FSDP is: it gathers whole layers and splits no matrix multiplication, and its traffic grows with parameters, that of tensor parallelism with tokens.
+# ### END SOLUTION

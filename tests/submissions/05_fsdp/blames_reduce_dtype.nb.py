@@ -1,0 +1,15 @@
+# /// shardlab-submission
+# lab = "05_fsdp"
+# loses = {stalled = 3.0}
+# says = {stalled = "trains parameters that are not float32"}
+# ///
+
+# %% nbgrader={"grade_id": "stalled", "solution": true}
+def stalled(load, lr):
+    """load(dtype=…) gives the pretrained model  ->  the model in units, its optimizer"""
+    model = load(dtype=torch.bfloat16)
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    for block in model.blocks:
+        fully_shard(block, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    return model, torch.optim.AdamW(model.parameters(), lr=lr)

@@ -1,0 +1,18 @@
+# /// shardlab-submission
+# lab = "05_fsdp"
+# loses = {which_is_it = 3.0}
+# says = {which_is_it = "takes FSDP for TP"}
+# ///
+
+# %% nbgrader={"grade_id": "which_is_it", "solution": true}
+def which_is_it(trace):
+    """{"calls": [{"op": "all_gather", "bytes": 8352, …}, …], …}  ->  "FSDP" """
+    found = {
+        (call["op"], call["phase"])
+        for call in trace["calls"]
+        if call["bytes"] > trace["parameter_bytes"] / 1000
+    }
+    # every rank has only a part of the layers and sends in forward: that is a model in parts
+    if any(phase == "forward" for _, phase in found):
+        return "TP"
+    return "ZeRO-2" if ("all_gather", "step") in found else "DDP"
