@@ -91,7 +91,7 @@ for name, (method, trace) in step_traces.load().items():
 
 # %% nbgrader={"grade_id": "which_is_it", "solution": true}
 def which_is_it(trace):
-    """{"calls": [{"op": "all_gather", "bytes": 8352, …}, …], …}  ->  "FSDP" """
+    """{"calls": [{"op": "all_gather", "bytes": 11352, …}, …], …}  ->  "FSDP" """
     ### BEGIN SOLUTION
     whole_bytes = Counter()
     for call in trace["calls"]:

@@ -212,7 +212,7 @@ def record(recipe: Recipe) -> Trace:
 
 
 VISIBLE = {
-    "A": Recipe(FSDP, rank=1),
+    "A": Recipe(FSDP, rank=1, mesh=(3,)),  # padded
     "B": Recipe(DDP, width=48, samples=16),
     "C": Recipe(TP, samples=24, rank=3),
     "D": Recipe(HSDP, mesh=(2, 2), rank=2),

@@ -14,7 +14,7 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "2 ranks, 3 blocks, 8 steps",
-    "does not divide": "3 ranks, one block",
+    "does not divide": "not tested: fully_shard cuts and pads",
     "one rank": "not tested: nothing is sharded",
     "more ranks than elements": "not tested: a unit has thousands of elements",
     "one block": "3 ranks, one block",

@@ -28,7 +28,7 @@ def of_case(case: str) -> Case:
 CASES = tuple(map(of_case, OF_CASES))
 BOUNDARIES = {
     "divides": "one of each method",
-    "does not divide": "six methods, at sizes of their own",
+    "does not divide": "one of each method",
     "one rank": "not tested: one rank sends nothing",
     "more ranks than elements": "not tested: no method is used there",
     "one unit": "six methods, with a single unit",
