@@ -88,3 +88,57 @@ def wrap(model, unit_bytes):
 
 # %% nbgrader={"grade_id": "check_wrap", "grade": true, "points": 4}
 check("fsdp.wrap", wrap)
+
+# %% [markdown]
+# ## 4 · `accumulate`
+#
+# One step on several micro-batches: their gradients are added up, and the optimizer steps once. On a sharded model there is a choice. Backward can reduce-scatter the gradients of every micro-batch, so that only shards stay; or it can keep whole gradients on every rank and reduce-scatter once, at the last micro-batch. And between micro-batches the parameters do not change: whoever keeps them whole gathers them only once.
+#
+# `accumulate(model, micro_batches, loss_of, save)` runs forward and backward for each micro-batch in turn. Afterwards each rank's shards have in `.grad` **the mean gradient over all micro-batches and all ranks**. `loss_of(model, micro_batch)` runs the forward pass and returns the mean loss of the micro-batch; all micro-batches have the same number of samples. `model` is already sharded: each block is a unit, and so is the root. The optimizer steps after your function returns, not in it.
+#
+# - `save="bytes"`: with the fewest bytes on the wire; memory does not matter.
+# - `save="memory"`: with the least memory; bytes do not matter.
+#
+# The same model may be used with the one and then with the other.
+
+# %%
+def accumulate_spec(gradients_by_rank):
+    """gradients_by_rank[rank][micro_batch]  ->  the mean: rank r has its part of it in .grad"""
+    return torch.stack([torch.stack(own).mean(0) for own in gradients_by_rank]).mean(0)
+
+accumulate_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]] * 2)
+
+# %% [markdown]
+# **Budget** · `save="bytes"`: its messages carry 2(N − 1)/N · Ψ per rank and step, as much as DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, 2Ψ/N; when a block begins in forward or backward ≤ 1.02 × (2Ψ/N + twice the root and the largest block).
+#
+# The bytes of messages are computed from the recorded calls, as a ring would send them: (N − 1)/N of the whole tensor for an all-gather as well as for a reduce-scatter. On the wire the second costs twice as much here, because gloo runs it as an all-reduce.
+#
+# <details><summary>Hint 1 · the mean</summary>
+#
+# `fully_shard` averages over the ranks. Gradients of several backward passes add up, so divide each loss by the number of micro-batches.
+# </details>
+# <details><summary>Hint 2 · the switches</summary>
+#
+# Methods of the sharded model, which apply to all its units: `set_requires_gradient_sync(False)`: backward keeps whole gradients and sends nothing. `set_reshard_after_forward(False)`: a unit stays whole from forward to backward. `set_reshard_after_backward(False)`: it stays whole after backward, too. By default all three are `True`, except that the root does not reshard after forward.
+# </details>
+# <details><summary>Hint 3 · the last micro-batch</summary>
+#
+# Its backward pass must reduce-scatter what has been added up, or the shards have no gradient. And it must reshard: the optimizer changes the shards, and units that stay whole would keep the old parameters. Which switches does a step with `save="memory"` find after one with `save="bytes"`?
+# </details>
+
+# %% nbgrader={"grade_id": "accumulate", "solution": true}
+def accumulate(model, micro_batches, loss_of, save):
+    """gradients None  ->  .grad of each shard: the mean over all micro-batches and ranks"""
+    ### BEGIN SOLUTION
+    saves_bytes = save == "bytes"
+    model.set_reshard_after_forward(not saves_bytes)
+    for i, micro_batch in enumerate(micro_batches):
+        is_last = i == len(micro_batches) - 1
+        model.set_requires_gradient_sync(is_last or not saves_bytes)
+        model.set_reshard_after_backward(is_last or not saves_bytes)
+        loss = loss_of(model, micro_batch) / len(micro_batches)
+        loss.backward()
+    ### END SOLUTION
+
+# %% nbgrader={"grade_id": "check_accumulate", "grade": true, "points": 4}
+check("fsdp.accumulate", accumulate)

@@ -1,4 +1,4 @@
 """Lab 05: fully sharded data parallelism, as arithmetic and on real ranks."""
 
-EXERCISES = ("wrap",)
+EXERCISES = ("wrap", "accumulate")
 CLOSED = ("shardlab.estimate", "shardlab.shards", "shardlab.widgets")

@@ -19,6 +19,7 @@ from shardlab.run import Call, Run
 
 STEPS = 2
 LARGEST, WHOLE, MESSAGES = "largest unit", "whole at once", "messages"
+OF_FULLY_SHARD = {"all_gather_single", "reduce_scatter_single"}
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
 
 
@@ -43,7 +44,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     model = nested_model.nested_model(case.params, given["parameters"])
     optimizer = subject(model, case.params["unit_bytes"])
     if not isinstance(optimizer, torch.optim.Optimizer):
-        return {"optimizer": f"a {type(optimizer).__name__}"}
+        return {"optimizer": "None" if optimizer is None else f"a {type(optimizer).__name__}"}
     parameters = list(model.parameters())
     of_optimizer = [each for group in optimizer.param_groups for each in group["params"]]
     known = {id(each) for each in parameters}
@@ -192,14 +193,18 @@ def gathered_once(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if attempt.run is None:
+        return None
     for spent in attempt.spent:
-        if spent.heading == MESSAGES and rank in spent.ranks_over:
+        is_over_budget = spent.heading == MESSAGES and rank in spent.ranks_over
+        if is_over_budget and {call.op for call in attempt.run.calls} == OF_FULLY_SHARD:
             mistake = (
                 "has more units than it needs: a module that fits into the unit around it should "
                 "join it, and of several that do not fit the largest should leave first"
             )
             used, most = spent.used[rank], spent.limit[rank]
-            return mistake, f"{used} messages a step, {most} are enough; {len(output['units'])} units"
+            units = len(output["units"])
+            return mistake, f"{used} messages a step, {most} are enough; {units} units"
     return None
 
 
