@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.process_memory import process_memory_budget
@@ -68,7 +69,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
     mark(START)
     count = case.params["micro_batches"]
-    found: dict[str, list[Plain]] = {"gradients": [], "order": []}
+    found: dict[str, list[Plain]] = {"gradients": [], "order": [], "whole": []}
     for saving in case.params["saves"]:
         micro_batches = [given["batches"].pop(0) for _ in range(count)]
         with measure(saving):
@@ -76,6 +77,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         mark_if_measured(BETWEEN)
         found["gradients"].append([nested_model.local(each.grad) for each in model.parameters()])
         found["order"].append([*events])
+        whole = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
+        found["whole"].append(whole)
         events.clear()
         optimizer.step()
         optimizer.zero_grad()
@@ -201,6 +204,18 @@ def other_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def still_whole(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for save, names in zip(attempt.case.params["saves"], output["whole"], strict=True):
+        if names:
+            mistake = (
+                "leaves parameters whole at the end: the optimizer updates the shards, so let the "
+                "last backward pass reshard"
+            )
+            return mistake, f'{names[0]} in a step with save="{save}"'
+    return None
+
+
+@on_each_rank
 def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for save, gradients in zip(attempt.case.params["saves"], output["gradients"], strict=True):
         if any(each is None for each in gradients):
@@ -222,9 +237,11 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     units, count = len(unit_bytes(case)), case.params["micro_batches"]
     steps = steps_of(case, BYTES)
-    evidence = f"{ops[GATHER] / steps:g} all-gathers, {ops[SCATTER] / steps:g} reduce-scatters a step"
+    evidence = (
+        f"{ops[GATHER] / steps:g} all-gathers, {ops[SCATTER] / steps:g} reduce-scatters a step"
+    )
     if ops[SCATTER] > units * steps:
-        if ops[GATHER] <= units * count * steps and count > 1:
+        if 1 < units and ops[GATHER] <= units * count * steps:
             mistake = (
                 "keeps units whole, which saves all-gathers only: the gradients are still "
                 "reduce-scattered in more than the last micro-batch"
@@ -270,11 +287,11 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return mistake, f"{live:,} bytes; the shards have {own:,.0f}"
 
 
-SMALL = {"vocabulary": 24, "width": 8, "parts": [[(8, 12), (12, 8)]] * 6 + [(8, 4)]}
+SMALL = {"vocabulary": 24, "width": 8, "parts": [[(8, 12), (12, 8)]] * 4 + [(8, 4)]}
 UNEVEN = {
     "vocabulary": 23,
     "width": 9,
-    "parts": [[(9, 9)], [(9, 13), (13, 9)], [(9, 5), (5, 9)], [(9, 9)], [(9, 9)], (9, 2)],
+    "parts": [[(9, 9)], [(9, 13), (13, 9)], [(9, 5), (5, 9)], [(9, 9)], (9, 2)],
 }
 
 
@@ -289,8 +306,8 @@ EXERCISE = OnRanks(
     points=4,
     cases=(
         case_of("2 ranks, 4 micro-batches, the fewest bytes", 2, SMALL, 4, BYTES, BYTES),
-        case_of("3 ranks, 4 micro-batches, the least memory", 3, UNEVEN, 4, MEMORY),
-        case_of("4 ranks, 3 micro-batches, each in turn", 4, SMALL, 3, BYTES, MEMORY, BYTES),
+        case_of("3 ranks, 2 micro-batches, the least memory", 3, UNEVEN, 2, MEMORY),
+        case_of("2 ranks, 3 micro-batches, both in turn", 2, SMALL, 3, BYTES, MEMORY),
     ),
     inputs=nested_model.draw_inputs,
     drive=drive,
@@ -303,6 +320,6 @@ EXERCISE = OnRanks(
         process_memory(BETWEEN, shards),
         process_memory(AT_A_BLOCK, shards_and_units),
     ),
-    signs=(other_order, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
+    signs=(other_order, still_whole, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
     memory=True,
 )

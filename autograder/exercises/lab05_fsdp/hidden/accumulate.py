@@ -14,26 +14,30 @@ from autograder.exercises.lab05_fsdp.accumulate import BYTES, LEARNING_RATE, MEM
 from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, loss_of, shards_by_rank
 
 BLOCK = [(8, 7), (7, 8)]
-LARGE = {"vocabulary": 64, "width": 256, "parts": [[(256, 256)]] * 36 + [(256, 16)]}
+
+
+def large(blocks: int) -> dict[str, Any]:
+    parts = [[(256, 1024), (1024, 256)]] * blocks + [(256, 16)]
+    return {"vocabulary": 64, "width": 256, "parts": parts}
+
+
 CASES = (
+    case_of(
+        "3 ranks, 2 micro-batches, both in turn",
+        3,
+        {"vocabulary": 10, "width": 8, "parts": [BLOCK] * 3 + [(8, 5)]},
+        2,
+        MEMORY,
+        BYTES,
+    ),
     shaken(
         case_of(
-            "3 ranks, 2 micro-batches, each in turn",
-            3,
-            {"vocabulary": 10, "width": 8, "parts": [BLOCK] * 5 + [(8, 5)]},
+            "2 ranks, one micro-batch",
             2,
-            MEMORY,
+            {"vocabulary": 12, "width": 8, "parts": [BLOCK, (8, 1)]},
+            1,
             BYTES,
-            MEMORY,
         )
-    ),
-    case_of(
-        "2 ranks, one micro-batch",
-        2,
-        {"vocabulary": 12, "width": 8, "parts": [BLOCK, BLOCK, (8, 1)]},
-        1,
-        BYTES,
-        MEMORY,
     ),
     case_of(
         "4 ranks, one unit, fewer rows than ranks",
@@ -42,17 +46,18 @@ CASES = (
         5,
         BYTES,
     ),
-    case_of("4 ranks, 9.5 MB, the least memory", 4, LARGE, 3, MEMORY),
-    case_of("2 ranks, 9.5 MB, the fewest bytes", 2, LARGE, 2, BYTES),
+    case_of("3 ranks, 10.6 MB, the least memory", 3, large(5), 2, MEMORY),
+    case_of("2 ranks, 4.3 MB, the fewest bytes", 2, large(2), 3, BYTES),
 )
 BOUNDARIES = {
-    "divides": "4 ranks, 3 micro-batches, each in turn",
-    "does not divide": "3 ranks, 4 micro-batches, the least memory",
+    "divides": "2 ranks, 3 micro-batches, both in turn",
+    "does not divide": "3 ranks, 2 micro-batches, the least memory",
     "one rank": "not tested: one rank gathers nothing, and its shard is the whole gradient",
     "more ranks than elements": "4 ranks, one unit, fewer rows than ranks",
     "one micro-batch": "2 ranks, one micro-batch",
     "one unit": "4 ranks, one unit, fewer rows than ranks",
-    "after a step that saved the other": "3 ranks, 2 micro-batches, each in turn",
+    "bytes after memory": "3 ranks, 2 micro-batches, both in turn",
+    "memory after bytes": "2 ranks, 3 micro-batches, both in turn",
 }
 EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
 
