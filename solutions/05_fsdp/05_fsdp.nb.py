@@ -20,12 +20,12 @@
 
 # %%
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from autograder import check
-from shardlab import data, launch, measure, models
+from shardlab import launch, measure
+from shardlab.widgets import memory_timeline
 
 # %% [markdown]
 # ## 3 · `wrap`
@@ -86,6 +86,36 @@ def wrap(model, unit_bytes):
     return torch.optim.SGD(model.parameters(), lr=0.1)
     ### END SOLUTION
 
+# %% [markdown]
+# Your units on two ranks, for three budgets. This model has a large block, two of medium size and two tiny ones. With 1,000 KiB all of it fits into one unit.
+
+# %%
+def make_model():
+    torch.manual_seed(0)  # the same parameters on every rank
+    blocks = [
+        nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 64))
+        for width in (256, 16, 1024, 16, 256)
+    ]
+    return nn.Sequential(nn.Linear(64, 64), *blocks, nn.Linear(64, 8))
+
+def one_step(unit_bytes):
+    model = make_model()
+    optimizer = wrap(model, unit_bytes)
+    model(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+
+runs = {f"{kib} KiB": launch(one_step, kib * 1024, world_size=2, memory=True) for kib in (1000, 600, 300)}
+for name, run in runs.items():
+    in_step = [phase for phase in run.memory[0].phases if phase.name in ("forward", "backward")]
+    peak_bytes = max(sum(phase.at_peak.values()) for phase in in_step)
+    print(f"{name:>8}: {len(run.calls) // 2:2} messages, {peak_bytes:9,} bytes live at the peak")
+
+# %% [markdown]
+# At first each rank has the whole model, until `wrap` has sharded it. Then come forward, where each unit rises and falls, and backward.
+
+# %%
+memory_timeline(runs)
+
 # %% nbgrader={"grade_id": "check_wrap", "grade": true, "points": 4}
 check("fsdp.wrap", wrap)
 
@@ -139,6 +169,29 @@ def accumulate(model, micro_batches, loss_of, save):
         loss = loss_of(model, micro_batch) / len(micro_batches)
         loss.backward()
     ### END SOLUTION
+
+# %% [markdown]
+# The same model on two ranks, a unit for each block, four micro-batches: what rank 0 sends in one step, and what is live.
+
+# %%
+def loss_of(model, micro_batch):
+    return model(micro_batch).square().mean()
+
+def four_micro_batches(save):
+    model = make_model()
+    for part in model:
+        if isinstance(part, nn.Sequential):
+            fully_shard(part)
+    fully_shard(model)
+    with measure(save):
+        accumulate(model, list(torch.randn(4, 8, 64)), loss_of, save)
+
+saves = {save: launch(four_micro_batches, save, world_size=2, memory=True) for save in ("bytes", "memory")}
+for save, run in saves.items():
+    print(f"{save:>6}: {run.traffic[save].sent_by_rank[0]:9,} bytes sent by rank 0")
+
+# %%
+memory_timeline(saves)
 
 # %% nbgrader={"grade_id": "check_accumulate", "grade": true, "points": 4}
 check("fsdp.accumulate", accumulate)

@@ -241,7 +241,7 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         f"{ops[GATHER] / steps:g} all-gathers, {ops[SCATTER] / steps:g} reduce-scatters a step"
     )
     if ops[SCATTER] > units * steps:
-        if 1 < units and ops[GATHER] <= units * count * steps:
+        if units > 1 and ops[GATHER] <= units * count * steps:
             mistake = (
                 "keeps units whole, which saves all-gathers only: the gradients are still "
                 "reduce-scattered in more than the last micro-batch"
@@ -289,9 +289,9 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 SMALL = {"vocabulary": 24, "width": 8, "parts": [[(8, 12), (12, 8)]] * 4 + [(8, 4)]}
 UNEVEN = {
-    "vocabulary": 23,
+    "vocabulary": 7,
     "width": 9,
-    "parts": [[(9, 9)], [(9, 13), (13, 9)], [(9, 5), (5, 9)], [(9, 9)], (9, 2)],
+    "parts": [[(9, 9)], [(9, 9)], [(9, 5), (5, 9)], [(9, 9)], [(9, 9)], (9, 2)],
 }
 
 
@@ -306,7 +306,7 @@ EXERCISE = OnRanks(
     points=4,
     cases=(
         case_of("2 ranks, 4 micro-batches, the fewest bytes", 2, SMALL, 4, BYTES, BYTES),
-        case_of("3 ranks, 2 micro-batches, the least memory", 3, UNEVEN, 2, MEMORY),
+        case_of("2 ranks, 3 micro-batches, the least memory", 2, UNEVEN, 3, MEMORY),
         case_of("2 ranks, 3 micro-batches, both in turn", 2, SMALL, 3, BYTES, MEMORY),
     ),
     inputs=nested_model.draw_inputs,

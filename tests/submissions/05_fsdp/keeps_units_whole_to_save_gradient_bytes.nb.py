@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {accumulate = 2.5}
-# says = {accumulate = "which saves all-gathers only"}
+# says = {accumulate = "in more than the last micro-batch"}
 # ///
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {accumulate = 0.5}
+# loses = {accumulate = 1.0}
 # says = {accumulate = "more units whole at a time"}
 # ///
 

@@ -25,8 +25,9 @@ CASES = (
     case_of(
         "3 ranks, 2 micro-batches, both in turn",
         3,
-        {"vocabulary": 10, "width": 8, "parts": [BLOCK] * 3 + [(8, 5)]},
+        {"vocabulary": 3, "width": 8, "parts": [BLOCK] * 3 + [(8, 2)]},
         2,
+        BYTES,
         MEMORY,
         BYTES,
     ),
@@ -51,7 +52,7 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "2 ranks, 3 micro-batches, both in turn",
-    "does not divide": "3 ranks, 2 micro-batches, the least memory",
+    "does not divide": "2 ranks, 3 micro-batches, the least memory",
     "one rank": "not tested: one rank gathers nothing, and its shard is the whole gradient",
     "more ranks than elements": "4 ranks, one unit, fewer rows than ranks",
     "one micro-batch": "2 ranks, one micro-batch",
@@ -98,7 +99,7 @@ def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
         steps.append(shards_by_rank(gradients, case.world_size))
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter -= LEARNING_RATE * gradient
+                parameter.sub_(LEARNING_RATE * gradient)
     order = [f"forward of {SAMPLES} samples", "backward"] * count
     orders = [order] * len(steps)
     return [{"gradients": list(own), "order": orders} for own in zip(*steps, strict=True)]

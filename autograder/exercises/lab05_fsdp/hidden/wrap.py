@@ -11,7 +11,7 @@ from torch import nn
 
 from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
-from autograder.exercises.lab05_fsdp import nested_model, wrap
+from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, loss_of, shards_by_rank
 from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, STEPS, TINY
 
