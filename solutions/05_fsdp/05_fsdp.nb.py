@@ -37,7 +37,7 @@ from shardlab.widgets import memory_timeline
 #
 # `wrap(model, unit_bytes)` applies `fully_shard` to the right modules of `model`, the root included, so that **no unit has more than `unit_bytes` bytes of parameters, and there are as few units as possible**. It returns the optimizer, `torch.optim.SGD` with learning rate 0.1. The check then trains with your optimizer for two steps; losses and parameters must equal those of one process on all ranks' batches.
 #
-# The models differ: a block may be too large and has to be split; tiny blocks are not worth a message and belong to the unit around them. Read the sizes, not the names. Every module has a `forward`, no parameter is shared by two modules, and every layer (a module without children) fits into a unit. A block may have parameters of its own, next to those of its children.
+# The models differ: a block may be too large and has to be split; tiny blocks are not worth a message and belong to the unit around them. Read the sizes, not the names. A unit is one module: call `fully_shard` with one module at a time, and leave its options at their defaults. Every module has a `forward`, no parameter is shared by two modules, and every layer (a module without children) fits into a unit. A block may have parameters of its own, next to those of its children.
 
 # %%
 def wrap_spec(sizes, unit_bytes):
@@ -87,14 +87,14 @@ def wrap(model, unit_bytes):
     ### END SOLUTION
 
 # %% [markdown]
-# Your units on two ranks, for three budgets. This model has a large block, two of medium size and two tiny ones. With 1,000 KiB all of it fits into one unit.
+# Your units on two ranks, for three budgets. This model has a large block, four of medium size and two tiny ones. With 1,000 KiB all of it fits into one unit.
 
 # %%
 def make_model():
     torch.manual_seed(0)  # the same parameters on every rank
     blocks = [
         nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 64))
-        for width in (256, 16, 1024, 16, 256)
+        for width in (256, 256, 16, 512, 16, 256, 256)
     ]
     return nn.Sequential(nn.Linear(64, 64), *blocks, nn.Linear(64, 8))
 
@@ -104,7 +104,7 @@ def one_step(unit_bytes):
     model(torch.randn(8, 64)).square().mean().backward()
     optimizer.step()
 
-runs = {f"{kib} KiB": launch(one_step, kib * 1024, world_size=2, memory=True) for kib in (1000, 600, 300)}
+runs = {f"{kib} KiB": launch(one_step, kib * 1024, world_size=2, memory=True) for kib in (1000, 300, 140)}
 for name, run in runs.items():
     in_step = [phase for phase in run.memory[0].phases if phase.name in ("forward", "backward")]
     peak_bytes = max(sum(phase.at_peak.values()) for phase in in_step)

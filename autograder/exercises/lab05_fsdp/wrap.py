@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from shardlab.run import Call, Run
 
 STEPS = 2
 LARGEST, WHOLE, MESSAGES = "largest unit", "whole at once", "messages"
-OF_FULLY_SHARD = {"all_gather_single", "reduce_scatter_single"}
+GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
 
 
@@ -84,7 +85,7 @@ def gathered(run: Run) -> list[int]:
 
 
 def made_bytes(call: Call, run: Run) -> int:
-    return call.bytes * run.world_size if call.op == "all_gather_single" else 0
+    return call.bytes * run.world_size if call.op == GATHER else 0
 
 
 def model_bytes(case: Case) -> int:
@@ -177,34 +178,56 @@ def too_large(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return mistake, f"{name}: {units[name]:,} bytes, {attempt.case.params['unit_bytes']:,} allowed"
 
 
+def per_step(attempt: Attempt, rank: int) -> Counter[str]:
+    """How often a rank calls each collective in a step."""
+    ops = Counter(call.op for call in attempt.run.calls if call.rank == rank) if attempt.run else {}
+    return Counter({op: count // STEPS for op, count in ops.items()})
+
+
+@on_each_rank
+def grouped(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """Fewer messages than modules that are units."""
+    count = sum(size > 0 for size in output["units"].values())
+    if (scatters := per_step(attempt, rank)[SCATTER]) < count:
+        mistake = "makes one unit of several modules: call fully_shard with one module at a time"
+        return mistake, f"{count} modules, {scatters} reduce-scatters a step"
+    return None
+
+
 @on_each_rank
 def gathered_once(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """As many all-gathers as reduce-scatters, though the root is not the only unit."""
-    ops = [call.op for call in attempt.run.calls if call.rank == rank] if attempt.run else []
-    gathers, scatters = ops.count("all_gather_single"), ops.count("reduce_scatter_single")
-    if gathers == scatters > STEPS:
+    ops = per_step(attempt, rank)
+    if ops[GATHER] == ops[SCATTER] > 1:
         mistake = (
             "gathers each unit once a step: units that stay whole from forward to backward are all "
             "whole at once, so let them reshard after forward"
         )
-        return mistake, f"{gathers // STEPS} all-gathers and {scatters // STEPS} reduce-scatters"
+        return mistake, f"{ops[GATHER]} all-gathers and {ops[SCATTER]} reduce-scatters"
     return None
 
 
 @on_each_rank
 def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if attempt.run is None:
-        return None
     for spent in attempt.spent:
-        is_over_budget = spent.heading == MESSAGES and rank in spent.ranks_over
-        if is_over_budget and {call.op for call in attempt.run.calls} == OF_FULLY_SHARD:
+        if spent.heading != MESSAGES or rank not in spent.ranks_over:
+            continue
+        ops, most = per_step(attempt, rank), spent.limit[rank]
+        evidence = f"{spent.used[rank]} messages a step, {most} are enough"
+        if ops.keys() - {GATHER, SCATTER}:
+            return None
+        if ops[SCATTER] > (most + 1) // 3:
             mistake = (
                 "has more units than it needs: a module that fits into the unit around it should "
                 "join it, and of several that do not fit the largest should leave first"
             )
-            used, most = spent.used[rank], spent.limit[rank]
-            units = len(output["units"])
-            return mistake, f"{used} messages a step, {most} are enough; {units} units"
+            return mistake, f"{evidence}; {ops[SCATTER]} units"
+        if ops[GATHER] == 2 * ops[SCATTER]:
+            mistake = (
+                "gathers the root twice a step: backward begins where forward ends, so by default "
+                "the root stays whole in between"
+            )
+            return mistake, evidence
     return None
 
 
@@ -285,6 +308,7 @@ EXERCISE = OnRanks(
         other_tensors,
         not_sharded,
         too_large,
+        grouped,
         gathered_once,
         too_many,
     ),

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {wrap = 4.0}
+# loses = {wrap = 3.429}
 # says = {wrap = "has more units than it needs"}
 # ///
 

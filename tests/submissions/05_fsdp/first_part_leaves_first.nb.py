@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {wrap = 4.0}
+# loses = {wrap = 2.857}
 # says = {wrap = "the largest should leave first"}
 # ///
 
