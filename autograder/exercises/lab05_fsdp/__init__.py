@@ -1,4 +1,4 @@
-"""Lab 05: FSDP's units, their traffic, and what goes wrong."""
+"""Lab 05: FSDP's units: what they send, when they are whole, and what goes wrong."""
 
-EXERCISES = ("which_is_it", "stalled")
+EXERCISES = ("wrap", "accumulate", "which_is_it", "stalled")
 CLOSED = ("shardlab.estimate", "shardlab.shards", "shardlab.widgets", "shardlab.step_traces")

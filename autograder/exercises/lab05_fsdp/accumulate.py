@@ -1,0 +1,325 @@
+"""Gradient accumulation on a sharded model: with the fewest bytes, or with the least memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise.process_memory import process_memory_budget
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercises.lab05_fsdp import nested_model
+from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, Block
+from autograder.guest.moments import START, mark
+from shardlab import measure
+from shardlab.live_memory import RankMemory
+from shardlab.run import Call, Run
+
+BYTES, MEMORY = "bytes", "memory"  # what a step should save
+# Moments of the steps that should save memory.
+BETWEEN, AT_A_BLOCK = "between micro-batches", "at a block"
+CARRIED = "carried by messages"
+GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
+LEARNING_RATE = 0.05
+LARGE_BYTES = 8_000_000  # of parameters: enough to show in the memory of the process
+BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
+WITHIN = 1.02
+
+
+def units_of(model: nn.Sequential) -> list[nn.Module]:
+    """Each block is a unit; the root has the rest."""
+    return [part for part in model if isinstance(part, Block)]
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    model = nested_model.nested_model(case.params, given.pop("parameters"))
+    for unit in units_of(model):
+        fully_shard(unit)
+    fully_shard(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    saving = ""
+    events: list[str] = []
+
+    def mark_if_measured(moment: str) -> None:
+        if saving == MEMORY:
+            mark(moment)
+
+    def in_backward(_: nn.Module, inputs: Any, output: Tensor) -> None:
+        output.register_hook(lambda _: mark_if_measured(AT_A_BLOCK))
+
+    def begun(_: nn.Module, inputs: Any) -> None:
+        events.append(f"forward of {len(inputs[0])} samples")
+
+    model.register_forward_pre_hook(begun)
+    for unit in units_of(model):
+        unit.register_forward_pre_hook(lambda *_: mark_if_measured(AT_A_BLOCK))
+        unit.register_forward_hook(in_backward)
+
+    def loss_of(model: nn.Module, micro_batch: Sequence[Tensor]) -> Tensor:
+        mark_if_measured(BETWEEN)
+        loss = nested_model.loss_of(model, micro_batch)
+        loss.register_hook(lambda _: events.append("backward"))
+        return loss
+
+    mark(START)
+    count = case.params["micro_batches"]
+    found: dict[str, list[Plain]] = {"gradients": [], "order": [], "whole": []}
+    for saving in case.params["saves"]:
+        micro_batches = [given["batches"].pop(0) for _ in range(count)]
+        with measure(saving):
+            subject(model, micro_batches, loss_of, saving)
+        mark_if_measured(BETWEEN)
+        found["gradients"].append([nested_model.local(each.grad) for each in model.parameters()])
+        found["order"].append([*events])
+        whole = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
+        found["whole"].append(whole)
+        events.clear()
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def unit_bytes(case: Case) -> list[int]:
+    """Of each unit, padded to a multiple of N rows; the root's last."""
+    with torch.device("meta"):
+        model = nested_model.nested_model(case.params)
+    n = case.world_size
+
+    def padded(module: nn.Module) -> int:
+        return sum(
+            FLOAT_BYTES * n * -(-len(each) // n) * each[0].numel() for each in module.parameters()
+        )
+
+    units = [padded(unit) for unit in units_of(model)]
+    return [*units, padded(model) - sum(units)]
+
+
+def steps_of(case: Case, save: str) -> int:
+    return [*case.params["saves"]].count(save)
+
+
+def calls_in(run: Run, rank: int, save: str) -> list[Call]:
+    """A rank's calls in the steps with this argument. Raises KeyError if there were none."""
+    blocks = [block for block in run.traffic[save].blocks if block.rank == rank]
+    return [
+        call
+        for call in run.calls
+        if call.rank == rank and any(b.start_s <= call.start_s <= b.end_s for b in blocks)
+    ]
+
+
+def carried(run: Run) -> list[int]:
+    """By rank: what the calls that save bytes send in a ring, whatever the backend does."""
+
+    def ring_bytes(call: Call) -> float:
+        if call.op == GATHER:  # of a shard
+            return call.bytes * (run.world_size - 1)
+        rounds = 1 if call.op == SCATTER else 2
+        return rounds * call.bytes * (run.world_size - 1) / run.world_size
+
+    ranks = range(run.world_size)
+    return [round(sum(map(ring_bytes, calls_in(run, rank, BYTES)))) for rank in ranks]
+
+
+def carried_limit(case: Case) -> Limit | None:
+    """Each unit gathered once and reduce-scattered once: 2 (N - 1)/N Ψ."""
+    steps, share = steps_of(case, BYTES), 1 - 1 / case.world_size
+    return Limit.around(steps * 2 * share * sum(unit_bytes(case)), 1e-3) if steps else None
+
+
+def wire_bytes(run: Run) -> list[int]:
+    return run.traffic[BYTES].sent_by_rank.tolist()
+
+
+def wire_limit(case: Case) -> Limit | None:
+    """gloo's reduce-scatter moves twice its ideal: 3 (N - 1)/N Ψ."""
+    steps, total = steps_of(case, BYTES), sum(unit_bytes(case))
+    if not steps or total < BUDGET_FROM_BYTES:
+        return None
+    ideal = steps * 3 * (1 - 1 / case.world_size) * total
+    return Limit(WITHIN * ideal, 0.9 * ideal)
+
+
+def live_at(memory: RankMemory, moment: str, *categories: str) -> int:
+    """The most that was live of these categories together."""
+    ends = [phase.at_end for phase in memory.phases if phase.name == moment]
+    return max((sum(end[name] for name in categories) for end in ends), default=0)
+
+
+def live_budget(moment: str, most: Callable[[Case], float]) -> Budget:
+    def used(run: Run) -> list[int]:
+        return [live_at(memory, moment, "parameters", "gradients") for memory in run.memory]
+
+    def limit(case: Case) -> Limit | None:
+        return Limit(WITHIN * most(case)) if steps_of(case, MEMORY) else None
+
+    return Budget(f"parameters and gradients {moment}", used, limit, f"live {moment}")
+
+
+def shards(case: Case) -> float:
+    """Of the parameters and of the gradients."""
+    return 2 * sum(unit_bytes(case)) / case.world_size
+
+
+def shards_and_units(case: Case) -> float:
+    """The root and one more unit are whole, and so are their gradients."""
+    *units, root = unit_bytes(case)
+    return shards(case) + 2 * (root + max(units, default=0))
+
+
+def process_memory(moment: str, most: Callable[[Case], float]) -> Budget:
+    """The shards of the parameters exist at the start."""
+
+    def tensors_bytes(case: Case) -> float | None:
+        if sum(unit_bytes(case)) < LARGE_BYTES or not steps_of(case, MEMORY):
+            return None
+        return most(case) - shards(case) / 2
+
+    return process_memory_budget(moment, tensors_bytes)
+
+
+@on_each_rank
+def other_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """Named by what was seen: how often, on how many samples, in which order."""
+    count = attempt.case.params["micro_batches"]
+    for events in output["order"]:
+        forwards = [each for each in events if each.startswith("forward")]
+        if len(forwards) != count or any(each != forwards[0] for each in forwards):
+            return "does not run one forward pass for each micro-batch", ", ".join(events)
+        if len(forwards) != len(events) - len(forwards):
+            return "does not run one backward pass for each micro-batch", ", ".join(events)
+        if events[1::2] != ["backward"] * count:
+            mistake = (
+                "does not run backward right after the forward of each micro-batch: until then its "
+                "activations stay, and a micro-batch saves none"
+            )
+            return mistake, ", ".join(events)
+    return None
+
+
+@on_each_rank
+def still_whole(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for save, names in zip(attempt.case.params["saves"], output["whole"], strict=True):
+        if names:
+            mistake = (
+                "leaves parameters whole at the end: the optimizer updates the shards, so let the "
+                "last backward pass reshard"
+            )
+            return mistake, f'{names[0]} in a step with save="{save}"'
+    return None
+
+
+@on_each_rank
+def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for save, gradients in zip(attempt.case.params["saves"], output["gradients"], strict=True):
+        if any(each is None for each in gradients):
+            mistake = (
+                "ends without a gradient in its shards: only a backward pass with "
+                "set_requires_gradient_sync(True) reduce-scatters, and the last one must"
+            )
+            return mistake, f'in a step with save="{save}"'
+    return None
+
+
+@on_each_rank
+def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    run, case = attempt.run, attempt.case
+    if run is None or rank not in is_over(attempt, CARRIED):
+        return None
+    ops = Counter(call.op for call in calls_in(run, rank, BYTES))
+    if ops.keys() - {GATHER, SCATTER}:
+        return None
+    units, count = len(unit_bytes(case)), case.params["micro_batches"]
+    steps = steps_of(case, BYTES)
+    evidence = (
+        f"{ops[GATHER] / steps:g} all-gathers, {ops[SCATTER] / steps:g} reduce-scatters a step"
+    )
+    if ops[SCATTER] > units * steps:
+        if units > 1 and ops[GATHER] <= units * count * steps:
+            mistake = (
+                "keeps units whole, which saves all-gathers only: the gradients are still "
+                "reduce-scattered in more than the last micro-batch"
+            )
+            return mistake, evidence
+        return (
+            "reduce-scatters in more than the last micro-batch: to save bytes, let the gradients "
+            "add up where they are, with set_requires_gradient_sync(False), until the last",
+            evidence,
+        )
+    return (
+        "gathers units more than once a step: the parameters do not change between micro-batches, "
+        "so to save bytes keep them whole after forward, and after backward until the last",
+        evidence,
+    )
+
+
+@on_each_rank
+def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    run, case = attempt.run, attempt.case
+    headings = [f"live {BETWEEN}", f"live {AT_A_BLOCK}"]
+    if run is None or not any(rank in is_over(attempt, heading) for heading in headings):
+        return None
+    memory, own = run.memory[rank], shards(case) / 2
+    if (live := live_at(memory, BETWEEN, "gradients")) > 1.5 * own:
+        mistake = (
+            "keeps whole gradients between micro-batches in a step that should save memory: with "
+            "set_requires_gradient_sync(True) each backward pass leaves only its shards"
+        )
+    elif (live := live_at(memory, BETWEEN, "parameters")) > 1.5 * own:
+        mistake = (
+            "keeps whole parameters between micro-batches in a step that should save memory: let "
+            "them reshard after backward"
+        )
+    else:
+        live = live_at(memory, AT_A_BLOCK, "parameters")
+        if live <= own + WITHIN * (shards_and_units(case) / 2 - own):
+            return None
+        mistake = (
+            "has more units whole at a time than the root and one more in a step that should save "
+            "memory: let them reshard after forward"
+        )
+    return mistake, f"{live:,} bytes; the shards have {own:,.0f}"
+
+
+SMALL = {"vocabulary": 24, "width": 8, "parts": [[(8, 12), (12, 8)]] * 4 + [(8, 4)]}
+UNEVEN = {
+    "vocabulary": 7,
+    "width": 9,
+    "parts": [[(9, 9)], [(9, 9)], [(9, 5), (5, 9)], [(9, 9)], [(9, 9)], (9, 2)],
+}
+
+
+def case_of(
+    name: str, world_size: int, model: dict[str, Any], micro_batches: int, *saves: str
+) -> Case:
+    steps = {"micro_batches": micro_batches, "saves": list(saves)}
+    return Case(name, world_size, {**model, **steps, "batches": micro_batches * len(saves)})
+
+
+EXERCISE = OnRanks(
+    points=4,
+    cases=(
+        case_of("2 ranks, 4 micro-batches, the fewest bytes", 2, SMALL, 4, BYTES, BYTES),
+        case_of("2 ranks, 3 micro-batches, the least memory", 2, UNEVEN, 3, MEMORY),
+        case_of("2 ranks, 3 micro-batches, both in turn", 2, SMALL, 3, BYTES, MEMORY),
+    ),
+    inputs=nested_model.draw_inputs,
+    drive=drive,
+    tolerance=nested_model.NEAR,
+    budgets=(
+        Budget("saves bytes: carries 2(N − 1)/N · Ψ a step", carried, carried_limit, CARRIED),
+        Budget("sends ≤ 1.02 × ideal bytes per rank", wire_bytes, wire_limit),
+        live_budget(BETWEEN, shards),
+        live_budget(AT_A_BLOCK, shards_and_units),
+        process_memory(BETWEEN, shards),
+        process_memory(AT_A_BLOCK, shards_and_units),
+    ),
+    signs=(other_order, still_whole, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
+    memory=True,
+)

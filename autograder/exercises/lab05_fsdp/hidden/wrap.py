@@ -1,0 +1,125 @@
+"""The least number of units is that of Kundu and Misra, "A Linear Tree Partitioning Algorithm",
+SIAM J. Comput. 6 (1977): bottom-up, the heaviest part leaves until the rest fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from autograder.exercise import Case, Limit, Plain
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab05_fsdp import nested_model
+from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, loss_of, shards_by_rank
+from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, STEPS, TINY
+
+LEARNING_RATE = 0.1
+
+
+def case_of(
+    name: str, world_size: int, parts: list[Any], unit_bytes: int, width: int, vocabulary: int
+) -> Case:
+    of_model = {"vocabulary": vocabulary, "width": width, "parts": parts}
+    params = of_model | {"unit_bytes": unit_bytes, "batches": STEPS}
+    return Case(name, world_size, params)
+
+
+SHAKEN = "5 ranks, tiny blocks around three large ones"
+ALL_FITS, JUST_TOO_LARGE = "3 ranks, everything fits", "2 ranks, a block is just too large"
+CASES = (
+    shaken(
+        case_of(
+            SHAKEN,
+            5,
+            [
+                TINY,
+                [(16, 70), (70, 16)],
+                TINY,
+                [(16, 90), (90, 16), TINY],
+                [(16, 50), (50, 50), (50, 16)],
+                (16, 7),
+            ],
+            10_300,
+            16,
+            33,
+        )
+    ),
+    case_of(ALL_FITS, 3, [TINY, (16, 1)], 8000, 16, 11),
+    case_of(JUST_TOO_LARGE, 2, [*EQUAL_BLOCKS, (16, 6)], 4348, 16, 40),
+    case_of(
+        "4 ranks, 1.5 MB",
+        4,
+        [[(128, 256), (256, 128)], [(128, 512), (512, 128)], [(128, 256), (256, 128)], (128, 64)],
+        264_704,
+        128,
+        256,
+    ),
+)
+BOUNDARIES = {
+    "divides": "2 ranks, a block is exactly as large as a unit may be",
+    "does not divide": "3 ranks, one large block, six tiny ones",
+    "one rank": "not tested: one rank gathers nothing, and fully_shard sends no messages",
+    "more ranks than elements": "3 ranks, everything fits",
+    "exactly the budget": "2 ranks, a block is exactly as large as a unit may be",
+    "just above the budget": JUST_TOO_LARGE,
+    "one unit": ALL_FITS,
+    "more units in each other": "4 ranks, blocks in blocks",
+}
+EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+
+
+def least_units(model: nn.Module, unit_bytes: int) -> int:
+    units = 1
+
+    def rest(module: nn.Module) -> int:
+        nonlocal units
+        own = FLOAT_BYTES * sum(each.numel() for each in module.parameters(recurse=False))
+        parts = sorted(rest(child) for child in module.children())
+        while own + sum(parts) > unit_bytes:
+            parts.pop()
+            units += 1
+        return own + sum(parts)
+
+    rest(model)
+    return units
+
+
+def units_in(case: Case) -> int:
+    with torch.device("meta"):
+        model = nested_model.nested_model(case.params)
+    return least_units(model, case.params["unit_bytes"])
+
+
+def message_limit(case: Case) -> Limit:
+    """Two all-gathers and a reduce-scatter for each unit; the root stays whole after forward."""
+    count = 3 * units_in(case) - 1
+    return Limit(count, count)
+
+
+LIMITS = {"as few messages as possible": message_limit}
+
+
+def reference(case: Case, inputs: Any, learning_rate: float = LEARNING_RATE) -> list[Plain]:
+    """One process that trains on all ranks' batches."""
+    model = nested_model.nested_model(case.params, inputs[0]["parameters"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    losses: list[list[float]] = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        each = [loss_of(model, given["batches"][step]) for given in inputs]
+        torch.stack(each).mean().backward()
+        optimizer.step()
+        losses.append([loss.item() for loss in each])
+    shards = shards_by_rank([each.detach() for each in model.parameters()], case.world_size)
+    by_rank = zip(zip(*losses, strict=True), shards, strict=True)
+    return [{"losses": list(own), "shards": parts} for own, parts in by_rank]
+
+
+MISTAKES: Mapping[str, Any] = {
+    "uses another learning rate: 0.1": tuple(
+        lambda case, inputs, rate=rate: reference(case, inputs, rate)
+        for rate in (0.001, 0.01, 0.05, 0.2, 1.0)
+    ),
+}

@@ -1,0 +1,122 @@
+"""Shared by `wrap` and `accumulate`: models of nested modules of unequal sizes, and their shards.
+
+A model is plain data in a case: a tuple (in, out) is a linear layer, a list a block of parts.
+
+    {"vocabulary": 40, "width": 16, "parts": [[(16, 32), (32, 16)], (16, 6)]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from autograder.exercise import Case, Plain
+
+FLOAT_BYTES = 4
+NEAR = 1e-5  # what the order of additions may change
+SAMPLES = 6  # of a batch
+
+
+class Block(nn.Sequential):
+    """x [B, D]  ->  x + scale · parts(x), with a tanh after each part"""
+
+    def __init__(self, width: int, parts: Sequence[nn.Module]) -> None:
+        super().__init__(*parts)
+        self.scale = nn.Parameter(torch.empty(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x
+        for part in self:
+            y = torch.tanh(part(y))
+        return x + self.scale * y
+
+
+def module_of(part: Any, width: int) -> nn.Module:
+    if isinstance(part, tuple):
+        return nn.Linear(*part)
+    return Block(width, [module_of(each, width) for each in part])
+
+
+def nested_model(params: Mapping[str, Any], values: Sequence[Tensor] = ()) -> nn.Sequential:
+    """tokens [B]  ->  [B, out of the last part]; ``values``: of its parameters, copied."""
+    width = params["width"]
+    parts = [module_of(part, width) for part in params["parts"]]
+    model = nn.Sequential(nn.Embedding(params["vocabulary"], width), *parts)
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), values, strict=False):
+            parameter.copy_(value)
+    return model
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """The same parameters on all ranks, different batches: [tokens [B], targets [B, out]]."""
+    with torch.device("meta"):
+        shapes = [each.shape for each in nested_model(case.params).parameters()]
+    out = shapes[-1][0]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape)).float()
+
+    def batch() -> list[Tensor]:
+        tokens = rng.integers(0, case.params["vocabulary"], SAMPLES)
+        return [torch.from_numpy(tokens), normal(SAMPLES, out)]
+
+    values = [normal(*shape) / max(shape[-1], 4) ** 0.5 for shape in shapes]
+    batches = case.params["batches"]
+    return [
+        {"parameters": values, "batches": [batch() for _ in range(batches)]}
+        for _ in range(case.world_size)
+    ]
+
+
+def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
+    """The mean over the samples, not over the outputs: gradients are about 1 at any width."""
+    tokens, targets = batch
+    return nn.functional.mse_loss(model(tokens), targets, reduction="sum") / len(tokens)
+
+
+def local(tensor: Tensor | None) -> Tensor | None:
+    """This rank's part, a copy."""
+    if tensor is None:
+        return None
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().clone()
+
+
+def shards_by_rank(tensors: Sequence[Tensor], world_size: int) -> list[list[Tensor]]:
+    """As fully_shard splits: between rows, ⌈rows/N⌉ on each of the first ranks."""
+    by_tensor = []
+    for tensor in tensors:
+        rows = -(-len(tensor) // world_size)
+        by_tensor.append([tensor[rank * rows : (rank + 1) * rows] for rank in range(world_size)])
+    return [list(own) for own in zip(*by_tensor, strict=True)]
+
+
+def units_of(model: nn.Module) -> dict[str, int]:
+    """{name of a unit: bytes of the parameters that it gathers}; the root's name is "the root"."""
+    units: dict[str, int] = {}
+
+    def visit(module: nn.Module, name: str, unit: str) -> None:
+        if isinstance(module, FSDPModule):
+            unit = name or "the root"
+            units[unit] = 0
+        for parameter in module.parameters(recurse=False):
+            if isinstance(parameter, DTensor):
+                units[unit] = units.get(unit, 0) + FLOAT_BYTES * parameter.numel()
+        for child, below in module.named_children():
+            visit(below, f"{name}.{child}".lstrip("."), unit)
+
+    visit(model, "", "")
+    return units
+
+
+def layers_of(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules without children that have parameters."""
+    for module in model.modules():
+        if not any(True for _ in module.children()) and any(True for _ in module.parameters()):
+            yield module

@@ -1,0 +1,13 @@
+# /// shardlab-submission
+# lab = "05_fsdp"
+# loses = {wrap = 4.0}
+# says = {wrap = "has more units than it needs"}
+# ///
+
+# %% nbgrader={"grade_id": "wrap", "solution": true}
+def wrap(model, unit_bytes):
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            fully_shard(module)
+    fully_shard(model)
+    return torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,0 +1,10 @@
+# /// shardlab-submission
+# lab = "05_fsdp"
+# loses = {wrap = 3.429}
+# says = {wrap = "has one unit, the root"}
+# ///
+
+# %% nbgrader={"grade_id": "wrap", "solution": true}
+def wrap(model, unit_bytes):
+    fully_shard(model)
+    return torch.optim.SGD(model.parameters(), lr=0.1)
