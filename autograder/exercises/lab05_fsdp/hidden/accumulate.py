@@ -54,7 +54,7 @@ BOUNDARIES = {
     "divides": "2 ranks, 3 micro-batches, both in turn",
     "does not divide": "2 ranks, 3 micro-batches, the least memory",
     "one rank": "not tested: one rank gathers nothing, and its shard is the whole gradient",
-    "more ranks than elements": "4 ranks, one unit, fewer rows than ranks",
+    "more ranks than elements": "2 ranks, 3 micro-batches, the least memory",
     "one micro-batch": "2 ranks, one micro-batch",
     "one unit": "4 ranks, one unit, fewer rows than ranks",
     "bytes after memory": "3 ranks, 2 micro-batches, both in turn",

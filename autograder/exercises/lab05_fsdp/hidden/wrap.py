@@ -61,7 +61,7 @@ BOUNDARIES = {
     "divides": "2 ranks, a block is exactly as large as a unit may be",
     "does not divide": "3 ranks, one large block, six tiny ones",
     "one rank": "not tested: one rank gathers nothing, and fully_shard sends no messages",
-    "more ranks than elements": "3 ranks, everything fits",
+    "more ranks than elements": "3 ranks, one large block, six tiny ones",
     "exactly the budget": "2 ranks, a block is exactly as large as a unit may be",
     "just above the budget": JUST_TOO_LARGE,
     "one unit": ALL_FITS,
