@@ -1,0 +1,1 @@
+"""References, mistakes and hidden cases of lab 05; never released."""
