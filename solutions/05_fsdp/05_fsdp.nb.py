@@ -26,7 +26,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 
 from autograder import check
 from shardlab import launch
@@ -145,6 +144,7 @@ class Unit:
 
     def start_gather(self):
         """Returns at once: the all-gather is now under way."""
+        assert self.gathering is None, "start_gather: this unit's all-gather is under way already"
         self.whole.untyped_storage().resize_(self.whole.nbytes)
         self.gathering = dist.all_gather_single(self.whole, self.own, async_op=True)
 

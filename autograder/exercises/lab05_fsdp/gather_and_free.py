@@ -43,8 +43,8 @@ LR = 0.5
 SAMPLES = 3
 AT_END = "after backward"
 IN_FORWARD, IN_BACKWARD = "in forward", "in backward"  # while a unit computes
-# One pass of a unit: while it computes, which units have memory (or None: not known), and how many
-# calls with async_op=True nobody has waited for.
+# (k, which units have memory, how many calls with async_op=True nobody has waited for) while unit k
+# computes.
 Seen = dict[str, list[tuple[int, list[int], int]]]
 
 
@@ -91,12 +91,14 @@ def loss_of(output: Tensor, targets: Tensor) -> Tensor:
 
 def has_memory(block: nn.Sequential) -> bool:
     """Whether its parameters have their elements: it is whole, or will be soon."""
-    tensors = [getattr(block[i], name) for i in (0, 2) for name in ("weight", "bias")]
-    sizes = [block[0].in_features * block[0].out_features, block[0].out_features]
-    sizes += [sizes[0], block[0].in_features]
+    layers: list[Any] = [block[0], block[2]]
     return all(
         tensor.numel() == size and tensor.untyped_storage().nbytes() >= tensor.nbytes
-        for tensor, size in zip(tensors, sizes, strict=True)
+        for layer in layers
+        for tensor, size in (
+            (layer.weight, layer.in_features * layer.out_features),
+            (layer.bias, layer.out_features),
+        )
     )
 
 
@@ -230,60 +232,66 @@ def wrong_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def more_than_two(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for moment in (IN_FORWARD, IN_BACKWARD):
-        for k, whole, _ in output[moment]:
-            if len(whole) > 2:
-                return (
-                    f"has more than two units in memory {moment}: the one that computes and the "
-                    "next one",
-                    f"units {_listed(whole)} while unit {k} computes",
-                )
-    return None
-
-
-@on_each_rank
-def no_prefetch(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    units = len(attempt.case.params["inner"])
-    for moment in (IN_FORWARD, IN_BACKWARD):
-        for k, whole, _ in output[moment]:
-            after = following(moment, k, units)
-            if after is not None and after not in whole:
-                return (
-                    f"does not prefetch {moment}: start the next unit's all-gather before the "
-                    "current one computes",
-                    f"while unit {k} computes, unit {after} has no memory",
-                )
-    return None
-
-
-@on_each_rank
-def waits_at_once(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """The next unit's all-gather is over before the current unit computes."""
-    units = len(attempt.case.params["inner"])
-    for moment in (IN_FORWARD, IN_BACKWARD):
-        for k, _, calls in output[moment]:
-            after = following(moment, k, units)
-            if after is not None and not calls and not _was_kept(moment, after, units, output):
-                return (
-                    f"waits for the prefetched unit before the current one computes {moment}: "
-                    "communication and computation do not overlap",
-                    f"no all-gather is under way while unit {k} computes",
-                )
-    return None
-
-
-def _was_kept(moment: str, after: int, units: int, output: Any) -> bool:
-    """Whether a unit stayed whole from forward to backward, so that it needs no all-gather."""
-    return moment == IN_BACKWARD and after == units - 2 and after in output[IN_FORWARD][-1][1]
-
-
-@on_each_rank
-def not_freed(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The first moment at which the wrong units have memory."""
     if output["built"]:
         return "has whole units before the first forward pass", f"units {_listed(output['built'])}"
-    if whole := next(filter(None, output[AT_END]), None):
-        return "has whole units after backward: free each one", f"units {_listed(whole)}"
+    units = len(attempt.case.params["inner"])
+    for step, left in enumerate(output[AT_END]):
+        kept: list[int] = []  # from forward to backward
+        for moment in (IN_FORWARD, IN_BACKWARD):
+            for k, whole, calls in output[moment][step * units :][:units]:
+                if found := _wrong_at(moment, k, whole, units):
+                    return found
+                after = following(moment, k, units)
+                if after is not None and not calls and after not in kept:
+                    return (
+                        f"has no all-gather under way while a unit computes {moment}, so they do "
+                        "not overlap: start the next one before, and wait for it afterwards",
+                        f"while unit {k} computes, nothing is started and not waited for",
+                    )
+            kept = [k for k in whole if moment == IN_FORWARD]
+        if left:
+            return "has whole units after backward: free each one", f"units {_listed(left)}"
+    return None
+
+
+def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
+    after = following(moment, k, units)
+    if len(whole) > 2:
+        is_done = (lambda j: j < k) if moment == IN_FORWARD else (lambda j: j > k)
+        evidence = f"units {_listed(whole)} while unit {k} computes"
+        if any(map(is_done, whole)):
+            return (
+                f"has more than two units in memory {moment}, and some have computed already: "
+                "free each one after it",
+                evidence,
+            )
+        return f"has more than two units in memory {moment}: prefetch only the next one", evidence
+    if after is not None and after not in whole:
+        return (
+            f"does not prefetch {moment}: start the next unit's all-gather before the current one "
+            "computes",
+            f"while unit {k} computes, unit {after} has no memory",
+        )
+    return None
+
+
+def gathers_again(attempt: Attempt) -> Finding | None:
+    """Units have different sizes, so the bytes of a call show which one it gathers."""
+    case, run = attempt.case, attempt.run
+    slices = [size // case.world_size for size in unit_bytes(case)]
+    for rank in range(case.world_size):
+        calls = [call for call in run.calls if call.rank == rank] if run else []
+        for unit, size in enumerate(slices):
+            times = sum(call.op.startswith("all_gather") and call.bytes == size for call in calls)
+            if times > 2 * case.params["batches"]:
+                return Finding(
+                    f"rank {rank}",
+                    "gathers a unit more than twice in a step: once is enough for forward, and "
+                    "once for backward",
+                    f"unit {unit}: {times} all-gathers, and {case.params['batches']} steps",
+                )
     return None
 
 
@@ -291,7 +299,7 @@ def _listed(units: Sequence[int]) -> str:
     return ", ".join(map(str, units))
 
 
-no_gradients = raises(
+incomplete = raises(
     "take_gradients: backward has not computed",  # raised by the lab's helper
     "takes a unit's gradients before they are complete: register_full_backward_hook, for one, is "
     "called too early for a module whose input needs no gradient",
@@ -300,6 +308,11 @@ never_waits = raises(
     "free: wait for the all-gather",  # raised by the lab's helper
     "never waits for an all-gather: it frees a unit whose buffer is still being filled",
 )
+gathers_twice = raises(
+    "start_gather: this unit's all-gather is under way",  # raised by the lab's helper
+    "starts a unit's all-gather while an earlier one of the same unit is under way: has_memory "
+    "shows that there is one",
+)
 uses_freed = raises(
     "out of bounds for storage of size 0",
     "computes with a unit that has no memory: gather it again, and free it only when it is done",
@@ -307,13 +320,24 @@ uses_freed = raises(
 
 
 @on_each_rank
+def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if any(each is None for each in output["gradients"][0]):
+        return "returns a slice that has no .grad after backward: return the unit's own"
+    return None
+
+
+@on_each_rank
 def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for phase in ("forward", "backward"):
-        if rank in is_over(attempt, f"live in {phase}"):
-            return (
-                f"has more live in {phase} than its slices and two units, although their buffers "
-                "are freed: what keeps a copy?"
-            )
+    if rank in is_over(attempt, "live in forward"):
+        return (
+            "has more live in forward than its slices and two units, although the others' "
+            "parameters have no memory: what keeps their values?"
+        )
+    if rank in is_over(attempt, "live in backward"):
+        return (
+            "has more live in backward than its slices, two units and one unit's gradients: "
+            "exchange gradients as soon as they are complete, and keep nothing else"
+        )
     if rank in is_over(attempt, f"live {AT_END}"):
         return "keeps more than its slices and their gradients after backward"
     return None
@@ -323,12 +347,12 @@ EXERCISE = OnRanks(
     points=5,
     cases=(
         Case("4 ranks, 3 units, 2 batches", 4, {"width": 5, "inner": [4, 7, 2], "batches": 2}),
-        Case("3 ranks, one unit", 3, {"width": 3, "inner": [6], "batches": 1}),
+        Case("2 ranks, one unit", 2, {"width": 3, "inner": [6], "batches": 1}, weight=0.5),
         Case(
             "4 ranks, 12 units of 256 KiB",
             4,
             {"width": 256, "inner": [*range(128, 140)], "batches": 1},
-            weight=2,
+            weight=1.5,
         ),
     ),
     inputs=draw_inputs,
@@ -343,8 +367,17 @@ EXERCISE = OnRanks(
         process_memory(IN_FORWARD, units=2, slices=1),
         process_memory(IN_BACKWARD, units=4, slices=2),
     ),
-    rules=(wrong_slices, more_than_two, no_prefetch, waits_at_once, not_freed, *RULES),
-    signs=(no_gradients, never_waits, uses_freed, NAMED_MISTAKES, expensive, keeps_units),
+    rules=(wrong_slices, schedule, gathers_again, *RULES),
+    signs=(
+        incomplete,
+        never_waits,
+        gathers_twice,
+        uses_freed,
+        no_gradient,
+        NAMED_MISTAKES,
+        expensive,
+        keeps_units,
+    ),
     memory=True,
     closed=("torch.distributed.fsdp", "torch.distributed._composable"),
 )
