@@ -65,7 +65,7 @@ mesh_spec(replicas=2, shards=4)
 # </details>
 
 # %% nbgrader={"grade_id": "hsdp_bytes", "solution": true}
-def hsdp_bytes(parameters, shards, replicas, element_bytes=2, reshard_after_forward=True):
+def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forward=True):
     """(8, 2, 2)  ->  {"within": 24, "across": 8}"""
     ### BEGIN SOLUTION
     model_bytes = parameters * element_bytes
@@ -82,7 +82,7 @@ def hsdp_bytes(parameters, shards, replicas, element_bytes=2, reshard_after_forw
 # %%
 print(" S   R  within, GB  across, GB")
 for shards in (1, 2, 4, 8, 16, 64):
-    sent = hsdp_bytes(7e9, shards, 64 // shards)
+    sent = hsdp_bytes(7e9, 64 // shards, shards)
     print(f"{shards:2}  {64 // shards:2}  {sent['within'] / 1e9:10.2f}  {sent['across'] / 1e9:10.2f}")
 
 # %% nbgrader={"grade_id": "check_hsdp_bytes", "grade": true, "points": 2}

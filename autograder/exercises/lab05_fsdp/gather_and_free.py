@@ -349,9 +349,9 @@ EXERCISE = OnRanks(
         Case("4 ranks, 3 units, 2 batches", 4, {"width": 5, "inner": [4, 7, 2], "batches": 2}),
         Case("2 ranks, one unit", 2, {"width": 3, "inner": [6], "batches": 1}, weight=0.5),
         Case(
-            "4 ranks, 12 units of 256 KiB",
+            "4 ranks, 12 units of 128 KiB",
             4,
-            {"width": 256, "inner": [*range(128, 140)], "batches": 1},
+            {"width": 256, "inner": [*range(60, 72)], "batches": 1},
             weight=1.5,
         ),
     ),

@@ -5,7 +5,7 @@
 # ///
 
 # %% nbgrader={"grade_id": "hsdp_bytes", "solution": true}
-def hsdp_bytes(parameters, shards, replicas, element_bytes=2, reshard_after_forward=True):
+def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forward=True):
     model_bytes = parameters * element_bytes
     tensors = 3 if reshard_after_forward else 2
     return {

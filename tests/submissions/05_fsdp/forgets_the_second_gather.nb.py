@@ -1,11 +1,11 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {hsdp_bytes = 1.5}
-# says = {hsdp_bytes = "forgets the second all-gather"}
+# says = {hsdp_bytes = "counts two exchanges within the group where there are three"}
 # ///
 
 # %% nbgrader={"grade_id": "hsdp_bytes", "solution": true}
-def hsdp_bytes(parameters, shards, replicas, element_bytes=2, reshard_after_forward=True):
+def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forward=True):
     model_bytes = parameters * element_bytes
     tensors = 2
     return {

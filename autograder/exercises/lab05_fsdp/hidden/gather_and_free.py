@@ -19,7 +19,7 @@ CASES = (
     ),
 )
 BOUNDARIES = {
-    "divides": "4 ranks, 12 units of 256 KiB",
+    "divides": "4 ranks, 12 units of 128 KiB",
     "does not divide": "4 ranks, 3 units, 2 batches",
     "one unit": "2 ranks, one unit",
     "one rank": "not tested: one rank has everything",
