@@ -84,6 +84,11 @@ def shard_bounds(sizes, world_size):
     each = layout.length // world_size
     return [(rank * each, (rank + 1) * each) for rank in range(world_size)]
 """,
+    "fsdp.gather_and_free": """
+from torch.distributed.fsdp import fully_shard
+def gather_and_free(modules):
+    return [p.to_local() for each in modules for p in fully_shard(each).parameters()]
+""",
     "offload.offload_bytes_per_step": """
 from shardlab.estimate.offload import moved_bytes
 def offload_bytes_per_step(method, parameters, world_size, precision="bf16", micro_batches=1):
