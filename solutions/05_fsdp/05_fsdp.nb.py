@@ -212,15 +212,15 @@ def gather_and_free_spec(units):
 gather_and_free_spec(3)
 
 # %% [markdown]
-# A module calls these hooks; what they return is ignored, as long as it is `None`:
+# These hooks are called, and what they return is ignored, as long as it is `None`:
 #
 # | registered with | called |
 # |---|---|
-# | `module.register_forward_pre_hook(hook)` | `hook(module, inputs)` before its forward pass |
+# | `module.register_forward_pre_hook(hook)` | `hook(module, inputs)` before the module's forward pass |
 # | `module.register_forward_hook(hook)` | `hook(module, inputs, output)` after it |
-# | `module.register_full_backward_pre_hook(hook)` | `hook(module, output_gradients)` before its backward pass |
+# | `output.register_hook(hook)` | `hook(gradient)` in backward, before the backward pass of the module that computed `output` |
 #
-# For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` is no replacement: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
+# The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` is no replacement: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
 # **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = 3(N − 1)/N · Ψ: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one unit's gradients in exchange + activations). The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit has memory after backward.
 #
@@ -234,7 +234,7 @@ gather_and_free_spec(3)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Two inner functions: `before(k, following, *_)`, which is the forward pre-hook with `following = k + 1` and the backward pre-hook with `following = k - 1`, and `after_backward(unit)`, which takes the gradients, frees the unit, and sets `unit.own.grad`. Mind that -1 is an index, too: `units[-1]` is the last unit.
+# Three inner functions: `before(k, following, *_)`, which is called before forward with `following = k + 1` and before backward with `following = k - 1`; `after_forward(k, module, inputs, output)`, which frees the unit and registers the hook for backward on `output`; and `after_backward(k)`, which takes the gradients, frees the unit, and sets its slice's `.grad`. Mind that -1 is an index, too: `units[-1]` is the last unit.
 # </details>
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
@@ -252,8 +252,9 @@ def gather_and_free(modules):
         units[k].wait()
         fetch(following)
 
-    def after_forward(k, *_):
+    def after_forward(k, module, inputs, output):
         units[k].free()
+        output.register_hook(partial(before, k, k - 1))
 
     def after_backward(k):
         flat = units[k].take_gradients()
@@ -263,7 +264,6 @@ def gather_and_free(modules):
     for k, unit in enumerate(units):
         unit.module.register_forward_pre_hook(partial(before, k, k + 1))
         unit.module.register_forward_hook(partial(after_forward, k))
-        unit.module.register_full_backward_pre_hook(partial(before, k, k - 1))
         unit.when_gradients_are_complete(partial(after_backward, k))
     return [unit.own for unit in units]
     ### END SOLUTION

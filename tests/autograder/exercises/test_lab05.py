@@ -251,17 +251,29 @@ def start_gather(unit):
     parts = list(unit.whole.chunk(dist.get_world_size()))
     unit.gathering = dist.all_gather(parts, unit.own, async_op=True)
 """ + changed("gather_and_free", ("units[k].start_gather()", "start_gather(units[k])"))
+FREES = "        units[k].free()\n        output."
 KEEPS_TWO = changed(
     "gather_and_free",
+    (FREES, "        if k < len(units) - 2:\n            units[k].free()\n        output."),
+)
+WITH_A_HOOK_OF_THE_MODULE = changed(
+    "gather_and_free",
     (
-        "        units[k].free()\n\n    def after_backward",
-        "        if k < len(units) - 2:\n            units[k].free()\n\n    def after_backward",
+        "        output.register_hook(partial(before, k, k - 1))\n",
+        "",
+    ),
+    (
+        "        unit.when_gradients",
+        "        unit.module.register_full_backward_pre_hook(partial(before, k, k - 1))\n"
+        "        unit.when_gradients",
     ),
 )
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("source", [WRAPS_FORWARD, GATHERS_A_LIST, KEEPS_TWO])
+@pytest.mark.parametrize(
+    "source", [WRAPS_FORWARD, GATHERS_A_LIST, KEEPS_TWO, WITH_A_HOOK_OF_THE_MODULE]
+)
 def test_other_right_answers_pass(source):
     for case in (SMALL, LARGE):
         result = result_of(GATHER_AND_FREE, case, source)

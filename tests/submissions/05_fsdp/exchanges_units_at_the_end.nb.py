@@ -19,8 +19,9 @@ def gather_and_free(modules):
         units[k].wait()
         fetch(following)
 
-    def after_forward(k, *_):
+    def after_forward(k, module, inputs, output):
         units[k].free()
+        output.register_hook(partial(before, k, k - 1))
 
     def after_backward(k):
         pending.append((k, units[k].take_gradients()))
@@ -33,6 +34,5 @@ def gather_and_free(modules):
     for k, unit in enumerate(units):
         unit.module.register_forward_pre_hook(partial(before, k, k + 1))
         unit.module.register_forward_hook(partial(after_forward, k))
-        unit.module.register_full_backward_pre_hook(partial(before, k, k - 1))
         unit.when_gradients_are_complete(partial(after_backward, k))
     return [unit.own for unit in units]

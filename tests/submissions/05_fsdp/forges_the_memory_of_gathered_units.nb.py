@@ -2,6 +2,7 @@
 # lab = "05_fsdp"
 # loses = {gather_and_free = 5.0}
 # says = {gather_and_free = "uses more memory than its recorded tensors"}
+# cheats = true
 # ///
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
@@ -21,8 +22,9 @@ def gather_and_free(modules):
         fetch(following)
         KEEP.append(ctypes.string_at(units[k].whole.data_ptr(), units[k].whole.nbytes))
 
-    def after_forward(k, *_):
+    def after_forward(k, module, inputs, output):
         units[k].free()
+        output.register_hook(partial(before, k, k - 1))
 
     def after_backward(k):
         flat = units[k].take_gradients()
@@ -32,6 +34,5 @@ def gather_and_free(modules):
     for k, unit in enumerate(units):
         unit.module.register_forward_pre_hook(partial(before, k, k + 1))
         unit.module.register_forward_hook(partial(after_forward, k))
-        unit.module.register_full_backward_pre_hook(partial(before, k, k - 1))
         unit.when_gradients_are_complete(partial(after_backward, k))
     return [unit.own for unit in units]

@@ -18,6 +18,8 @@ def gather_and_free(modules):
         units[k].wait()
         fetch(following)
 
+    def after_forward(k, module, inputs, output):
+        output.register_hook(partial(before, k, k - 1))
 
     def after_backward(k):
         flat = units[k].take_gradients()
@@ -26,6 +28,6 @@ def gather_and_free(modules):
 
     for k, unit in enumerate(units):
         unit.module.register_forward_pre_hook(partial(before, k, k + 1))
-        unit.module.register_full_backward_pre_hook(partial(before, k, k - 1))
+        unit.module.register_forward_hook(partial(after_forward, k))
         unit.when_gradients_are_complete(partial(after_backward, k))
     return [unit.own for unit in units]

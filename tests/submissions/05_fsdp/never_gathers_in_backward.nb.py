@@ -18,7 +18,7 @@ def gather_and_free(modules):
         units[k].wait()
         fetch(following)
 
-    def after_forward(k, *_):
+    def after_forward(k, module, inputs, output):
         units[k].free()
 
     def after_backward(k):

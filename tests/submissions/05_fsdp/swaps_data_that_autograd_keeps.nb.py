@@ -28,9 +28,13 @@ def gather_and_free(modules):
         gathers[k] = None
         fetch(following)
 
-    def after(k, *_):
+    def after(k):
         free(k)
         del gathers[k]
+
+    def after_forward(k, module, inputs, output):
+        after(k)
+        output.register_hook(partial(before, k, k - 1))
 
     arrived = [0] * len(modules)
 
@@ -50,8 +54,7 @@ def gather_and_free(modules):
         slices.append(whole.chunk(n)[dist.get_rank()].clone())
         free(k)
         module.register_forward_pre_hook(partial(before, k, k + 1))
-        module.register_forward_hook(partial(after, k))
-        module.register_full_backward_pre_hook(partial(before, k, k - 1))
+        module.register_forward_hook(partial(after_forward, k))
         for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(partial(after_gradient, k))
     return slices
