@@ -269,7 +269,7 @@ def gather_and_free(modules):
     ### END SOLUTION
 
 # %% [markdown]
-# Eight units of 0.5 MiB, one step on four ranks: what is alive on rank 0. Each step up is an all-gather, each step down a unit that is freed: while one computes, the next is already there.
+# Eight units of 0.5 MiB, one step on four ranks: what is alive on rank 0. On the left the whole model, 4 MiB, is sharded one unit after the other. Then at most two units are whole at a time, 1 MiB, in forward and in backward: each step up is an all-gather, each step down a unit that is freed. The slices below them are drawn as "optimizer", because no module owns them.
 
 # %%
 def one_step():
