@@ -313,6 +313,10 @@ gathers_twice = raises(
     "starts a unit's all-gather while an earlier one of the same unit is under way: has_memory "
     "shows that there is one",
 )
+returns_a_handle = raises(
+    "RemovableHandle",
+    "has a hook that returns a value: what a forward hook returns replaces the module's output",
+)
 uses_freed = raises(
     "out of bounds for storage of size 0",
     "computes with a unit that has no memory: gather it again, and free it only when it is done",
@@ -372,6 +376,7 @@ EXERCISE = OnRanks(
         incomplete,
         never_waits,
         gathers_twice,
+        returns_a_handle,
         uses_freed,
         no_gradient,
         NAMED_MISTAKES,

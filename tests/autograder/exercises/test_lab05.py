@@ -270,9 +270,27 @@ WITH_A_HOOK_OF_THE_MODULE = changed(
 )
 
 
+EXCHANGES_LATER = changed(
+    "gather_and_free",
+    (
+        "        units[k].own.grad = reduce_scatter(flat) / dist.get_world_size()\n",
+        """
+        received = torch.empty_like(flat)
+        exchange = dist.all_to_all_single(received, flat, async_op=True)
+        pending.append((k, flat, received, exchange))
+        while len(pending) > (1 if k else 0):
+            j, _, received, exchange = pending.pop(0)
+            exchange.wait()
+            units[j].own.grad = received.view(dist.get_world_size(), -1).mean(dim=0)
+""",
+    ),
+    ("    units = [", "    pending = []\n    units = ["),
+)
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    "source", [WRAPS_FORWARD, GATHERS_A_LIST, KEEPS_TWO, WITH_A_HOOK_OF_THE_MODULE]
+    "source", [WRAPS_FORWARD, GATHERS_A_LIST, KEEPS_TWO, WITH_A_HOOK_OF_THE_MODULE, EXCHANGES_LATER]
 )
 def test_other_right_answers_pass(source):
     for case in (SMALL, LARGE):
@@ -298,6 +316,13 @@ COPIES = changed(
             "returns a slice that has no .grad",
         ),
         (changed("gather_and_free", ("[unit.own for", "[unit.whole for")), "should return one"),
+        (
+            changed(
+                "gather_and_free",
+                ("        output.register_hook(", "        return output.register_hook("),
+            ),
+            "has a hook that returns a value",
+        ),
         (
             changed("gather_and_free", ("partial(before, k, k - 1)", "partial(before, k, -1)")),
             "does not prefetch in backward",
