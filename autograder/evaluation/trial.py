@@ -41,10 +41,14 @@ class InfrastructureError(Exception):
 
 
 class RankKind(NamedTuple):
-    """Exercises of one kind can share ranks. ``is_clean``: student code never runs on them."""
+    """Exercises of one kind can share ranks. ``is_clean``: student code never runs on them.
+
+    ``closed``: modules that are closed there, for good.
+    """
 
     engine: str
     is_point_to_point: bool
+    closed: tuple[str, ...] = ()
     is_clean: bool = False
 
 
@@ -110,7 +114,8 @@ class RankPool:
 
 
 def _kind(exercise: Exercise, is_clean: bool = False) -> RankKind:
-    return RankKind(exercise.engine, exercise.is_point_to_point, is_clean)
+    closed = () if is_clean else exercise.closed
+    return RankKind(exercise.engine, exercise.is_point_to_point, closed, is_clean)
 
 
 def _can_keep_ranks(exercise: Exercise) -> bool:

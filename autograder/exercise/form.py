@@ -89,12 +89,14 @@ class Exercise:
     # The key of each rank's input that has a list of values which the rank gets one by one, each
     # from `guest.moments.mark` with this label, after the checker has measured the rank.
     held_back: str = ""
+    # Modules that the answer must not call, because they contain it.  `load` puts the lab's CLOSED
+    # before them; modules that are listed here stay open in the lab's other exercises.
+    closed: tuple[str, ...] = ()
     # On every rank, next to the student's code: (subject, this rank's input, case) -> plain output.
     drive: Callable[[Any, Plain, Case], Plain]
     execute: Callable[[Sequence[Plain], Plain, Case], Plain] | None = None  # see OnRanks
     # Given by exercises.load:
     name: str = ""  # "ring_all_reduce.reduce_scatter": chapter and answer
-    closed: tuple[str, ...] = ()  # modules that the answer must not call: the lab's CLOSED
     half: Half | None = None
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Exercise:
         answer, cases = self.answer or module, (*self.cases, *half.cases)
         name = f"{chapter}.{answer}"
         cases = tuple(replace(c, params={**c.params, **half.facts(c)}) for c in cases)
+        closed = (*closed, *self.closed)
         return replace(self, answer=answer, name=name, closed=closed, half=half, cases=cases)
 
     @property

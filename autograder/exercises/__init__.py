@@ -3,7 +3,8 @@
 A lab's folder has a module for each exercise, shared modules, and ``hidden/`` with the halves
 that decide (autograder/exercise/form.py).  Its ``__init__`` defines, as plain data:
     EXERCISES   names of the modules, in the order of the notebook
-    CLOSED      modules that an answer may not call, because they contain the lab's answers
+    CLOSED      modules that an answer may not call, because they contain the lab's answers; an
+                exercise can close more for its own answer (Exercise.closed)
     LIMITS      changes to sandbox.Limits
 
 A rank gets an exercise's ``drive`` pickled by value: ranks that run untrusted code cannot import

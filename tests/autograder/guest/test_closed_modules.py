@@ -7,21 +7,25 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import cloudpickle
 import pytest
 
 from autograder import exercises
+from autograder.evaluation.decide import decide
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials, rng_for
-from autograder.exercise import Exercise, Formula, equal
+from autograder.exercise import Case, Exercise, Formula, equal
+from autograder.exercise.hidden import HiddenHalf
 from autograder.grading.record.source_rules import find_forbidden
 from autograder.guest import closed_modules
 from autograder.guest.closed_modules import is_closed
 from shardlab import launch
+from shardlab.ranks.trust import Trust
 from shardlab.simulate import pipeline
+from tests.autograder.exercise_halves import on_ranks
 from tests.submissions import planted
 
 SEED = 11
@@ -79,6 +83,11 @@ def shard_bounds(sizes, world_size):
     layout = shards.flat({str(i): size for i, size in enumerate(sizes)}, world_size, stage=1)
     each = layout.length // world_size
     return [(rank * each, (rank + 1) * each) for rank in range(world_size)]
+""",
+    "fsdp.gather_and_free": """
+from torch.distributed.fsdp import fully_shard
+def gather_and_free(modules):
+    return [p.to_local() for each in modules for p in fully_shard(each).parameters()]
 """,
     "offload.offload_bytes_per_step": """
 from shardlab.estimate.offload import moved_bytes
@@ -220,6 +229,64 @@ def names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_in(constant)
+
+
+# ---- modules that only one exercise closes -------------------------------------------------------
+
+BY_LIBRARY = """
+def answer(x):
+    from shardlab.estimate import ring_sent_bytes
+    return ring_sent_bytes(x, 4)
+"""
+BY_HAND = """
+def answer(x):
+    return 1.5 * x
+"""
+
+
+def pickled_answer(source: str) -> bytes:
+    notebook: dict[str, Any] = {"__name__": "__main__"}
+    exec(source, notebook)
+    return bytes(cloudpickle.dumps(notebook["answer"]))
+
+
+def drive_once(subject: Callable[[Any], Any], given: Any, case: Case) -> Any:
+    return subject(given)
+
+
+def exercise_that_closes(*closed: str) -> Exercise:
+    return on_ranks(
+        "toy.answer",
+        [Case("2 ranks", 2)],
+        inputs=lambda case, rng: 8,
+        drive=drive_once,
+        reference=lambda case, inputs: 12.0,
+        closed=closed,
+    )
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("trust", Trust)
+def test_a_module_stays_open_on_the_ranks_of_other_exercises(trust: Trust) -> None:
+    """Both exercises take their ranks from one pool, as those of one submission do."""
+    is_open, is_closed_here = exercise_that_closes(), exercise_that_closes("shardlab.estimate")
+    with RankPool(trust=trust) as ranks:
+        by_hand, by_library = pickled_answer(BY_HAND), pickled_answer(BY_LIBRARY)
+        assert decide(is_closed_here, by_hand, SEED, trust=trust, ranks=ranks).passed
+        assert decide(is_open, by_library, SEED, trust=trust, ranks=ranks).passed
+        assert len({kind.closed for kind in ranks._rank_sets}) == 2
+        verdict = decide(is_closed_here, by_library, SEED, trust=trust, ranks=ranks)
+    assert not verdict.passed
+    assert "ring_sent_bytes, which is a ready-made solution" in verdict.cases[0].diagnosis
+    assert find_forbidden(BY_LIBRARY, None, "answer", is_closed_here.closed)
+    assert not find_forbidden(BY_LIBRARY, None, "answer", is_open.closed)
+
+
+def test_what_an_exercise_closes_is_added_to_what_its_lab_closes() -> None:
+    public = exercise_that_closes("torch.distributed.fsdp")
+    half = HiddenHalf(SimpleNamespace())
+    loaded = public.with_hidden_half(half, "toy", "answer", ("shardlab.estimate",))
+    assert loaded.closed == ("shardlab.estimate", "torch.distributed.fsdp")
 
 
 # ---- closing modules -----------------------------------------------------------------------------

@@ -1,0 +1,393 @@
+"""Units that are gathered before they compute and freed after it, the next one prefetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    Limit,
+    OnRanks,
+    Plain,
+    sent_bytes,
+)
+from autograder.exercise.process_memory import process_memory_budget
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from autograder.exercises.common import linear_of
+from autograder.exercises.lab04_zero.shared import (
+    AT_LEAST,
+    BUDGET_FROM_BYTES,
+    FLOAT_BYTES,
+    GLOO_THREADS,
+    LARGE_BYTES,
+    NEAR,
+    RULES,
+    WITHIN,
+    expensive,
+)
+from autograder.guest.moments import START, mark
+from shardlab.estimate import scatter_or_gather_sent_bytes
+from shardlab.run import Run
+from shardlab.trace import measure as trace
+
+LR = 0.5
+SAMPLES = 3
+AT_END = "after backward"
+IN_FORWARD, IN_BACKWARD = "in forward", "in backward"  # while a unit computes
+# (k, which units have memory, how many calls with async_op=True nobody has waited for) while unit k
+# computes.
+Seen = dict[str, list[tuple[int, list[int], int]]]
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """The same units on all ranks, [weight, bias, weight, bias] each, and different batches.
+
+    A batch: [inputs [B, D], targets [B, D]].
+    """
+    width = case.params["width"]
+
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape))
+
+    layers = [
+        (normal(*shape) / fan_in**0.5).float()
+        for inner in case.params["inner"]
+        for fan_in, fan_out in ((width, inner), (inner, width))
+        for shape in ((fan_out, fan_in), (fan_out,))
+    ]
+
+    def batch() -> list[Tensor]:
+        return [normal(SAMPLES, width).float(), normal(SAMPLES, width).float()]
+
+    ranks = range(case.world_size)
+    return [
+        {"layers": list(layers), "batches": [batch() for _ in range(case.params["batches"])]}
+        for _ in ranks
+    ]
+
+
+def blocks_of(layers: list[Tensor]) -> list[nn.Sequential]:
+    """Empties the list, so that the units' parameters are the only references to the tensors."""
+    blocks = []
+    while layers:
+        first, second = (linear_of(layers.pop(0), layers.pop(0)) for _ in range(2))
+        blocks.append(nn.Sequential(first, nn.Tanh(), second))
+    return blocks
+
+
+def loss_of(output: Tensor, targets: Tensor) -> Tensor:
+    """The mean over the samples, not over the outputs: so gradients are about 1 at any width."""
+    return nn.functional.mse_loss(output, targets, reduction="sum") / len(targets)
+
+
+def has_memory(block: nn.Sequential) -> bool:
+    """Whether its parameters have their elements: it is whole, or will be soon."""
+    layers: list[Any] = [block[0], block[2]]
+    return all(
+        tensor.numel() == size and tensor.untyped_storage().nbytes() >= tensor.nbytes
+        for layer in layers
+        for tensor, size in (
+            (layer.weight, layer.in_features * layer.out_features),
+            (layer.bias, layer.out_features),
+        )
+    )
+
+
+def with_memory(blocks: Sequence[nn.Sequential]) -> list[int]:
+    return [k for k, block in enumerate(blocks) if has_memory(block)]
+
+
+def started() -> int:
+    """Calls with async_op=True that nobody has waited for yet."""
+    calls = trace.recorder.open_works.values() if trace.recorder else ()
+    return sum(call.waits is None for call in calls)
+
+
+def observe(blocks: Sequence[nn.Sequential], seen: Seen) -> None:
+    """Notes what has memory each time that a unit is halfway through its forward or backward."""
+
+    def note(moment: str, k: int) -> None:
+        seen[moment].append((k, with_memory(blocks), started()))
+        mark(moment)
+
+    def halfway(k: int) -> Callable[..., None]:
+        def hook(_: nn.Module, given: Any, output: Tensor) -> None:
+            note(IN_FORWARD, k)
+            output.register_hook(lambda _: note(IN_BACKWARD, k))
+
+        return hook
+
+    for k, block in enumerate(blocks):
+        block[1].register_forward_hook(halfway(k))
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    blocks = blocks_of(given["layers"])
+    seen: Seen = {IN_FORWARD: [], IN_BACKWARD: []}
+    found: dict[str, Any] = {"y": [], "gradients": [], AT_END: []}
+    observe(blocks, seen)
+    mark(START)
+    slices = subject(list(blocks))
+    if not isinstance(slices, list | tuple) or not all(isinstance(s, Tensor) for s in slices):
+        raise TypeError(f"gather_and_free returned {slices!r:.50}, not a list of slices")
+    found["built"] = with_memory(blocks)
+    found["sizes"] = [each.numel() for each in slices]
+    optimizer = torch.optim.SGD(slices, lr=LR)
+    model = nn.Sequential(*blocks)
+    for inputs, targets in given["batches"]:
+        output = model(inputs)
+        found["y"].append(output.detach())
+        loss_of(output, targets).backward()
+        del output
+        found[AT_END].append(with_memory(blocks))
+        mark("gloo's threads release tensors")
+        mark(AT_END)
+        found["gradients"].append([each.grad for each in slices])
+        optimizer.step()
+        optimizer.zero_grad()
+    return found | seen
+
+
+# ---- sizes and budgets ---------------------------------------------------------------------------
+
+
+def unit_bytes(case: Case) -> list[int]:
+    """Bytes of each unit, padded."""
+    width, n = case.params["width"], case.world_size
+    sizes = [inner * (width + 1) + width * (inner + 1) for inner in case.params["inner"]]
+    return [FLOAT_BYTES * n * -(-size // n) for size in sizes]
+
+
+def held_bytes(case: Case, units: float, slices: float) -> float:
+    """Bytes of so many whole units and so many times this rank's slices of all units, and at most
+    each unit's activations and their gradients."""
+    sizes = unit_bytes(case)
+    widths = 2 * case.params["width"] + 2 * max(case.params["inner"])
+    activations = FLOAT_BYTES * SAMPLES * widths * len(sizes)
+    return units * max(sizes) + slices * sum(sizes) / case.world_size + activations
+
+
+def traffic(case: Case) -> Limit | None:
+    sizes = sorted(unit_bytes(case))
+    if sum(sizes) < BUDGET_FROM_BYTES:
+        return None
+
+    def ideal(*exchanged: int) -> float:
+        sent = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in exchanged)
+        return sent * int(case.params["batches"])
+
+    # Two units may stay whole from forward to backward: they are not gathered again.
+    return Limit(WITHIN * ideal(*sizes * 3), AT_LEAST * ideal(*sizes * 2, *sizes[:-2]))
+
+
+def live(label: str, phase: str, units: float, slices: float) -> Budget:
+    def limit(case: Case) -> Limit | None:
+        is_measured = sum(unit_bytes(case)) >= BUDGET_FROM_BYTES
+        return Limit(WITHIN * held_bytes(case, units, slices)) if is_measured else None
+
+    def peaks(run: Run) -> list[int]:
+        by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
+        return [max((sum(p.at_peak.values()) for p in each), default=0) for each in by_rank]
+
+    return Budget(label, peaks, limit, f"live {phase}" if phase == AT_END else f"live in {phase}")
+
+
+def process_memory(moment: str, units: float, slices: float) -> Budget:
+    """Minus all parameters (N slices), which the process has at the start."""
+
+    def tensors_bytes(case: Case) -> float | None:
+        if sum(unit_bytes(case)) < LARGE_BYTES:
+            return None
+        return held_bytes(case, units, slices - case.world_size)
+
+    return process_memory_budget(moment, tensors_bytes)
+
+
+# ---- rules: what each rank was seen to do --------------------------------------------------------
+
+
+def following(moment: str, k: int, units: int) -> int | None:
+    """The unit that computes after unit k."""
+    if moment == IN_FORWARD:
+        return k + 1 if k + 1 < units else None
+    return k - 1 if k > 0 else None
+
+
+@on_each_rank
+def wrong_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    right = [size // FLOAT_BYTES // attempt.case.world_size for size in unit_bytes(attempt.case)]
+    if output["sizes"] != right:
+        evidence = f"{output['sizes']} elements, expected {right}"
+        return "should return one slice for each unit, of ⌈Ψ/N⌉ elements", evidence
+    return None
+
+
+@on_each_rank
+def schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The first moment at which the wrong units have memory."""
+    if output["built"]:
+        return "has whole units before the first forward pass", f"units {_listed(output['built'])}"
+    units = len(attempt.case.params["inner"])
+    for step, left in enumerate(output[AT_END]):
+        kept: list[int] = []  # from forward to backward
+        for moment in (IN_FORWARD, IN_BACKWARD):
+            for k, whole, calls in output[moment][step * units :][:units]:
+                if found := _wrong_at(moment, k, whole, units):
+                    return found
+                after = following(moment, k, units)
+                if after is not None and not calls and after not in kept:
+                    return (
+                        f"has no all-gather under way while a unit computes {moment}, so they do "
+                        "not overlap: start the next one before, and wait for it afterwards",
+                        f"while unit {k} computes, nothing is started and not waited for",
+                    )
+            kept = [k for k in whole if moment == IN_FORWARD]
+        if left:
+            return "has whole units after backward: free each one", f"units {_listed(left)}"
+    return None
+
+
+def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
+    after = following(moment, k, units)
+    if len(whole) > 2:
+        is_done = (lambda j: j < k) if moment == IN_FORWARD else (lambda j: j > k)
+        evidence = f"units {_listed(whole)} while unit {k} computes"
+        if any(map(is_done, whole)):
+            return (
+                f"has more than two units in memory {moment}, and some have computed already: "
+                "free each one after it",
+                evidence,
+            )
+        return f"has more than two units in memory {moment}: prefetch only the next one", evidence
+    if after is not None and after not in whole:
+        return (
+            f"does not prefetch {moment}: start the next unit's all-gather before the current one "
+            "computes",
+            f"while unit {k} computes, unit {after} has no memory",
+        )
+    return None
+
+
+def gathers_again(attempt: Attempt) -> Finding | None:
+    """Units have different sizes, so the bytes of a call show which one it gathers."""
+    case, run = attempt.case, attempt.run
+    slices = [size // case.world_size for size in unit_bytes(case)]
+    for rank in range(case.world_size):
+        calls = [call for call in run.calls if call.rank == rank] if run else []
+        for unit, size in enumerate(slices):
+            times = sum(call.op.startswith("all_gather") and call.bytes == size for call in calls)
+            if times > 2 * case.params["batches"]:
+                return Finding(
+                    f"rank {rank}",
+                    "gathers a unit more than twice in a step: once is enough for forward, and "
+                    "once for backward",
+                    f"unit {unit}: {times} all-gathers, and {case.params['batches']} steps",
+                )
+    return None
+
+
+def _listed(units: Sequence[int]) -> str:
+    return ", ".join(map(str, units))
+
+
+incomplete = raises(
+    "take_gradients: backward has not computed",  # raised by the lab's helper
+    "takes a unit's gradients before they are complete: register_full_backward_hook, for one, is "
+    "called too early for a module whose input needs no gradient",
+)
+never_waits = raises(
+    "free: wait for the all-gather",  # raised by the lab's helper
+    "never waits for an all-gather: it frees a unit whose buffer is still being filled",
+)
+gathers_twice = raises(
+    "start_gather: this unit's all-gather is under way",  # raised by the lab's helper
+    "starts a unit's all-gather while an earlier one of the same unit is under way: has_memory "
+    "shows that there is one",
+)
+returns_a_handle = raises(
+    "RemovableHandle",
+    "has a hook that returns a value: what a forward hook returns replaces the module's output",
+)
+uses_freed = raises(
+    "out of bounds for storage of size 0",
+    "computes with a unit that has no memory: gather it again, and free it only when it is done",
+)
+
+
+@on_each_rank
+def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if any(each is None for each in output["gradients"][0]):
+        return "returns a slice that has no .grad after backward: return the unit's own"
+    return None
+
+
+@on_each_rank
+def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if rank in is_over(attempt, "live in forward"):
+        return (
+            "has more live in forward than its slices and two units, although the others' "
+            "parameters have no memory: what keeps their values?"
+        )
+    if rank in is_over(attempt, "live in backward"):
+        return (
+            "has more live in backward than its slices, two units and one unit's gradients: "
+            "exchange gradients as soon as they are complete, and keep nothing else"
+        )
+    if rank in is_over(attempt, f"live {AT_END}"):
+        return "keeps more than its slices and their gradients after backward"
+    return None
+
+
+EXERCISE = OnRanks(
+    points=5,
+    cases=(
+        Case("4 ranks, 3 units, 2 batches", 4, {"width": 5, "inner": [4, 7, 2], "batches": 2}),
+        Case(
+            "5 ranks, one unit of 4 elements",
+            5,
+            {"width": 1, "inner": [1], "batches": 1},
+            weight=0.5,
+        ),
+        Case(
+            "4 ranks, 12 units of 128 KiB",
+            4,
+            {"width": 256, "inner": [*range(60, 72)], "batches": 1},
+            weight=1.5,
+        ),
+    ),
+    inputs=draw_inputs,
+    drive=drive,
+    tolerance=NEAR,
+    budgets=(
+        Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, traffic),
+        live("two units live in forward", "forward", units=2, slices=1),
+        # Two units, and the gradients of one, as flattened and as received.
+        live("two units live in backward", "backward", units=4 + 2 * GLOO_THREADS, slices=2),
+        live("no unit live afterwards", AT_END, units=0, slices=2),
+        process_memory(IN_FORWARD, units=2, slices=1),
+        process_memory(IN_BACKWARD, units=4, slices=2),
+    ),
+    rules=(wrong_slices, schedule, gathers_again, *RULES),
+    signs=(
+        incomplete,
+        never_waits,
+        gathers_twice,
+        returns_a_handle,
+        uses_freed,
+        no_gradient,
+        NAMED_MISTAKES,
+        expensive,
+        keeps_units,
+    ),
+    memory=True,
+    closed=("torch.distributed.fsdp", "torch.distributed._composable"),
+)

@@ -1,0 +1,132 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Case, questions
+from autograder.exercise.hidden import EqualAnswer
+
+DRAWN, KEPT_WHOLE = "other sizes and meshes", "other sizes and meshes, parameters stay whole"
+CASES = (questions(DRAWN), questions(KEPT_WHOLE))
+BOUNDARIES = {
+    "divides": "7B on 64 ranks",
+    "does not divide": "fp32, and parameters that stay whole",
+    "one rank": "fp32, and parameters that stay whole",
+    "one shard group": "7B on 64 ranks",
+    "one rank in each shard group": "7B on 64 ranks",
+    "more ranks than elements": "not tested: a shard is not rounded",
+}
+Sent = dict[str, float]
+
+
+def within(psi: float, r: int, s: int, bytes_each: int = 2, reshard: bool = True) -> float:
+    """Rajbhandari et al. 2020, section 7: 3Ψ in all, for (S - 1)/S of what a rank exchanges."""
+    return (s - 1) / s * exchanges(reshard) * psi * bytes_each
+
+
+def exchanges(reshard: bool = True) -> int:
+    """All-gathers and reduce-scatters within a group."""
+    return 3 if reshard else 2
+
+
+def across(psi: float, r: int, s: int, bytes_each: int = 2, reshard: bool = True) -> float:
+    """Zhang et al. 2022 (MiCS, arXiv 2205.00119): an all-reduce of 1/S of Ψ."""
+    return 2 * (r - 1) / r * psi * bytes_each / s
+
+
+def right(*question: Any) -> Sent:
+    return {"within": within(*question), "across": across(*question)}
+
+
+def with_(key: str, formula: Callable[..., float]) -> Callable[..., Sent]:
+    return lambda *q: right(*q) | {key: formula(*q)}
+
+
+def times(factor: float) -> Callable[..., Sent]:
+    return lambda *q: {key: factor * sent for key, sent in right(*q).items()}
+
+
+def more_exchanges(more: int) -> Callable[..., Sent]:
+    def wrong(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> float:
+        count = exchanges(reshard)
+        return within(psi, r, s, e, reshard) * (count + more) / count
+
+    return with_("within", wrong)
+
+
+def forgets(*which: str) -> Callable[..., Sent]:
+    """(n − 1)/n"""
+
+    def wrong(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> Sent:
+        whole = {"within": exchanges(reshard) * psi * e, "across": 2 * psi * e / s}
+        return right(psi, r, s, e, reshard) | {key: whole[key] for key in which}
+
+    return wrong
+
+
+MISTAKES = {
+    "all-reduces the whole gradient across groups: a rank has only its shard, 1/S of it": (
+        with_("across", lambda psi, r, s, *more: s * across(psi, r, s, *more))
+    ),
+    "counts two exchanges within the group where there are three: an all-gather for forward, "
+    "another for backward, because the parameters were freed, and a reduce-scatter": (
+        with_("within", lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, False)),
+    ),
+    "counts two all-gathers where the parameters stay whole: then backward needs none": (
+        with_("within", lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, True)),
+    ),
+    "swaps shards and replicas: a shard group has S ranks, a replica group has R": (
+        lambda psi, r, s, *more: right(psi, s, r, *more)
+    ),
+    "swaps within and across": (
+        lambda *q: {"within": right(*q)["across"], "across": right(*q)["within"]}
+    ),
+    "counts a reduce-scatter across groups: every rank of a replica group needs the sum, which is "
+    "an all-reduce, twice as much": with_("across", lambda *q: across(*q) / 2),
+    "counts one exchange too many within the group: there is an all-gather for forward, another "
+    "for backward if the parameters were freed, and one reduce-scatter": more_exchanges(1),
+    "counts one exchange too few within the group: there is an all-gather for forward, another "
+    "for backward if the parameters were freed, and one reduce-scatter": more_exchanges(-1),
+    "exchanges three tensors across groups, too: parameters are gathered within a group only": (
+        with_("across", lambda *q: across(*q) * 3 / 2)
+    ),
+    "shards over all ranks: a rank's shard is 1/S of the model, not 1/(R·S)": (
+        lambda psi, r, s, *more: {
+            "within": within(psi, 1, r * s, *more),
+            "across": across(psi, r, r * s, *more),
+        },
+        with_("across", lambda psi, r, s, *more: across(psi, r, r * s, *more)),
+        with_("within", lambda psi, r, s, *more: within(psi, 1, r * s, *more)),
+    ),
+    "forgets (n - 1)/n: a ring over n ranks sends (n - 1)/n of a tensor, not all of it": (
+        forgets("within", "across"),
+        forgets("within"),
+        forgets("across"),
+    ),
+    "divides what it sends within the group by S: a rank sends (S - 1)/S of the whole tensor": (
+        with_("within", lambda psi, r, s, *more: within(psi, r, s, *more) / s)
+    ),
+    "counts what all ranks send: return what one rank sends": (
+        lambda psi, r, s, *more: {
+            key: r * s * sent for key, sent in right(psi, r, s, *more).items()
+        }
+    ),
+    "counts elements: return bytes": lambda *q: right(*q[:3], 1, *q[4:]),
+    "counts 2 bytes per element: use element_bytes": lambda *q: right(*q[:3], 2, *q[4:]),
+    "answers in GB: return bytes": times(1e-9),
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "tensors * (shards - 1) / shards * model_bytes",
+        "tensors * (model_bytes - model_bytes / shards)",
+        "all of a tensor but the rank's own shard",
+    ),
+)
+
+
+def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, int, bool]]:
+    drawn = []
+    for _ in range(24):
+        psi, replicas, shards = (int(rng.integers(3, most)) for most in (10**11, 65, 65))
+        drawn.append((psi, replicas, shards, int(rng.choice([2, 4])), case.name == DRAWN))
+    return drawn

@@ -1,0 +1,348 @@
+"""Lab 05: references against plain training and a real HSDP run, mistakes named, other answers."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import cloudpickle
+import pytest
+import torch
+from torch import nn
+
+from autograder import exercises
+from autograder.evaluation.judge import judge
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.exercise import Attempt
+from autograder.exercises.lab05_fsdp import gather_and_free
+from autograder.exercises.lab05_fsdp.hidden import gather_and_free as hidden_gather
+from autograder.exercises.lab05_fsdp.hidden import hsdp_bytes
+from shardlab import launch
+from shardlab.estimate import traffic
+from tests.submissions import planted
+
+LAB = "05_fsdp"
+SEED = 11
+BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_checker():
+    with one_thread():
+        yield
+
+
+def inputs_of(exercise, case):
+    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
+
+
+def result_of(exercise, case, source):
+    answers = planted.solution(LAB) | {exercise.answer: source}
+    subject = planted.subjects(LAB, answers)[exercise.answer]
+    with RankPool() as ranks:
+        ranks.expect(exercise, [case])
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
+
+
+def changed(answer, *changes):
+    source = planted.solution(LAB)[answer]
+    for old, new in changes:
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    return source
+
+
+# ---- hsdp_bytes ----------------------------------------------------------------------------------
+
+HSDP_BYTES = BY_ANSWER["hsdp_bytes"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8])
+def test_one_row_is_fsdp_and_one_column_is_ddp(n):
+    fsdp, ddp = hsdp_bytes.right(1000, 1, n, 4), hsdp_bytes.right(1000, n, 1, 4)
+    zero3 = traffic.sent_bytes("zero3", 1000, n)[0]
+    assert (fsdp["within"], fsdp["across"]) == (pytest.approx(zero3), 0)
+    all_reduced = traffic.sent_bytes("ddp", 1000, n)[0]
+    assert (ddp["within"], ddp["across"]) == (0, pytest.approx(all_reduced))
+
+
+def step_on_a_mesh():
+    """{reshard_after_forward: calls of a step as (op, bytes, ranks of the group)} of rank 0."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for reshard in (True, False):
+        layers = [nn.Linear(8, 8, bias=False) for _ in range(3)]
+        for layer in layers:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+        dist.barrier()  # separates the two steps
+        nn.Sequential(*layers)(torch.ones(1, 8)).sum().backward()
+
+
+@pytest.mark.ranks
+def test_the_formula_is_what_fully_shard_sends_on_a_2_by_2_mesh():
+    calls = launch(step_on_a_mesh, world_size=4, quiet=True).calls
+    for rank in range(4):
+        own = [call for call in calls if call.rank == rank]
+        second = [i for i, call in enumerate(own) if call.op == "barrier"][1]
+        for reshard, step in ((True, own[:second]), (False, own[second:])):
+            expected = hsdp_bytes.right(3 * 64, 2, 2, 4, reshard)
+            assert sent_on_a_mesh(step) == expected
+
+
+def sent_on_a_mesh(calls):
+    """What rings send for these calls: (n - 1)/n of a whole tensor, twice in an all-reduce."""
+    sent = {"within": 0.0, "across": 0.0}
+    for call in calls:
+        n = len(call.group)
+        if call.op == "all_gather_single":
+            sent["within"] += (n - 1) * call.bytes
+        elif call.op == "reduce_scatter_single":
+            sent["within"] += (n - 1) / n * call.bytes
+        elif call.op == "all_reduce":
+            sent["across"] += 2 * (n - 1) / n * call.bytes
+    return sent
+
+
+def diagnosis_of(exercise, case, answers):
+    inputs = inputs_of(exercise, case)
+    attempt = Attempt(case, inputs, exercise.expect(case, inputs), [answers(inputs[0])], None, None)
+    return judge(exercise, attempt).result.diagnosis
+
+
+@pytest.mark.parametrize("said", hsdp_bytes.MISTAKES)
+def test_each_mistake_in_the_bytes_is_named(said):
+    """In the case with several sizes, fp32, and parameters that stay whole."""
+    mistake, case = hsdp_bytes.MISTAKES[said], HSDP_BYTES.cases[1]
+    for wrong in mistake if isinstance(mistake, tuple) else (mistake,):
+        diagnosis = diagnosis_of(HSDP_BYTES, case, lambda asked, f=wrong: [f(*q) for q in asked])
+        assert said in diagnosis
+
+
+def test_an_answer_of_another_form_is_no_guess():
+    case = HSDP_BYTES.cases[0]
+    assert "should give a dict" in diagnosis_of(HSDP_BYTES, case, lambda asked: [(1, 2)] * 4)
+    assert "lacks 'across'" in diagnosis_of(
+        HSDP_BYTES, case, lambda asked: [{"within": hsdp_bytes.within(*q)} for q in asked]
+    )
+
+
+# ---- gather_and_free -----------------------------------------------------------------------------
+
+GATHER_AND_FREE = BY_ANSWER["gather_and_free"]
+SMALL, ONE_UNIT, LARGE = GATHER_AND_FREE.cases[:3]
+CASES = [pytest.param(case, id=case.name) for case in GATHER_AND_FREE.cases]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_reference_is_sgd_on_all_batches_together(case):
+    inputs = inputs_of(GATHER_AND_FREE, case)
+    model = nn.Sequential(
+        *gather_and_free.blocks_of([tensor.clone() for tensor in inputs[0]["layers"]])
+    )
+    sgd = torch.optim.SGD(model.parameters(), lr=gather_and_free.LR)
+    n = case.world_size
+    expected = GATHER_AND_FREE.expect(case, inputs)
+    for step in range(case.params["batches"]):
+        batches = [given["batches"][step] for given in inputs]
+        x, targets = (torch.cat(side) for side in zip(*batches, strict=True))
+        y = model(x)
+        gather_and_free.loss_of(y, targets).backward()
+        near = {"rtol": gather_and_free.NEAR / 2, "atol": gather_and_free.NEAR / 2}
+        for rank, outputs in enumerate(y.detach().chunk(n)):
+            torch.testing.assert_close(expected[rank]["y"][step], outputs, **near)
+            for block, got in zip(model, expected[rank]["gradients"][step], strict=True):
+                flat = hidden_gather.flat_of([each.grad for each in block.parameters()], n)
+                torch.testing.assert_close(got, flat.chunk(n)[rank], **near)
+        sgd.step()
+        sgd.zero_grad()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rounding_stays_far_below_the_tolerance_and_wrong_rules_far_above(case):
+    inputs = inputs_of(GATHER_AND_FREE, case)
+
+    def by(rule):
+        return flat(hidden_gather.train(case, inputs, rule))
+
+    right = by(hidden_gather.mean)
+    reordered = by(lambda gradients: gradients.flip(0).sum(0) / len(gradients))
+    assert difference(right, reordered) < GATHER_AND_FREE.tolerance / 5
+    halved = by(lambda gradients: gradients.half().float().mean(0))
+    assert difference(right, halved) > 2 * GATHER_AND_FREE.tolerance
+    wrong = [lambda each: each.sum(0), lambda each: each.mean(0) / len(each)]
+    wrong.append(hidden_gather.by_owner)
+    for one, other in combinations([right, *map(by, wrong)], 2):
+        assert difference(one, other) > 20 * GATHER_AND_FREE.tolerance
+
+
+def flat(nested):
+    if isinstance(nested, torch.Tensor):
+        return nested.flatten()
+    return torch.cat([flat(each) for each in getattr(nested, "values", lambda: nested)()])
+
+
+def difference(one, other):
+    """The largest difference, absolute for small numbers and relative for large ones."""
+    return float(((one - other).abs() / one.abs().clamp(min=1)).max())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_of_a_call_show_which_unit_it_gathers(case):
+    slices = [size // case.world_size for size in gather_and_free.unit_bytes(case)]
+    assert len(set(slices)) == len(slices)
+
+
+def test_layers_are_released_with_their_list():
+    layers = inputs_of(GATHER_AND_FREE, SMALL)[0]["layers"]
+    first = layers[0].data_ptr()
+    blocks = gather_and_free.blocks_of(layers)
+    assert layers == []
+    assert blocks[0][0].weight.data_ptr() == first
+
+
+WRAPS_FORWARD = """
+class Before(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, function):
+        ctx.function = function
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, y_grad):
+        ctx.function()
+        return y_grad, None
+
+
+def gather_and_free(modules):
+    units = [Unit(module) for module in modules]
+
+    def make_ready(k, after):
+        if not units[k].has_memory:
+            units[k].start_gather()
+        units[k].wait()
+        if after in range(len(units)) and not units[after].has_memory:
+            units[after].start_gather()
+
+    def install(k, unit, compute):
+        def forward(x):
+            make_ready(k, k + 1)
+            y = compute(x)
+            unit.free()
+            return Before.apply(y, lambda: make_ready(k, k - 1))
+
+        def exchange():
+            mean = reduce_scatter(unit.take_gradients()).div_(dist.get_world_size())
+            unit.own.grad = mean
+            unit.free()
+
+        unit.module.forward = forward
+        unit.when_gradients_are_complete(exchange)
+
+    for k, unit in enumerate(units):
+        install(k, unit, unit.module.forward)
+    return tuple(unit.own for unit in units)
+"""
+GATHERS_A_LIST = """
+def start_gather(unit):
+    unit.whole.untyped_storage().resize_(unit.whole.nbytes)
+    parts = list(unit.whole.chunk(dist.get_world_size()))
+    unit.gathering = dist.all_gather(parts, unit.own, async_op=True)
+""" + changed("gather_and_free", ("units[k].start_gather()", "start_gather(units[k])"))
+FREES = "        units[k].free()\n        output."
+KEEPS_TWO = changed(
+    "gather_and_free",
+    (FREES, "        if k < len(units) - 2:\n            units[k].free()\n        output."),
+)
+WITH_A_HOOK_OF_THE_MODULE = changed(
+    "gather_and_free",
+    (
+        "        output.register_hook(partial(before, k, k - 1))\n",
+        "",
+    ),
+    (
+        "        unit.when_gradients",
+        "        unit.module.register_full_backward_pre_hook(partial(before, k, k - 1))\n"
+        "        unit.when_gradients",
+    ),
+)
+
+
+EXCHANGES_LATER = changed(
+    "gather_and_free",
+    (
+        "        units[k].own.grad = reduce_scatter(flat) / dist.get_world_size()\n",
+        """
+        received = torch.empty_like(flat)
+        exchange = dist.all_to_all_single(received, flat, async_op=True)
+        pending.append((k, flat, received, exchange))
+        while len(pending) > (1 if k else 0):
+            j, _, received, exchange = pending.pop(0)
+            exchange.wait()
+            units[j].own.grad = received.view(dist.get_world_size(), -1).mean(dim=0)
+""",
+    ),
+    ("    units = [", "    pending = []\n    units = ["),
+)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    "source", [WRAPS_FORWARD, GATHERS_A_LIST, KEEPS_TWO, WITH_A_HOOK_OF_THE_MODULE, EXCHANGES_LATER]
+)
+def test_other_right_answers_pass(source):
+    for case in (SMALL, LARGE):
+        result = result_of(GATHER_AND_FREE, case, source)
+        assert result.passed, result.diagnosis
+
+
+COPIES = changed(
+    "gather_and_free",
+    ("    def fetch(k):", "    slices = [unit.own.clone() for unit in units]\n\n    def fetch(k):"),
+    ("units[k].own.grad =", "slices[k].grad ="),
+    ("return [unit.own for unit in units]", "return slices"),
+)
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (COPIES, "never sees the update"),
+        (
+            changed("gather_and_free", ("[unit.own for", "[unit.own.clone() for")),
+            "returns a slice that has no .grad",
+        ),
+        (changed("gather_and_free", ("[unit.own for", "[unit.whole for")), "should return one"),
+        (
+            changed(
+                "gather_and_free",
+                ("        output.register_hook(", "        return output.register_hook("),
+            ),
+            "has a hook that returns a value",
+        ),
+        (
+            changed("gather_and_free", ("partial(before, k, k - 1)", "partial(before, k, -1)")),
+            "does not prefetch in backward",
+        ),
+        (
+            changed(
+                "gather_and_free", ("take_gradients()\n        units[k].free()", "take_gradients()")
+            ),
+            "in backward, and some have computed already",
+        ),
+        (
+            changed(
+                "gather_and_free",
+                ("units[k].take_gradients()", "flatten([p.grad for p in units[k].parameters], 4)"),
+            ),
+            "adds the gradients of earlier steps",
+        ),
+    ],
+)
+def test_further_mistakes_are_named(source, says):
+    result = result_of(GATHER_AND_FREE, SMALL, source)
+    assert not result.passed
+    assert says in result.diagnosis
