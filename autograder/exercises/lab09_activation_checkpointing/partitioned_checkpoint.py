@@ -79,8 +79,9 @@ def unequal_pieces(attempt: Attempt) -> Finding | None:
 
 def calls_in_forward(attempt: Attempt) -> Finding | None:
     """From the calls, not the bytes: a barrier sends hardly any."""
-    run = attempt.run
-    for call in run.calls if run else []:
+    if (run := attempt.run) is None:
+        return None
+    for call in run.calls:
         forwards = (p for p in run.memory[call.rank].phases if p.name == shared.FORWARD)
         if any(phase.start_s <= call.start_s <= phase.end_s for phase in forwards):
             mistake = (

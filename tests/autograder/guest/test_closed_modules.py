@@ -50,6 +50,18 @@ def step_bytes(**setting):
     return {"parameters": parameters, "gradients": parameters, "optimizer": held,
             "activations": sum(each.nbytes for each in kept)}
 """,
+    "fsdp.hsdp_bytes": """
+from shardlab.estimate import hybrid_sharding
+def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forward=True):
+    sent = hybrid_sharding.sent_bytes(parameters, replicas, shards, parameter_bytes=element_bytes,
+        gradient_bytes=element_bytes, gathers=2 if reshard_after_forward else 1)
+    return {"within": sent.within, "across": sent.across}
+""",
+    "fsdp.which_is_it": """
+from shardlab import step_traces
+def which_is_it(trace):
+    return next(method for method, known in step_traces.load().values() if known == trace)
+""",
     "dp_vs_ddp.hub_bytes": """
 from shardlab.estimate import hub_sent_bytes
 def hub_bytes(parameter_bytes, world_size):

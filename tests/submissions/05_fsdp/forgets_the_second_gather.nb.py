@@ -1,5 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
+# typed = true
 # loses = {hsdp_bytes = 1.5}
 # says = {hsdp_bytes = "counts two exchanges within the group where there are three"}
 # ///
