@@ -54,8 +54,8 @@ x.grad
 # %% [markdown]
 # It has to work for functions with
 #
-# - several arguments. Some are tensors, with or without a gradient; others are numbers, strings, `None`;
-# - one output or a tuple of outputs, all of them tensors. Some may be integer tensors, which have no gradient, and the loss may not use all of them;
+# - several arguments. Some are tensors, with or without a gradient; others are numbers, strings, `None`, in any order;
+# - one output or a tuple of outputs, all of them tensors. Some may have no gradient, such as integer tensors, and the loss may not use all of them;
 # - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
 # - several losses: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
@@ -183,7 +183,7 @@ def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. No layer is in the list twice, and the list stays as it is; x requires a gradient and has its own storage. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
 #
 # **Budget** · holds ≤ `budget_bytes` for backward, at all times · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
 #
@@ -270,7 +270,7 @@ check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
 # %% [markdown]
 # ## 3 · `activation_bytes`
 #
-# How many bytes does one layer of a large transformer keep **on each rank**? Korthikanti et al., arXiv 2205.05198, count them in 16 bit, tensor by tensor, for s tokens, b sequences (`samples`), width h (`width`), a heads and t tensor-parallel ranks (`tp_size`):
+# How many bytes does one layer of a large transformer keep **on each rank**? Korthikanti et al., arXiv 2205.05198, count them in 16 bit, tensor by tensor, for s tokens, b sequences (`samples`), width h (`width`), a heads and t tensor-parallel ranks (`tp_size`); t divides the heads, the width and the tokens:
 #
 # | kept | bytes | sharded over t by |
 # |---|---|---|

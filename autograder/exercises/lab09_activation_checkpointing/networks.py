@@ -42,17 +42,17 @@ def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 def several(
     checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
-    """Arguments: tensors with and without gradients, a number, a string and None. Outputs: an
-    index, and two tensors with gradients."""
+    """Arguments: None, tensors with and without gradients, a number and a string. Outputs: an
+    index, two tensors with gradients, and one without."""
 
-    def mixed(x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor, nothing: None) -> Any:
+    def mixed(nothing: None, x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor) -> Any:
         if nothing is not None or how != "add":
             raise ValueError("arguments should reach the function unchanged")
         first = blocks[0](x * mask) * scale
         second = blocks[1](y) + torch.sigmoid(x)
-        return first.argmax(dim=1), first, second
+        return first.argmax(dim=1), first, second, mask * 2.0
 
-    args = (arguments[0], given["scale"], given["mask"], "add", arguments[1], None)
+    args = (None, arguments[0], given["scale"], given["mask"], "add", arguments[1])
     return list(checkpoint(mixed, *args))
 
 

@@ -140,8 +140,10 @@ EXERCISE = OnRanks(
         shared.blocks_case(
             "2 ranks, different weights, float64", 2, 1, rows=4, width=3, own=True, double=True
         ),
-        shared.blocks_case("4 ranks, 4 blocks of 128 KiB", 4, 4, rows=1024, width=32, weight=2),
-        shared.blocks_case("4 ranks, dropout, 15 elements", 4, 3, rows=5, width=3, keep=0.7),
+        shared.blocks_case(
+            "4 ranks, 4 blocks of 128 KiB", 4, 4, samples=5, rows=205, width=32, weight=2
+        ),
+        shared.blocks_case("4 ranks, dropout, 5 elements", 4, 3, rows=1, width=5, keep=0.7),
     ),
     inputs=draw_chain,
     drive=drive,

@@ -284,7 +284,7 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
         ((GATHER, REVERSED), "4 ranks, 4 blocks of 128 KiB", "in the order of the ranks"),
         (
             ("        return None, x.grad", SUMMED),
-            "4 ranks, dropout, 15 elements",
+            "4 ranks, dropout, 5 elements",
             "calls all_reduce in addition",
         ),
     ],

@@ -18,7 +18,7 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "4 ranks, 4 blocks of 128 KiB",
-    "does not divide": "4 ranks, dropout, 15 elements",
+    "does not divide": "4 ranks, dropout, 5 elements",
     "one rank": "not tested: its piece is the whole x",
     "more ranks than elements": "not tested: x has far more elements than there are ranks",
 }
