@@ -40,7 +40,12 @@ from autograder.exercises.lab10_save_resume.rank_errors import (
     never_entered,
     raise_first_error,
 )
-from autograder.exercises.lab10_save_resume.training_job import Job, batch_of, seed_all
+from autograder.exercises.lab10_save_resume.training_job import (
+    MEAN_TARGET,
+    Job,
+    batch_of,
+    seed_all,
+)
 from autograder.guest import private_folders
 from autograder.guest.on_rank import gets_pickled_answer, with_functions_replaced
 
@@ -61,6 +66,9 @@ def training_case(
 ) -> Case:
     """Starts the job once for each of ``kills``, ("step" or "save", step, rank), and once more.
 
+    Each kill leaves a checkpoint between two changes of the loss scale (see `training_job`), so
+    that its count of good steps shows.
+
     With several ranks each start finds all older checkpoints, else only the newest: the batches of
     one rank would fit into several.
     """
@@ -80,7 +88,7 @@ def draw_job(case: Case, rng: np.random.Generator) -> Plain:
     return {
         "weights": [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)],
         "inputs": normal(samples, SAMPLES, WIDTHS[0]),
-        "targets": 2 * normal(samples, SAMPLES, 1),
+        "targets": MEAN_TARGET + 2 * normal(samples, SAMPLES, 1),
         "seeds": rng.integers(1, 10**6, per_start).tolist(),
     }
 
@@ -377,8 +385,8 @@ def saves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=6,
     cases=(
-        training_case("1 rank, killed in step 7", 1, 12, 3, ("step", 7, 0)),
-        training_case("2 ranks, killed during a save", 2, 14, 4, ("save", 11, 1)),
+        training_case("1 rank, killed in step 11", 1, 15, 5, ("step", 11, 0)),
+        training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),
     ),
     inputs=draw_job,
     drive=drive,

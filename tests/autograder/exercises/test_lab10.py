@@ -113,7 +113,18 @@ def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
         if "all ranks" not in mistake or case.params["ranks"] > 1:
             curves.append(outputs[0]["losses"][0])
     for one, other in combinations(curves, 2):
-        assert (one - other).abs().max() > 20 * TRAIN.tolerance
+        assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_loss_scale_and_its_count_of_good_steps_show_whatever_is_drawn(seed):
+    for case in TRAIN.cases[:3]:
+        inputs = list(TRAIN.draw(case, rng_for(TRAIN, case, seed)))
+        curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
+        for lost in ("scaler", "good_steps"):
+            curves.append(train_resumable.without(lost)(case, inputs)["losses"][0])
+        for one, other in combinations(curves, 2):
+            assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
 
 
 @pytest.mark.parametrize("case", TRAIN.cases[:2], ids=lambda case: case.name)
