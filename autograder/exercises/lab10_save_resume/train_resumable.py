@@ -26,18 +26,18 @@ from autograder.exercise.budget import Budget, Limit, from_outputs
 from autograder.exercise.compare import difference
 from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
 from autograder.exercises.lab10_save_resume.forked_ranks import (
-    Group,
-    Message,
     Observer,
     Outcome,
     protected_parent,
     run_ranks,
     was_killed,
 )
+from autograder.exercises.lab10_save_resume.process_group import Group, Message
 from autograder.exercises.lab10_save_resume.rank_errors import (
     fails_on_a_rank,
     has_no_collective,
     never_entered,
+    never_waited,
     raise_first_error,
 )
 from autograder.exercises.lab10_save_resume.training_job import (
@@ -393,6 +393,7 @@ EXERCISE = OnRanks(
     tolerance=TOLERANCE,
     budgets=(COMMON_STATE_ONCE,),
     signs=(
+        never_waited,
         never_entered,
         has_no_collective,
         fails_on_a_rank,
