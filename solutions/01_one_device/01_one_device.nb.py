@@ -144,7 +144,7 @@ check("one_device.step_bytes", step_bytes)
 #
 # A batch that does not fit into memory is split into **micro-batches**. Each adds its gradients to what is already in `.grad`, and after the last one the optimizer takes **one step**. It has to be the same step as with the whole batch in one piece.
 #
-# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. In some micro-batches no target counts, but at least one target of all does.
+# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. The optimizer may have several parameter groups, and the model parameters that no micro-batch uses: as in the spec, `.grad` of these is None when the optimizer steps. In some micro-batches no target counts, but at least one target of all does.
 #
 # Return the loss, as a number or a tensor without a graph. Do nothing that the spec does not do: the gradients are not clipped, the model stays in training mode, and the micro-batches stay as they are, for the next epoch.
 
@@ -159,7 +159,7 @@ def accumulate_spec(model, optimizer, tokens, targets):
     return loss.item()
 
 # %% [markdown]
-# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
+# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · each micro-batch passes through the model once · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
 #
 # <details><summary>Hint 1 · whose mean?</summary>
 #
