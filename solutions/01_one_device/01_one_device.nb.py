@@ -332,7 +332,7 @@ print("1 - 1000 × 0.001 =", weight.item())
 # %% [markdown]
 # Write one step of SGD. `parameters` are 16-bit (bf16 or fp16) and have their gradients in `.grad`, also 16-bit. `state` is a dict for you to fill: empty in the first call, and the same dict in every later one. It needs a master and a velocity for each weight, and does not grow from step to step.
 #
-# Change the parameters in place: they stay 16-bit and in the same memory, because other code may hold views of it (DDP's buckets, for example). Leave the gradients as they are. `lr` may change from call to call. With momentum, `velocity = momentum * velocity + gradient` starts at 0, and the update is `lr * velocity`, as in `torch.optim.SGD`.
+# Change the parameters in place: they stay 16-bit and in the same memory, because other code may hold views of it (DDP's buckets, for example). Matrices are transposed views of that memory, so they are not contiguous. Leave the gradients as they are. `lr` may change from call to call. With momentum, `velocity = momentum * velocity + gradient` starts at 0, and the update is `lr * velocity`, as in `torch.optim.SGD`.
 
 # %%
 def sgd_with_master_weights_spec(weights, gradients, lr, momentum):
@@ -348,7 +348,7 @@ ones = torch.ones(1, dtype=torch.bfloat16)
 sgd_with_master_weights_spec(ones, gradients=[ones] * 500, lr=0.001, momentum=0.0)
 
 # %% [markdown]
-# **Budget** · no communication · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
+# **Budget** · no communication · in `state`, ≤ 8 bytes for each weight and 16 more for each parameter · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
 #
 # <details><summary>Hint 1 · once only</summary>
 #
