@@ -15,10 +15,11 @@ def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None
         return "should return one pair for each rank, world_size in all"
     if not all(0 <= start <= stop <= length for start, stop in bounds):
         return "should satisfy 0 ≤ start ≤ stop ≤ length"
-    has_gaps = bounds[0][0] != 0 or any(a[1] != b[0] for a, b in pairwise(bounds))
-    if not has_gaps and bounds[-1][1] == length - length % world_size != length:
+    chunks = [(0, 0), *((start, stop) for start, stop in bounds if start < stop)]
+    is_joined, end = all(a[1] == b[0] for a, b in pairwise(chunks)), chunks[-1][1]
+    if is_joined and end == length - length % world_size != length:
         return "skips the remainder: the last elements are in no chunk"
-    if has_gaps or bounds[-1][1] != length:
+    if not is_joined or end != length:
         return "should put every element in exactly one chunk, in order"
     lengths = [stop - start for start, stop in bounds]
     if max(lengths) - min(lengths) > 1:
@@ -34,8 +35,9 @@ EXERCISE = Formula(
         questions("12 elements for 4 ranks", (12, 4)),
         questions("10 elements for 4 ranks", (10, 4)),
         questions("3 elements for 8 ranks", (3, 8)),
-        questions("as many elements as a large model has", (70_553_706_496, 1000)),
+        questions("far more elements than fit in memory", (10**15 + 7, 1000)),
     ),
+    tolerance=0.0,  # whole numbers
     read=as_pairs,
     forms=(wrong_form,),
 )

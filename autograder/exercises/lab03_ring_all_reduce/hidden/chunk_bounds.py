@@ -12,7 +12,7 @@ BOUNDARIES = {
     "divides": "12 elements for 4 ranks",
     "does not divide": REMAINDER,
     "more ranks than elements": SHORT,
-    "more elements than 32 bits can count": "as many elements as a large model has",
+    "more elements than 32 bits can count": "far more elements than fit in memory",
     "one rank": "not tested: the whole tensor",
 }
 EQUAL_ANSWERS = (
