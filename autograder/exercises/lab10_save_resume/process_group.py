@@ -40,6 +40,9 @@ class Group:
         """What each rank gave, by rank."""
         if op != CHANGED:
             self.finish_started()
+        return self._exchange(op, given, **facts)
+
+    def _exchange(self, op: str, given: Any = None, **facts: Plain) -> list[Any]:
         messages.send(self.parent, {"op": op, **facts}, pickle.dumps(given))
         return [pickle.loads(each) for each in self._receive()]
 
@@ -63,11 +66,12 @@ class Group:
         if async_op:
             self.started.append(Started(self, op, finish))
             return self.started[-1]
+        self.finish_started()
         finish()
         return None
 
     def barrier(self, group: Any = None, async_op: bool = False, **_: Any) -> Started | None:
-        return self.start("barrier", async_op, lambda: self.exchange("barrier"))
+        return self.start("barrier", async_op, lambda: self._exchange("barrier"))
 
     def all_reduce(
         self,
@@ -82,18 +86,23 @@ class Group:
         own = tensor.detach().clone()
 
         def finish() -> None:
-            given = torch.stack(self.exchange("all_reduce", own))
+            given = torch.stack(self._exchange("all_reduce", own))
             tensor.detach().copy_(by_op[op](given, dim=0))
 
         return self.start("all_reduce", async_op, finish)
 
     def broadcast(
-        self, tensor: torch.Tensor, src: int = 0, group: Any = None, async_op: bool = False
+        self,
+        tensor: torch.Tensor,
+        src: int = 0,
+        group: Any = None,
+        async_op: bool = False,
+        **_: Any,
     ) -> Started | None:
         own = tensor.detach().clone()
 
         def finish() -> None:
-            tensor.detach().copy_(self.exchange("broadcast", own)[src])
+            tensor.detach().copy_(self._exchange("broadcast", own)[src])
 
         return self.start("broadcast", async_op, finish)
 
@@ -118,7 +127,7 @@ class Group:
         module: Any = dist
         for name in COMMUNICATION_FUNCTIONS:
             setattr(module, name, getattr(self, name, absent(name)))
-        module.monitored_barrier = self.barrier
+        module.monitored_barrier = lambda *_, **__: self.barrier()
         module.get_rank = lambda *_, **__: self.rank
         module.get_world_size = lambda *_, **__: self.world_size
 

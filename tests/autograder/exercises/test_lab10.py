@@ -173,6 +173,21 @@ def test_a_rank_waits_for_an_asynchronous_collective_where_it_says_so(tmp_path):
     assert [end.value for end in ends] == [[False, 1, True, 2], [True, 1, True, 2]]
 
 
+def test_asynchronous_and_other_collectives_keep_one_order():
+    def work(group):
+        number = torch.ones(1)
+        works = [
+            torch.distributed.all_reduce(number, async_op=group.rank == 0),
+            torch.distributed.barrier(async_op=group.rank == 0),
+        ]
+        if group.rank == 0:
+            works[1].wait()
+        torch.distributed.broadcast(number, src=1, async_op=True).wait()
+        return number.item()
+
+    assert [end.value for end in forked_ranks.run_ranks(work, 2)] == [2, 2]
+
+
 def test_a_collective_that_is_never_waited_for_is_an_error():
     def work(group):
         torch.distributed.barrier(async_op=True)
