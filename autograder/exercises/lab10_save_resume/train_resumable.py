@@ -25,6 +25,12 @@ from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks,
 from autograder.exercise.budget import Budget, Limit, from_outputs
 from autograder.exercise.compare import difference
 from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
+from autograder.exercises.lab10_save_resume.folders import (
+    copy_of_files,
+    file_bytes,
+    text,
+    total_bytes,
+)
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     Observer,
     Outcome,
@@ -141,33 +147,6 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "file bytes": largest,
         "checkpoint bytes": total_bytes(largest),
     }
-
-
-def copy_of_files(source: Path, target: Path) -> None:
-    """Regular files only, without their times and attributes."""
-    target.mkdir()
-    for path in source.iterdir():
-        if path.is_symlink():
-            continue
-        if path.is_dir():
-            copy_of_files(path, target / path.name)
-        elif path.is_file():
-            shutil.copyfile(path, target / path.name)
-
-
-def file_bytes(folder: Path) -> list[tuple[str, int]]:
-    """(name, its bytes and those of the name) of all files."""
-    paths = folder.rglob("*")
-    return [(text(p.name), len(p.name) + p.lstat().st_size * p.is_file()) for p in paths]
-
-
-def total_bytes(files: list[tuple[str, int]]) -> int:
-    return sum(size for _, size in files)
-
-
-def text(name: str) -> str:
-    """A file's name that any text file may contain."""
-    return name.encode(errors="replace").decode()
 
 
 class JobObserver(Observer):

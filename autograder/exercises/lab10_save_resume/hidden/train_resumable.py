@@ -11,7 +11,7 @@ from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
 CASES = (
-    public.training_case("2 ranks, killed twice", 2, 13, 4, ("step", 5, 0), ("save", 11, 1)),
+    public.training_case("2 ranks, killed twice", 2, 15, 5, ("step", 6, 0), ("step", 12, 1)),
     public.training_case(
         "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
     ),
@@ -24,6 +24,7 @@ BOUNDARIES = {
     "no step left": "1 rank, restarted when all steps are done",
     "a kill after a kill": "2 ranks, killed twice",
     "older checkpoints are there": "2 ranks, killed during a save",
+    "an older checkpoint has a shorter number": "2 ranks, killed twice",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is the same on all"),
@@ -204,7 +205,7 @@ class Counts:
 AS_NEW = "scheduler", "stream", "scaler"
 MISTAKES = {
     "starts again at step 0: resume from the newest checkpoint": Counts(lambda names: None),
-    "resumes from the oldest checkpoint: take the newest, which `latest` finds": Counts(min),
+    "resumes from an older checkpoint: take the newest, which `latest` finds": Counts(min),
     "restores the job but not the number of steps done: it counts from 0 again": Counts(
         restores_count=False
     ),
