@@ -11,7 +11,7 @@ from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
 CASES = (
-    public.training_case("2 ranks, killed twice", 2, 15, 5, ("step", 6, 0), ("step", 12, 1)),
+    public.training_case("2 ranks, killed twice", 2, 16, 5, ("step", 6, 0), ("step", 12, 1)),
     public.training_case(
         "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
     ),
