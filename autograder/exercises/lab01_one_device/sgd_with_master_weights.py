@@ -148,7 +148,7 @@ def never_writes_back(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     wide = [tensor for tensor in output["state"] if tensor.dtype in (torch.float32, torch.float64)]
     masters = [tensor.flatten().to(wanted[0].dtype) for tensor in wide]
-    if any(all(not torch.equal(right.flatten(), one) for one in masters) for right in wanted):
+    if not all(any(torch.equal(right.flatten(), one) for one in masters) for right in wanted):
         return None
     if equal(before, got, 0.0):
         return "never writes back: copy the master into the 16-bit weight after each step"
