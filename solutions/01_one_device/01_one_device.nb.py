@@ -144,7 +144,7 @@ check("one_device.step_bytes", step_bytes)
 #
 # A batch that does not fit into memory is split into **micro-batches**. Each adds its gradients to what is already in `.grad`, and after the last one the optimizer takes **one step**. It has to be the same step as with the whole batch in one piece.
 #
-# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. In some micro-batches no target counts, but at least one target of all does.
+# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. The optimizer may have several parameter groups, and the model parameters that no micro-batch uses: as in the spec, `.grad` of these is None when the optimizer steps. In some micro-batches no target counts, but at least one target of all does.
 #
 # Return the loss, as a number or a tensor without a graph. Do nothing that the spec does not do: the gradients are not clipped, the model stays in training mode, and the micro-batches stay as they are, for the next epoch.
 
@@ -159,7 +159,7 @@ def accumulate_spec(model, optimizer, tokens, targets):
     return loss.item()
 
 # %% [markdown]
-# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
+# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · each micro-batch passes through the model once · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
 #
 # <details><summary>Hint 1 · whose mean?</summary>
 #
@@ -332,7 +332,7 @@ print("1 - 1000 × 0.001 =", weight.item())
 # %% [markdown]
 # Write one step of SGD. `parameters` are 16-bit (bf16 or fp16) and have their gradients in `.grad`, also 16-bit. `state` is a dict for you to fill: empty in the first call, and the same dict in every later one. It needs a master and a velocity for each weight, and does not grow from step to step.
 #
-# Change the parameters in place: they stay 16-bit and in the same memory, because other code may hold views of it (DDP's buckets, for example). Leave the gradients as they are. `lr` may change from call to call. With momentum, `velocity = momentum * velocity + gradient` starts at 0, and the update is `lr * velocity`, as in `torch.optim.SGD`.
+# Change the parameters in place: they stay 16-bit and in the same memory, because other code may hold views of it (DDP's buckets, for example). Matrices are transposed views of that memory, so they are not contiguous. Leave the gradients as they are. `lr` may change from call to call. With momentum, `velocity = momentum * velocity + gradient` starts at 0, and the update is `lr * velocity`, as in `torch.optim.SGD`.
 
 # %%
 def sgd_with_master_weights_spec(weights, gradients, lr, momentum):
@@ -348,7 +348,7 @@ ones = torch.ones(1, dtype=torch.bfloat16)
 sgd_with_master_weights_spec(ones, gradients=[ones] * 500, lr=0.001, momentum=0.0)
 
 # %% [markdown]
-# **Budget** · no communication · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
+# **Budget** · no communication · in `state`, ≤ 8 bytes for each weight and 16 more for each parameter · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
 #
 # <details><summary>Hint 1 · once only</summary>
 #

@@ -47,7 +47,7 @@ def chunk_bounds_spec(length, world_size):
 chunk_bounds_spec(10, 4)
 
 # %% [markdown]
-# **Budget** · no communication: this is arithmetic.
+# **Budget** · no communication: this is arithmetic, and right for any length, also where the elements would not fit in memory or in 32 bits.
 #
 # <details><summary>Hint 1 · what to count</summary>
 #
@@ -99,7 +99,7 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 #
 # `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour.
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -168,7 +168,7 @@ all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)
 # %% [markdown]
 # Fill `tensor` in place. Again `bounds` may cut it anywhere, it may have any dtype, and every send has to be waited for.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour.
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -221,7 +221,7 @@ def ring_all_reduce_spec(tensors, op="sum"):
 ring_all_reduce_spec([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])], op="mean")
 
 # %% [markdown]
-# Call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check replaces them with its own, so this exercise is only about how they fit together. The result has the tensor's dtype.
+# You can call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check replaces them with its own, so this exercise is only about how they fit together. The result has the tensor's dtype; compute in it as well.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = 2(N − 1)/N · S · calls: send and recv only.
 #

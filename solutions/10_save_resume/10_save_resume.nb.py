@@ -60,6 +60,8 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # - on every rank: the dict of slices, with `torch.save`, to `folder / shard_name(rank, world_size)`
 # - on rank 0 also: `index.json`, with `{"world_size": N, "shapes": shapes}`, because a different number of ranks may load the checkpoint.
+#
+# Files of an earlier save that are in the folder are replaced.
 
 # %%
 def shard_name(rank, world_size):
@@ -144,7 +146,7 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · opens only files that contain a part of its slices: in cases with "few files" in their name, a rank cannot open any other (their names are links to nothing). Every rank has at least one element of each tensor.
+# **Budget** · opens only files that contain at least one element of its slices; padding does not count: in cases with "few files" in their name, a rank cannot open any other (their names are links to nothing). The order of the tensors in a file can differ from that in the index, and a process may load several checkpoints. Every rank has at least one element of each tensor.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -216,7 +218,7 @@ def name_of(step):
 # `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; it may take long. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
 #
 # - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
-# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step, unless that is complete already. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
+# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step, unless that is complete already: so no folder has the final name when `atomic_commit` is called. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
 # - At the end, after a restart too, `root` contains only checkpoints. Old ones stay.
 # - Temporary files are in `root` as well: a rename works only within one file system.
 
@@ -228,7 +230,7 @@ def commit_spec(checkpoints, step, files_by_rank, is_killed):
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
-# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier` and `all_reduce`, without `async_op`; you only need `dist.barrier()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
+# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier`, `all_reduce` and `broadcast`; you only need `dist.barrier()`, and with `async_op=True` a rank waits only when it calls `.wait()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
 #
 # The check sees every change, by whatever program it is made, because the operating system holds system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code: a change in another thread or program looks like one step. Grading never does that.
 #
@@ -391,7 +393,7 @@ def resume_spec(curve, killed_in, every):
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
 # %% [markdown]
-# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, and 16 KiB for each rank.
+# **Budget** · losses after a kill are **bit-equal** to those that the first start of the job would have returned for these steps if nothing had been killed · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, and 16 KiB for each rank.
 #
 # <details><summary>Hint 1 · where random numbers come from</summary>
 #

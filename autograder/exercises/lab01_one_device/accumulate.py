@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
+from autograder.exercise.budget import from_outputs
 from autograder.exercise.process_memory import OVERHEAD_BYTES, process_memory_budget
 from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
@@ -25,6 +26,8 @@ FORWARD = "near the end of a forward pass"
 # A large last norm gives large gradients, which clipping would change; the rate is small for that.
 NORM_WEIGHT = 32.0
 LEARNING_RATE, MOMENTUM = 0.5 / NORM_WEIGHT, 0.9
+DECAY = 0.1  # of the second parameter group: it moves a parameter that has a gradient of zeros
+STEPS = 2  # calls of the answer
 OLD_GRADIENT = 0.3  # in every `.grad` before the first call
 TOLERANCE = 1e-6
 NAMED_WITHIN = 1e-4  # mistakes may lead to weights of any size
@@ -44,7 +47,7 @@ def draw_batches(case: Case, rng: np.random.Generator) -> Plain:
         weights = GPT(CONFIG).state_dict()
     weights["norm.weight"].fill_(NORM_WEIGHT)
     shares = list(zip(case.params["shapes"], case.params["counts"], strict=True))
-    steps = [[draw_batch(rng, shape, share) for shape, share in shares] for _ in range(2)]
+    steps = [[draw_batch(rng, shape, share) for shape, share in shares] for _ in range(STEPS)]
     return {"weights": dict(weights), "steps": steps}
 
 
@@ -57,11 +60,23 @@ def draw_batch(rng: np.random.Generator, shape: tuple[int, int], share: float) -
 
 
 def model_and_optimizer(given: Plain) -> tuple[GPT, torch.optim.Optimizer]:
+    """With two parameter groups, and a parameter that the model does not use."""
     model = GPT(CONFIG)
     model.load_state_dict(given["weights"])
+    model.register_parameter("unused", nn.Parameter(torch.ones(3)))
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, OLD_GRADIENT)
-    return model, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    matrices, vectors = parameter_groups(model)
+    groups: list[dict[str, Any]] = [
+        {"params": matrices},
+        {"params": vectors, "weight_decay": DECAY},
+    ]
+    return model, torch.optim.SGD(groups, lr=LEARNING_RATE, momentum=MOMENTUM)
+
+
+def parameter_groups(model: GPT) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    parameters = list(model.parameters())
+    return [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim == 1]
 
 
 def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
@@ -72,11 +87,12 @@ def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model, optimizer = model_and_optimizer(given)
     steps: list[int] = []
-    modes = [model.training]
+    modes, forwards = [model.training], list[int]()  # tokens in each forward pass
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
     mark(START)
     model.norm.register_forward_hook(lambda *_: mark(FORWARD))
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
+    model.token.register_forward_hook(lambda _, given, __: forwards.append(given[0].numel()))
     returned, unchanged = [], True
     for batches in given["steps"]:
         copies = [(tokens.clone(), targets.clone()) for tokens, targets in batches]
@@ -90,6 +106,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         ),
         "training mode": all(modes),
         "micro-batches unchanged": unchanged,
+        "tokens in forward passes": sum(forwards),
     }
 
 
@@ -121,6 +138,15 @@ ONE_AT_A_TIME = Budget(
 # Measured only in cases where the activations of several micro-batches would be visible.
 FROM_OUTSIDE = process_memory_budget(
     FORWARD, lambda case: most if (most := activation_limit_bytes(case)) > OVERHEAD_BYTES else None
+)
+
+
+ONCE = Budget(
+    "passes each micro-batch through the model once",
+    from_outputs("tokens in forward passes"),
+    lambda case: Limit(STEPS * sum(s * t for s, t in case.params["shapes"])),
+    heading="in forward passes",
+    unit="tokens",
 )
 
 
@@ -183,6 +209,14 @@ keeps_all_activations = over_budget(
 )
 
 
+more_forward_passes = over_budget(
+    ONCE.heading,
+    "passes a micro-batch through the model more than once, also if no gradient is recorded: one "
+    "forward pass gives the logits for the loss and for the backward pass",
+    "tokens",
+)
+
+
 EXERCISE = OnRanks(
     points=5,
     cases=(
@@ -195,8 +229,15 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=TOLERANCE,
     named_within=NAMED_WITHIN,
-    budgets=(ONE_AT_A_TIME, FROM_OUTSIDE),
+    budgets=(ONE_AT_A_TIME, ONCE, FROM_OUTSIDE),
     allows=frozenset(),
-    signs=(undefined_mean, NAMED_MISTAKES, wrong_loss, side_effect, keeps_all_activations),
+    signs=(
+        undefined_mean,
+        NAMED_MISTAKES,
+        wrong_loss,
+        side_effect,
+        keeps_all_activations,
+        more_forward_passes,
+    ),
     memory=True,
 )

@@ -145,11 +145,11 @@ EXERCISE = OnRanks(
     cases=(
         scaler_case("1 rank, overflows twice", 1, {2: (0, "inf"), 6: (0, "-inf")}),
         scaler_case("1 rank, nans, scales below 1", 1, {1: (0, "nan"), 2: (0, "nan")}, scale=2.0),
-        scaler_case("3 ranks, rank 1 overflows", 3, {3: (1, "inf"), 4: (1, "-inf")}),
+        scaler_case("3 ranks, overflows in a row", 3, {2: ((0, 1), "-inf"), 3: (1, "inf")}),
         scaler_case(
             "4 ranks, a nan; rank 3 once has no gradients",
             4,
-            {1: (2, "nan"), 5: (3, "none"), 8: (0, "inf")},
+            {4: (2, "nan"), 5: (3, "none"), 9: ((0, 1, 2), "inf")},
         ),
         scaler_case("2 ranks, nothing overflows", 2, {}, scale=2.0**23, growth_interval=5),
     ),

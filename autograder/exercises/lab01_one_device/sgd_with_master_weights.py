@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, OnRanks, Plain, equal
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.budget import Budget, Limit, from_outputs
+from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
+from autograder.guest.growth import Growth
 from shardlab.trace.tensors import tensors_in
 
 LEARNING_RATES = (0.1, 0.05)  # of the first and the second half of the steps
-EARLY_STEPS = 3  # by then the state has all it needs
+BYTES_OF_A_WEIGHT, MORE_BYTES = 8, 16  # in state: a master and a velocity; more for each tensor
 
 
 def masters_case(name: str, dtype: str, update: float, steps: int, **changes: Any) -> Case:
@@ -72,13 +75,13 @@ def is_near_a_tie(case: Case, weight: Tensor, gradients: Tensor) -> Tensor:
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
+    parameters = [nn.Parameter(in_memory(weight)) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
     state: dict[Any, Any] = {}
     take_a_step_elsewhere(subject, parameters)
     path: list[float] = []
     state_bytes: list[int] = []
-    unchanged = True
+    unchanged, growth = True, Growth({"state": state})
     for step, gradients in enumerate(zip(*given["gradients"], strict=True)):
         copies: list[Tensor] = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -92,16 +95,24 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             for parameter, copy, gradient in zip(parameters, copies, gradients, strict=True)
         )
         path.append(parameters[0].detach().flatten()[0].item())
-        state_bytes.append(sum(tensor.nbytes for tensor in state_tensors(state)))
+        by_address = {tensor.data_ptr(): tensor.nbytes for tensor in state_tensors(state)}
+        state_bytes.append(sum(by_address.values()))
+        growth.after(step)
     return {
         "weights": [parameter.detach() for parameter in parameters],
         "views": views,
         "gradients unchanged": unchanged,
-        "state grows": max(state_bytes[EARLY_STEPS:]) > state_bytes[EARLY_STEPS - 1],
-        "state bytes": state_bytes,
+        "state grows": bool(growth.found()),
+        "what grows": growth.found(),
+        "bytes in state": max(state_bytes),
         "state": [tensor.detach() for tensor in state_tensors(state)],
         "path": path,
     }
+
+
+def in_memory(weight: Tensor) -> Tensor:
+    """A matrix is not contiguous: it is the transpose of what is in memory."""
+    return weight.clone() if weight.ndim < 2 else weight.t().contiguous().t()
 
 
 def take_a_step_elsewhere(subject: Callable[..., Any], parameters: list[nn.Parameter]) -> None:
@@ -130,15 +141,23 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 @on_each_rank
 def never_writes_back(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """The weights are as they were, and ``state`` has the right ones."""
-    if not equal(attempt.inputs[rank]["weights"], output["weights"], 0.0):
+    """Weights are as they were, all or those in matrices, and ``state`` has the right ones."""
+    before, got = attempt.inputs[rank]["weights"], output["weights"]
+    wanted = attempt.expected[rank]["weights"]
+    if not isinstance(got, list) or len(got) != len(wanted):
         return None
     wide = [tensor for tensor in output["state"] if tensor.dtype in (torch.float32, torch.float64)]
-    if all(
-        any(equal(right, tensor.to(right.dtype), 0.0) for tensor in wide)
-        for right in attempt.expected[rank]["weights"]
-    ):
+    masters = [tensor.flatten().to(wanted[0].dtype) for tensor in wide]
+    if not all(any(torch.equal(right.flatten(), one) for one in masters) for right in wanted):
+        return None
+    if equal(before, got, 0.0):
         return "never writes back: copy the master into the 16-bit weight after each step"
+    in_matrices = [old if old.ndim > 1 else new for old, new in zip(before, wanted, strict=True)]
+    if equal(in_matrices, got, 0.0) and not equal(wanted, got, 0.0):
+        return (
+            "never writes back into parameters that are not contiguous: flatten() and reshape() "
+            "copy them"
+        )
     return None
 
 
@@ -153,13 +172,25 @@ def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not output["gradients unchanged"]:
         return "changes the caller's gradients: leave .grad as it is"
     if output["state grows"]:
-        sizes = output["state bytes"]
         mistake = "keeps more in state with every step: a master and a velocity per weight suffice"
-        return (
-            mistake,
-            f"{sizes[EARLY_STEPS]:,} bytes after {EARLY_STEPS + 1} steps, {sizes[-1]:,} at the end",
-        )
+        return mistake, str(output["what grows"][0])
     return None
+
+
+def weight_bytes_limit(case: Case) -> Limit:
+    weights = sum(math.prod(shape) for shape in case.params["shapes"])
+    return Limit(BYTES_OF_A_WEIGHT * weights + MORE_BYTES * len(case.params["shapes"]))
+
+
+SMALL_STATE = Budget(
+    "keeps ≤ 8 bytes for each weight in state",
+    from_outputs("bytes in state"),
+    weight_bytes_limit,
+    heading="in state",
+)
+keeps_more = over_budget(
+    SMALL_STATE.heading, "keeps more in state than an fp32 master and an fp32 velocity per weight"
+)
 
 
 EXERCISE = OnRanks(
@@ -181,6 +212,7 @@ EXERCISE = OnRanks(
     tolerance=0.0,
     named_within=2.0**-12,  # mistakes may end near a tie
     allows=frozenset(),
-    signs=(never_writes_back, NAMED_MISTAKES, side_effect),
+    budgets=(SMALL_STATE,),
+    signs=(never_writes_back, NAMED_MISTAKES, side_effect, keeps_more),
     curves=path_of_a_weight,
 )

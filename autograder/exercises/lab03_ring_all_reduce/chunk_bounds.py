@@ -1,6 +1,6 @@
 """Which part of a tensor is each rank's chunk."""
 
-from itertools import chain
+from itertools import pairwise
 
 from autograder.exercise import Formula, questions
 from autograder.exercises.common import as_pairs, is_pairs
@@ -15,10 +15,11 @@ def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None
         return "should return one pair for each rank, world_size in all"
     if not all(0 <= start <= stop <= length for start, stop in bounds):
         return "should satisfy 0 ≤ start ≤ stop ≤ length"
-    covered = list(chain.from_iterable(range(*pair) for pair in bounds))
-    if covered == list(range(length - length % world_size)) != list(range(length)):
+    chunks = [(0, 0), *((start, stop) for start, stop in bounds if start < stop)]
+    is_joined, end = all(a[1] == b[0] for a, b in pairwise(chunks)), chunks[-1][1]
+    if is_joined and end == length - length % world_size != length:
         return "skips the remainder: the last elements are in no chunk"
-    if covered != list(range(length)):
+    if not is_joined or end != length:
         return "should put every element in exactly one chunk, in order"
     lengths = [stop - start for start, stop in bounds]
     if max(lengths) - min(lengths) > 1:
@@ -34,7 +35,9 @@ EXERCISE = Formula(
         questions("12 elements for 4 ranks", (12, 4)),
         questions("10 elements for 4 ranks", (10, 4)),
         questions("3 elements for 8 ranks", (3, 8)),
+        questions("far more elements than fit in memory", (10**15 + 7, 1000)),
     ),
+    tolerance=0.0,  # whole numbers
     read=as_pairs,
     forms=(wrong_form,),
 )

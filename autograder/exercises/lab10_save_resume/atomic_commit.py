@@ -19,18 +19,18 @@ from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     RETURNED,
-    Group,
-    Message,
     Observer,
     Outcome,
     protected_parent,
     run_ranks,
     was_killed,
 )
+from autograder.exercises.lab10_save_resume.process_group import Group, Message
 from autograder.exercises.lab10_save_resume.rank_errors import (
     fails_on_a_rank,
     has_no_collective,
     never_entered,
+    never_waited,
     raise_first_error,
 )
 from autograder.guest.on_rank import gets_pickled_answer
@@ -111,8 +111,9 @@ class DiskObserver(Observer):
         self.changing_calls: list[int] = []
         self.seen = disk_of(self.watched)
         self.changes = 0
-        self.broken: list[Disk] | None = None  # the first state that no kill may leave, with the
-        # one before it: [before, then]
+        # The first state that no kill may leave, with the one before it and, if the new checkpoint
+        # was empty, the first where it is not: [before, then, filled]
+        self.broken: list[Disk] | None = None
         self.returned_too_early: list[int] = []
 
     def look(self) -> bool:
@@ -124,6 +125,8 @@ class DiskObserver(Observer):
         self.changes += 1
         if self.broken is None and is_broken(disk, self.given):
             self.broken = [before, disk]
+        if self.broken and len(self.broken) == 2 and disk.get(NEW):
+            self.broken.append(disk)
         return True
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
@@ -256,7 +259,7 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """What the first state of the disk that a kill must not leave shows."""
     if output["broken"] is None:
         return None
-    before, left = output["broken"]
+    before, left, *later = output["broken"]
     given = attempt.inputs[0]
     old, new = files_of(given["old"]), files_of(given["new"])
     if more := left.get(OLD, {}).keys() - old.keys():
@@ -283,8 +286,15 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "all, then rename",
             f"after the rename, in {NEW}: {inside}",
         )
-    elsewhere = (files for name, files in left.items() if not A_STEP.fullmatch(name))
-    if any(new.items() <= files.items() for files in elsewhere):
+    filled = (later or [left])[0]
+    if not found and filled[NEW] == new:
+        return (
+            "leaves an empty folder under the final name: a kill then leaves an empty checkpoint; "
+            "rename the complete folder to a name that does not exist yet",
+            f"then, in {NEW}: {inside}",
+        )
+    elsewhere = (files for name, files in filled.items() if not A_STEP.fullmatch(name))
+    if any(new.items() <= {**filled[NEW], **files}.items() for files in elsewhere):
         mistake = "puts complete files under the final name one by one: that takes many steps"
         return f"{mistake}, and a rename of their folder takes one", f"in {NEW}: {inside}"
     consequence = "a kill during the write leaves half a checkpoint under a valid name"
@@ -343,6 +353,7 @@ EXERCISE = OnRanks(
     drive=drive,
     signs=(
         broken_by_a_kill,
+        never_waited,
         never_entered,
         has_no_collective,
         raises(

@@ -9,8 +9,7 @@ the one that it should wait for.
 Only the forked processes run student code.  The parent never unpickles what they send, and they
 cannot write its memory, so it can decide what happened.
 
-In the forked processes torch.distributed's functions are replaced by ones that communicate with the
-parent through a socket, since gloo's threads do not survive a fork.
+In the forked processes torch.distributed's functions are replaced by those of `process_group`.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
 import psutil
-import torch
-import torch.distributed as dist
 
 from autograder.exercise import Plain
+from autograder.exercises.lab10_save_resume import process_group
 from autograder.exercises.lab10_save_resume.disk_changes import trace_changes
+from autograder.exercises.lab10_save_resume.process_group import (
+    CHANGED,
+    NEVER_WAITED,
+    Group,
+    Message,
+    limit_turn,
+)
 from autograder.guest import held_calls, private_folders
-from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 from shardlab.ranks import codec, messages
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
-CHANGED = "changed"  # in place of a collective: a process without held calls reports a change
 WITH_LISTENER, WITHOUT_LISTENER = b"l", b"-"
-LONGEST_TURN_S = 8.0  # far longer than any right answer runs from one collective to the next
-NO_COLLECTIVE = "has not entered a collective"
 _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 3, 4, 36
-
-
-Message = dict[str, Any]
 
 
 class Outcome(NamedTuple):
@@ -64,78 +62,6 @@ def prctl(option: int, value: int = 0) -> int:
 # ---- in a child ---------------------------------------------------------------------------------
 
 
-@dataclass
-class Group:
-    """A rank's process group: a collective returns every rank's input to all ranks."""
-
-    rank: int
-    world_size: int
-    parent: socket.socket
-
-    def exchange(self, op: str, given: Any = None, **facts: Plain) -> list[Any]:
-        """What each rank gave, by rank."""
-        messages.send(self.parent, {"op": op, **facts}, pickle.dumps(given))
-        return [pickle.loads(each) for each in self._receive()]
-
-    def request(self, op: str, **facts: Plain) -> Plain:
-        """What the parent answers, to this rank alone."""
-        messages.send(self.parent, {"op": op, **facts})
-        return codec.decode_plain(self._receive()[0])
-
-    def _receive(self) -> list[bytes]:
-        limit_turn(0)
-        received = messages.receive(self.parent)[1]
-        limit_turn(LONGEST_TURN_S)
-        return list(pickle.loads(received))
-
-    def barrier(self, *_: Any, **__: Any) -> None:
-        self.exchange("barrier")
-
-    def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, **_: Any) -> None:
-        ops = dist.ReduceOp
-        by_op: Any = {ops.SUM: torch.sum, ops.AVG: torch.mean}
-        by_op |= {ops.MAX: torch.amax, ops.MIN: torch.amin}
-        given = torch.stack(self.exchange("all_reduce", tensor.detach().clone()))
-        tensor.detach().copy_(by_op[op](given, dim=0))
-
-    def broadcast(self, tensor: torch.Tensor, src: int = 0, **_: Any) -> None:
-        tensor.detach().copy_(self.exchange("broadcast", tensor.detach().clone())[src])
-
-    def broadcast_object_list(self, objects: list[Any], src: int = 0, **_: Any) -> None:
-        objects[:] = self.exchange("broadcast_object_list", objects)[src]
-
-    def all_gather_object(self, objects: list[Any], given: Any, **_: Any) -> None:
-        objects[:] = self.exchange("all_gather_object", given)
-
-    def mean(self, tensor: torch.Tensor) -> torch.Tensor:
-        return torch.stack(self.exchange("mean", tensor)).mean(dim=0)
-
-    def replace_torch_distributed(self) -> None:
-        """For the rest of this process."""
-
-        def absent(name: str) -> Callable[..., NoReturn]:
-            def call(*_: Any, **__: Any) -> NoReturn:
-                raise RuntimeError(f"{name} is not available in this check: use dist.barrier()")
-
-            return call
-
-        for name in COMMUNICATION_FUNCTIONS:
-            setattr(dist, name, getattr(self, name, absent(name)))
-        dist.monitored_barrier = self.barrier
-        dist.get_rank = lambda *_, **__: self.rank
-        dist.get_world_size = lambda *_, **__: self.world_size
-
-
-def limit_turn(seconds: float) -> None:
-    """Raises TimeoutError in this process's main thread after that time; 0: never."""
-
-    def end(*_: object) -> NoReturn:
-        raise TimeoutError(f"{NO_COLLECTIVE} for {seconds:g} s")
-
-    signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
 def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -> NoReturn:
     try:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -148,9 +74,11 @@ def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -
         messages.receive(group.parent)
         group.replace_torch_distributed()
         try:
-            limit_turn(LONGEST_TURN_S)
+            limit_turn(process_group.LONGEST_TURN_S)
             header: Message = {"op": RETURNED}
             body = codec.encode_plain(work(group))
+            if group.started:
+                raise RuntimeError(f"{group.started[0].op} was {NEVER_WAITED}")
         except BaseException as error:
             header = {"op": RAISED, "error": [type(error).__name__, message_of(error)]}
             body = b""

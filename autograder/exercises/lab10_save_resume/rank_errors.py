@@ -9,12 +9,12 @@ from autograder.exercise import Attempt, Finding
 from autograder.exercise.signs import raises
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     ENDS,
-    NO_COLLECTIVE,
     RAISED,
     RETURNED,
     Outcome,
     was_killed,
 )
+from autograder.exercises.lab10_save_resume.process_group import NEVER_WAITED, NO_COLLECTIVE
 from autograder.guest.answer import STUB
 from shardlab.errors import RankError
 
@@ -66,6 +66,13 @@ def fails_on_a_rank(attempt: Attempt) -> Finding | None:
 never_entered = raises(
     NEVER_ENTERED,
     "has ranks that wait for each other in different calls: every rank makes every call",
+    "your answer",
+    quoted=True,
+)
+never_waited = raises(
+    NEVER_WAITED,
+    "starts a collective with async_op=True and never waits for it: other ranks may not have "
+    "entered it when the rank continues",
     "your answer",
     quoted=True,
 )

@@ -1,4 +1,7 @@
-"""Each rank writes its slices to its own file; rank 0 also writes an index."""
+"""Each rank writes its slices to its own file; rank 0 also writes an index.
+
+The same processes have saved a smaller state in the same folder before.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,15 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         slices[name] = whole[: len(own)]
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        smaller = {name: own[:1].clone() for name, own in slices.items()}
+        subject(folder, smaller, {name: [case.world_size] for name in smaller})
+        before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         subject(folder, slices, given["shapes"])
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
         return {
             "names": [str(path.relative_to(folder)) for path in paths],
             "files": {path.name: content(path) for path in paths},
+            "kept": [path.name for path in paths if path.read_bytes() == before.get(path.name)],
             "bytes": sum(path.stat().st_size for path in paths),
         }
 
@@ -107,6 +114,14 @@ def wrong_name(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     written = ", ".join(output["names"]) or "no file"
     return "does not write shard_name(rank, world_size)", written
+
+
+@on_each_rank
+def keeps_an_earlier_file(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["kept"]:
+        return None
+    mistake = "leaves a file of an earlier save in the folder as it is: a save replaces it"
+    return mistake, ", ".join(output["kept"])
 
 
 @on_each_rank
@@ -180,6 +195,7 @@ EXERCISE = OnRanks(
         one_saves_for_all,
         one_name_twice,
         wrong_name,
+        keeps_an_earlier_file,
         wrong_index,
         other_files,
         other_content,

@@ -25,22 +25,33 @@ from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks,
 from autograder.exercise.budget import Budget, Limit, from_outputs
 from autograder.exercise.compare import difference
 from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
+from autograder.exercises.lab10_save_resume.folders import (
+    copy_of_files,
+    file_bytes,
+    text,
+    total_bytes,
+)
 from autograder.exercises.lab10_save_resume.forked_ranks import (
-    Group,
-    Message,
     Observer,
     Outcome,
     protected_parent,
     run_ranks,
     was_killed,
 )
+from autograder.exercises.lab10_save_resume.process_group import Group, Message
 from autograder.exercises.lab10_save_resume.rank_errors import (
     fails_on_a_rank,
     has_no_collective,
     never_entered,
+    never_waited,
     raise_first_error,
 )
-from autograder.exercises.lab10_save_resume.training_job import Job, batch_of, seed_all
+from autograder.exercises.lab10_save_resume.training_job import (
+    MEAN_TARGET,
+    Job,
+    batch_of,
+    seed_all,
+)
 from autograder.guest import private_folders
 from autograder.guest.on_rank import gets_pickled_answer, with_functions_replaced
 
@@ -61,6 +72,9 @@ def training_case(
 ) -> Case:
     """Starts the job once for each of ``kills``, ("step" or "save", step, rank), and once more.
 
+    Each kill leaves a checkpoint between two changes of the loss scale (see `training_job`), so
+    that its count of good steps shows.
+
     With several ranks each start finds all older checkpoints, else only the newest: the batches of
     one rank would fit into several.
     """
@@ -80,7 +94,7 @@ def draw_job(case: Case, rng: np.random.Generator) -> Plain:
     return {
         "weights": [normal(b, a) / a**0.5 for a, b in pairwise(WIDTHS)],
         "inputs": normal(samples, SAMPLES, WIDTHS[0]),
-        "targets": 2 * normal(samples, SAMPLES, 1),
+        "targets": MEAN_TARGET + 2 * normal(samples, SAMPLES, 1),
         "seeds": rng.integers(1, 10**6, per_start).tolist(),
     }
 
@@ -133,33 +147,6 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "file bytes": largest,
         "checkpoint bytes": total_bytes(largest),
     }
-
-
-def copy_of_files(source: Path, target: Path) -> None:
-    """Regular files only, without their times and attributes."""
-    target.mkdir()
-    for path in source.iterdir():
-        if path.is_symlink():
-            continue
-        if path.is_dir():
-            copy_of_files(path, target / path.name)
-        elif path.is_file():
-            shutil.copyfile(path, target / path.name)
-
-
-def file_bytes(folder: Path) -> list[tuple[str, int]]:
-    """(name, its bytes and those of the name) of all files."""
-    paths = folder.rglob("*")
-    return [(text(p.name), len(p.name) + p.lstat().st_size * p.is_file()) for p in paths]
-
-
-def total_bytes(files: list[tuple[str, int]]) -> int:
-    return sum(size for _, size in files)
-
-
-def text(name: str) -> str:
-    """A file's name that any text file may contain."""
-    return name.encode(errors="replace").decode()
 
 
 class JobObserver(Observer):
@@ -377,14 +364,15 @@ def saves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=6,
     cases=(
-        training_case("1 rank, killed in step 7", 1, 12, 3, ("step", 7, 0)),
-        training_case("2 ranks, killed during a save", 2, 14, 4, ("save", 11, 1)),
+        training_case("1 rank, killed in step 11", 1, 15, 5, ("step", 11, 0)),
+        training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),
     ),
     inputs=draw_job,
     drive=drive,
     tolerance=TOLERANCE,
     budgets=(COMMON_STATE_ONCE,),
     signs=(
+        never_waited,
         never_entered,
         has_no_collective,
         fails_on_a_rank,

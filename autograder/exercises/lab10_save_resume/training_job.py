@@ -3,6 +3,11 @@
 Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
 states, different on each rank), and a loss scale, since gradients are rounded to 16 bits.  It
 computes in fp64, so that differences between machines stay below the effect of any mistake.
+
+The scale depends on the number of steps alone.  Targets are near MEAN_TARGET, far from what the
+model can learn in a few steps, so the largest gradient, that of the output's bias, stays near
+2 * MEAN_TARGET: between 2**16 / 2**11 and 2**16 / 2**10, whatever is drawn.  Scales above 2**10
+overflow: the first two steps do, and then each step after GROWS_AFTER good ones.
 """
 
 from __future__ import annotations
@@ -14,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-GROWS_AFTER = 2  # steps without an overflow
-
+GROWS_AFTER = 4  # steps without an overflow
+FIRST_SCALE = 2.0**12
+MEAN_TARGET = 22.0
 
 Batch = tuple[Tensor, Tensor]  # inputs and targets
 
@@ -52,7 +58,7 @@ class Scaler:
     """A loss scale: halves when a gradient overflows 16 bits, doubles after GROWS_AFTER steps."""
 
     def __init__(self) -> None:
-        self.scale, self.good_steps = 2.0**18, 0
+        self.scale, self.good_steps = FIRST_SCALE, 0
 
     def may_step(self, gradients: list[Tensor]) -> bool:
         """Whether the gradients are finite; if so, unscales them."""

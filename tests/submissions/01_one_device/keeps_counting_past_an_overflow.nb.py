@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "01_one_device"
-# loses = {DynamicLossScaler = 4.5}
+# loses = {DynamicLossScaler = 5.25}
 # says = {DynamicLossScaler = "keeps counting past an overflow"}
 # ///
 

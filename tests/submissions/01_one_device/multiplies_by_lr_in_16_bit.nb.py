@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {sgd_with_master_weights = 0.667}
-# says = {sgd_with_master_weights = "multiplies lr by the 16-bit gradient in 16 bits"}
+# says = {sgd_with_master_weights = "computes the update in 16 bits"}
 # ///
 # lr is a Python number, so the product has the gradient's dtype. Right wherever rounding averages out.
 

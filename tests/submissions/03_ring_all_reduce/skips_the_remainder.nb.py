@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
-# loses = {chunk_bounds = 1.6}
+# loses = {chunk_bounds = 1.667}
 # says = {chunk_bounds = "skips the remainder"}
 # ///
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
-# loses = {load_sharded = 0.667}
-# says = {load_sharded = "looks for a file after the last one"}
+# loses = {load_sharded = 1.333}
+# says = {load_sharded = "looks for a file after the one with"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

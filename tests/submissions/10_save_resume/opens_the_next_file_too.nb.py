@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
-# loses = {load_sharded = 0.6667}
+# loses = {load_sharded = 1.333}
 # says = {load_sharded = "opens a file too many"}
 # ///
 

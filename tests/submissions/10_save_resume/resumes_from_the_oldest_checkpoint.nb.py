@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {train_resumable = 3.429}
-# says = {train_resumable = "resumes from the oldest"}
+# says = {train_resumable = "resumes from an older checkpoint"}
 # ///
 
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}

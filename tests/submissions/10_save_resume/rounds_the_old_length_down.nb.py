@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
-# loses = {load_sharded = 3.333}
+# loses = {load_sharded = 4.0}
 # says = {load_sharded = "rounded down"}
 # ///
 

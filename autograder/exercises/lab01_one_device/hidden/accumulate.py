@@ -29,6 +29,8 @@ CASES = (
 BOUNDARIES = NOT_SHARDED | {
     "one rank": "12 equal micro-batches",
     "one micro-batch": "a micro-batch alone",
+    "a parameter without a gradient": "12 equal micro-batches",
+    "several parameter groups": "12 equal micro-batches",
     "no target counts": "some targets are -100, in one all",
 }
 EQUAL_ANSWERS = (
@@ -44,16 +46,17 @@ def reference(
     divisors: Divisors = lambda counted, targets, sequences: counted.sum(),
     first: int = 0,
     clears: str = "before",
+    divides_first_group: bool = False,
 ) -> Plain:
     """Two steps. ``divisors``: for each micro-batch's sum of losses, or one for all.
 
-    ``clears`` the gradients "before" the step, "after" it or "never".
+    ``clears`` the gradients "before" the step, "after" it or "never", or to "zeros" before it.
     """
     model, optimizer = model_and_optimizer(inputs[0])
     losses: list[Plain] = []
     for batches in inputs[0]["steps"]:
-        if clears == "before":
-            optimizer.zero_grad()
+        if clears in ("before", "zeros"):
+            optimizer.zero_grad(set_to_none=clears == "before")
         sizes = [((each != IGNORE).sum(), each.numel(), len(each)) for _, each in batches]
         by_batch = torch.as_tensor(divisors(*torch.tensor(sizes).T)).expand(len(batches))
         losses.append(0.0)
@@ -65,6 +68,9 @@ def reference(
             part = total / divisor
             part.backward()
             losses[-1] += part.item()
+        if divides_first_group:
+            for parameter in optimizer.param_groups[0]["params"]:
+                parameter.grad /= sum(counted for counted, *_ in sizes)
         optimizer.step()
         if clears == "after":
             optimizer.zero_grad()
@@ -100,6 +106,11 @@ MISTAKES = {
         wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences)
     ),
     "forgets zero_grad: the previous step's gradients are still there": wrong(clears="never"),
+    "leaves gradients of zeros where no micro-batch gives one, so the optimizer still decays such "
+    "a weight: zero_grad() sets them to None": wrong(clears="zeros"),
+    "divides the gradients of the first parameter group only: an optimizer may have several": wrong(
+        lambda *_: 1, divides_first_group=True
+    ),
     "clears the gradients after the step only: old ones may be there before the first": (
         wrong(clears="after")
     ),

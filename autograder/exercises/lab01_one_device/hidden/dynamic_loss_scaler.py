@@ -9,7 +9,6 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
-    ELEMENTS,
     LEARNING_RATE,
     TENSORS,
     loss_of,
@@ -21,7 +20,9 @@ from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 PLAN = {1: (1, "-inf"), 6: (0, "nan"), 7: (1, "inf")}
 CASES = (
     scaler_case(
-        "5 ranks, overflows in a row", 5, {2: ((1, 4), "inf"), 3: (3, "nan"), 4: (0, "-inf")}
+        "5 ranks, overflows in a row",
+        5,
+        {2: ((1, 4), "inf"), 3: ((0, 1, 4), "nan"), 4: (0, "-inf")},
     ),
     scaler_case("2 ranks, another interval", 2, PLAN, steps=16, scale=2.0**15, growth_interval=4),
     shaken(
@@ -37,7 +38,7 @@ CASES = (
 BOUNDARIES = NOT_SHARDED | {
     "one rank": "1 rank, overflows twice",
     "overflows in the step that would double the scale": "1 rank, overflows twice",
-    "overflows one after the other": "3 ranks, rank 1 overflows",
+    "overflows one after the other": "3 ranks, overflows in a row",
     "two ranks overflow at once": "5 ranks, overflows in a row",
     "a rank without gradients where the scale grows": "3 ranks, a small scale",
     "no overflow": "2 ranks, nothing overflows",
@@ -63,7 +64,12 @@ def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
         for index, (rank, given) in enumerate(zip(ranks, inputs, strict=True)):
             rank.backward(given["x"][step], has_gradients=without != (index, "none"))
         bad = [rank.overflows() for rank in ranks]
-        agreed = all(bad) if mistake == "only if all" else any(bad)
+        least = {
+            "only if all": len(bad),
+            "half": len(bad) / 2,
+            "more than half": len(bad) / 2 + 0.5,
+        }
+        agreed = sum(bad) >= least.get(mistake, 1)
         for rank, own in zip(ranks, bad, strict=True):
             rank.step(own, agreed, case.params["growth_interval"])
     return [output_of(rank.steps, rank.scales, rank.weights) for rank in ranks]
@@ -81,7 +87,8 @@ class Rank:
             self.gradient = torch.zeros_like(self.gradient)
 
     def overflows(self) -> bool:
-        seen = self.gradient[: ELEMENTS // TENSORS if self.mistake == "first" else ELEMENTS]
+        tensors = self.gradient.chunk(TENSORS)
+        seen = {"first": tensors[0], "last": tensors[-1]}.get(self.mistake, self.gradient)
         kinds = {"no inf": "n", "no nan": "+-", "no -inf": "+n", "only +inf": "+"}
         found = {"+": seen.isposinf(), "-": seen.isneginf(), "n": seen.isnan()}
         return any(bool(found[kind].any()) for kind in kinds.get(self.mistake, "+-n"))
@@ -120,9 +127,12 @@ MESSAGES = {
     "no inf": "checks for nan and misses inf: use torch.isfinite",
     "no -inf": "checks for inf and nan and misses -inf: use torch.isfinite",
     "only +inf": "checks for inf and misses nan and -inf: use torch.isfinite",
-    "first": "does not look at all gradients: any parameter's may overflow",
+    "first": "does not look at all gradients, only at the first tensor's: any may overflow",
+    "last": "does not look at all gradients, only at the last tensor's: any may overflow",
     "only if all": "acts only if all ranks overflow: one is enough, so combine the numbers with "
     "ReduceOp.MAX",
+    "half": "acts only if half of the ranks or more overflow: one is enough, so combine the "
+    "numbers with ReduceOp.MAX",
     "steps anyway": "halves the scale but steps anyway: now inf or nan is in the weights",
     "never unscales": "steps with scaled gradients: divide them by the scale first",
     "unscales twice": "divides the gradients by the scale twice",
@@ -138,4 +148,8 @@ MESSAGES = {
     "caps": "caps the scale at 2**24, which is not part of the rule",
     "never halves": "never halves the scale: it would overflow again and again",
 }
-MISTAKES = {message: partial(reference, mistake=mistake) for mistake, message in MESSAGES.items()}
+SAME = {"half": ("half", "more than half")}
+MISTAKES = {
+    message: tuple(partial(reference, mistake=each) for each in SAME.get(mistake, (mistake,)))
+    for mistake, message in MESSAGES.items()
+}

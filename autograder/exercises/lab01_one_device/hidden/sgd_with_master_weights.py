@@ -86,7 +86,13 @@ def unchanged(case: Case, inputs: Any) -> Plain:
     return {"weights": inputs[0]["weights"]}
 
 
+# Two mistakes can agree in a case with momentum, or in one without.  Those that are right in the
+# other come first: the others are named where they are wrong in both.
 MISTAKES = {
+    "does not build up velocity: velocity = momentum * velocity + the whole gradient": (
+        wrong(next_velocity=lambda v, gradient, momentum, lr: gradient),
+        wrong(next_velocity=lambda v, g, momentum, lr: momentum * v + (1 - momentum) * g),
+    ),
     "rounds its weights to 16 bits in every step, so small updates are lost: make an fp32 master "
     "once, before the first step, keep it in state, and add the updates to it": (
         wrong(rounds_each_step=True),
@@ -101,15 +107,14 @@ MISTAKES = {
     "leaves fp32 weights: the model computes in 16 bits, so round the master back into the "
     "parameter with copy_": wrong(wide_weights=True),
     "updates the first parameter only": first_only,
-    "multiplies lr by the 16-bit gradient in 16 bits: widen the gradient first": (
-        wrong(update=lambda velocity, gradient, momentum, lr: (lr * gradient).float())
+    "computes the update in 16 bits: lr times the gradient or the velocity has to be fp32": (
+        wrong(update=lambda velocity, g, momentum, lr: (lr * velocity).to(g.dtype).float()),
+        wrong(update=lambda velocity, g, momentum, lr: (lr * velocity.to(g.dtype)).float()),
+        wrong(update=lambda velocity, gradient, momentum, lr: (lr * gradient).float()),
     ),
     "keeps momentum in 16 bits, where it stops growing: keep it in fp32, like the master": (
-        wrong(narrow_velocity=True)
-    ),
-    "does not build up velocity: velocity = momentum * velocity + the whole gradient": (
-        wrong(next_velocity=lambda v, gradient, momentum, lr: gradient),
-        wrong(next_velocity=lambda v, g, momentum, lr: momentum * v + (1 - momentum) * g),
+        wrong(narrow_velocity=True),
+        wrong(narrow_velocity=True, update=lambda v, g, momentum, lr: (lr * v).float()),
     ),
     "multiplies the gradient by lr before it enters the velocity: lr may change, so the update is "
     "lr * velocity": (

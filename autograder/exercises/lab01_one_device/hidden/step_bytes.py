@@ -139,7 +139,8 @@ CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
         "counts one tensor for a GELU layer: its input is saved, and its output too": {"gelu": 1},
         "counts two tensors for a ReLU layer: it and the next layer save the same one": {"relu": 2},
         "forgets what cross_entropy saves: V numbers for each token": {"logits": 0},
-        "forgets the embedding's output: the next layer saves its input": {"first": 0},
+        "counts one tensor of D too few: the embedding's output and each layer's output are saved "
+        "as the input of the next linear layer, which may be the head": {"first": 0},
         "counts fp32 log-probabilities: with bf16 they take 2 bytes each": {"logits": 2, **BF16},
         "counts the logits too: no layer saves them": {"logits": 2},
     },

@@ -1,3 +1,5 @@
+from itertools import accumulate
+
 import numpy as np
 
 from autograder.exercise import Case, questions
@@ -10,6 +12,7 @@ BOUNDARIES = {
     "divides": "12 elements for 4 ranks",
     "does not divide": REMAINDER,
     "more ranks than elements": SHORT,
+    "more elements than 32 bits can count": "far more elements than fit in memory",
     "one rank": "not tested: the whole tensor",
 }
 EQUAL_ANSWERS = (
@@ -23,9 +26,9 @@ EQUAL_ANSWERS = (
 
 
 def right(length: int, world_size: int) -> Bounds:
-    pieces = np.array_split(np.arange(length), world_size)
-    stops = np.cumsum([len(piece) for piece in pieces])
-    return [(int(stop) - len(piece), int(stop)) for stop, piece in zip(stops, pieces, strict=True)]
+    lengths = [length // world_size + (r < length % world_size) for r in range(world_size)]
+    stops = list(accumulate(lengths))
+    return [(stop - chunk, stop) for stop, chunk in zip(stops, lengths, strict=True)]
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:

@@ -15,19 +15,22 @@ from autograder.exercises.lab10_save_resume.load_sharded import (
     NEEDED_FILES,
     NOT_NEEDED,
     loading_case,
+    second_state,
 )
 from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
     shaken(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
     loading_case(3, 1, a=["float32", 4, 5], b=["bfloat16", 7]),
-    loading_case(13, 2, ", few files", a=["float32", 131], b=["float32", 262]),
+    loading_case(13, 2, ", few files", a=["float32", 27], b=["float32", 18]),
 )
 BOUNDARIES = {
     "divides": "12 ranks' checkpoint on 4, few files",
     "does not divide": "11 ranks' checkpoint on 3",
     "one rank": "3 ranks' checkpoint on 1",
     "stop beyond the last file": "3 ranks' checkpoint on 2",
+    "stop in a file of only padding": "13 ranks' checkpoint on 2, few files",
+    "files that are not adjacent": "12 ranks' checkpoint on 4, few files",
     "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
@@ -53,7 +56,11 @@ def facts(case: Case) -> dict[str, Plain]:
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     slices = cut(whole_state(case, inputs), case.world_size)
-    return [{"opens": NEEDED_FILES, "slices": own} for own in slices]
+    second = cut(second_state(case), case.world_size)
+    return [
+        {"opens": NEEDED_FILES, "slices": own, "second load": own_2}
+        for own, own_2 in zip(slices, second, strict=True)
+    ]
 
 
 def whole_state(case: Case, inputs: Any) -> dict[str, Tensor]:
@@ -96,6 +103,7 @@ class Wrong:
     number: Callable[[int, Case], int] = lambda number, case: number
     named_after: Callable[[Case], int] = lambda case: case.params["saved on"]
     pads: bool = True
+    by_position: bool = False  # takes tensors in their order in a file, which is not the index's
     dtype: torch.dtype | None = None
 
     def __call__(self, case: Case, inputs: Any) -> list[Plain] | None:
@@ -106,6 +114,9 @@ class Wrong:
         """None if it would fail with another error."""
         slices = {}
         for name, shape in given["shapes"].items():
+            key = name
+            if self.by_position:
+                key = dict(zip(given["shapes"], reversed(given["shapes"]), strict=True))[name]
             elements, saved_on = math.prod(shape), case.params["saved on"]
             old = -(-elements // saved_on) if self.rounded_up else elements // saved_on
             if not self.cuts_old_padding:
@@ -121,7 +132,7 @@ class Wrong:
                     exists = ranks == saved_on and number < saved_on
                     why = NOT_NEEDED if exists else MISSING
                     return {"opens": f"{shard_name(number, ranks)}, {why}"}
-                piece, before = given["shards"][str(number)][name], index * old
+                piece, before = given["shards"][str(number)][key], index * old
                 if self.cuts_new_slice:
                     piece = piece[max(start - before, 0) : max(stop - before, 0)]
                 pieces.append(piece)
@@ -181,6 +192,10 @@ def one_too_many_if_it_exists(rank: int, start: int, stop: int, old: int, saved_
     return range(start // old, min(stop // old + 1, saved_on))
 
 
+def none_after_the_last(rank: int, start: int, stop: int, old: int, saved_on: int) -> range:
+    return range(start // old, min((stop - 1) // old, saved_on - 1) + 1)
+
+
 def own_file_again(case: Case, inputs: Any) -> list[Plain] | None:
     """rank % N, its slices as they are."""
     saved_on = case.params["saved on"]
@@ -225,8 +240,14 @@ MISTAKES = {
     ),
     "looks for files named after the current number of ranks: index.json has the number of ranks "
     "that saved them": Wrong(named_after=lambda case: case.world_size),
-    "looks for a file after the last one: the last rank's stop can lie beyond the tensor's end, so "
-    "limit it to the number of elements": Wrong(limits_stop=False),
+    "looks for a file after the one with a tensor's last element: the last rank's stop can lie "
+    "beyond the tensor's end, so limit it to the number of elements": (
+        Wrong(limits_stop=False),
+        Wrong(limits_stop=False, files=none_after_the_last),
+    ),
+    "takes tensors by their position in a file: their order can differ, so use their names": Wrong(
+        by_position=True
+    ),
     "opens a file too many: element stop is the first of the next rank, so the last file is "
     "(stop - 1) // old": (
         Wrong(files=one_too_many),

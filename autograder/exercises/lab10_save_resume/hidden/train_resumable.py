@@ -11,19 +11,20 @@ from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
 CASES = (
-    public.training_case("2 ranks, killed twice", 2, 13, 3, ("step", 5, 0), ("save", 11, 1)),
+    public.training_case("2 ranks, killed twice", 2, 16, 5, ("step", 6, 0), ("step", 12, 1)),
     public.training_case(
         "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
     ),
 )
 BOUNDARIES = {
-    "divides": "1 rank, killed in step 7",
+    "divides": "1 rank, killed in step 11",
     "does not divide": "2 ranks, killed during a save",
-    "one rank": "1 rank, killed in step 7",
+    "one rank": "1 rank, killed in step 11",
     "more ranks than elements": "not tested: nothing is divided over the ranks",
     "no step left": "1 rank, restarted when all steps are done",
     "a kill after a kill": "2 ranks, killed twice",
     "older checkpoints are there": "2 ranks, killed during a save",
+    "an older checkpoint has a shorter number": "2 ranks, killed twice",
 }
 EQUAL_ANSWERS = (
     EqualAnswer("if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is the same on all"),
@@ -121,6 +122,8 @@ class Rank:
         for name in lost:
             if hasattr(self, name):
                 setattr(self, name, getattr(fresh, name))
+            elif hasattr(self.job.scaler, name):
+                setattr(self.job.scaler, name, getattr(fresh.job.scaler, name))
             else:
                 state = getattr(fresh.job, name).state_dict()
                 getattr(self.job, name).load_state_dict(state)
@@ -202,7 +205,7 @@ class Counts:
 AS_NEW = "scheduler", "stream", "scaler"
 MISTAKES = {
     "starts again at step 0: resume from the newest checkpoint": Counts(lambda names: None),
-    "resumes from the oldest checkpoint: take the newest, which `latest` finds": Counts(min),
+    "resumes from an older checkpoint: take the newest, which `latest` finds": Counts(min),
     "restores the job but not the number of steps done: it counts from 0 again": Counts(
         restores_count=False
     ),
@@ -228,6 +231,9 @@ MISTAKES = {
     "loses the scheduler's state: the learning rate schedule starts again": without("scheduler"),
     "loses the position in the data: it sees the first batches again": without("stream"),
     "loses the loss scale: the scale is reset, and steps overflow again": without("scaler"),
+    "restores the loss scale but not its count of good steps: the scale grows too late": without(
+        "good_steps"
+    ),
     "does not restore torch's random state: dropout draws other numbers": without("torch"),
     "does not restore Python's random state: random.random() draws other numbers": (
         without("python")

@@ -1,0 +1,33 @@
+"""What a start of the job leaves on disk: copies of its files, and their bytes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+
+def copy_of_files(source: Path, target: Path) -> None:
+    """Regular files only, without their times and attributes."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.is_symlink():
+            continue
+        if path.is_dir():
+            copy_of_files(path, target / path.name)
+        elif path.is_file():
+            shutil.copyfile(path, target / path.name)
+
+
+def file_bytes(folder: Path) -> list[tuple[str, int]]:
+    """(name, its bytes and those of the name) of all files."""
+    paths = folder.rglob("*")
+    return [(text(p.name), len(p.name) + p.lstat().st_size * p.is_file()) for p in paths]
+
+
+def total_bytes(files: list[tuple[str, int]]) -> int:
+    return sum(size for _, size in files)
+
+
+def text(name: str) -> str:
+    """A file's name that any text file may contain."""
+    return name.encode(errors="replace").decode()

@@ -1,0 +1,16 @@
+# /// shardlab-submission
+# lab = "01_one_device"
+# loses = {sgd_with_master_weights = 2.667}
+# says = {sgd_with_master_weights = "never writes back"}
+# ///
+
+# %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}
+def sgd_with_master_weights(parameters, state, lr, momentum=0.0):
+    if not state:
+        state["masters"] = [p.detach().float().flatten() for p in parameters]
+        state["velocities"] = [torch.zeros_like(master) for master in state["masters"]]
+    with torch.no_grad():
+        for p, master, velocity in zip(parameters, state["masters"], state["velocities"], strict=True):
+            velocity.mul_(momentum).add_(p.grad.float().flatten())
+            master -= lr * velocity
+            p.flatten().copy_(master)
