@@ -123,7 +123,7 @@ def wrong_second_load(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=4,
     cases=(
-        loading_case(3, 2, weight=["float32", 3, 3], bias=["bfloat16", 7]),
+        loading_case(3, 1, weight=["float32", 3, 3], bias=["bfloat16", 7]),
         loading_case(3, 4, weight=["float32", 8, 2], bias=["float32", 16]),
         loading_case(12, 4, ", few files", weight=["float32", 8, 3], bias=["float32", 16]),
     ),

@@ -7,9 +7,9 @@ CASES = (
     questions("one rank, two ranks", (640, 4, 1), (640, 8, 2)),
 )
 BOUNDARIES = {
-    "divides": "other sizes and ranks",
+    "divides": "2²⁰ bfloat16 on 8 ranks",
     "does not divide": "not tested: the formula gives whole bytes where N divides the length",
-    "one rank": "one rank, two ranks",
+    "one rank": "1,000 float32 on 4 ranks and on one",
     "more ranks than elements": "not tested, as above",
 }
 

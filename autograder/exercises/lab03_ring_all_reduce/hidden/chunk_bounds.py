@@ -10,8 +10,8 @@ REMAINDER, SHORT = "lengths with a remainder", "fewer elements than ranks"
 CASES = (questions(REMAINDER), questions(SHORT))
 BOUNDARIES = {
     "divides": "12 elements for 4 ranks",
-    "does not divide": REMAINDER,
-    "more ranks than elements": SHORT,
+    "does not divide": "10 elements for 4 ranks",
+    "more ranks than elements": "3 elements for 8 ranks",
     "more elements than 32 bits can count": "far more elements than fit in memory",
     "one rank": "not tested: the whole tensor",
 }

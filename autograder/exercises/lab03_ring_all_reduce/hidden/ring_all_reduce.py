@@ -16,7 +16,10 @@ CASES = (
     ring_case(3, 1, op="mean"),
     ring_case(4, 300_002, "bfloat16", op="mean"),
 )
-BOUNDARIES = shared.HALVES_BOUNDARIES | {"divides": "4 ranks, 12 elements, mean"}
+BOUNDARIES = shared.HALVES_BOUNDARIES | {
+    "divides": "4 ranks, 12 elements, mean",
+    "does not divide": "3 ranks, 10 elements, sum by default",
+}
 
 
 Tensors = dict[str, torch.Tensor]

@@ -26,7 +26,7 @@ HALVES_HIDDEN = (
 )
 HALVES_BOUNDARIES = {
     "divides": "4 ranks, 12 elements",
-    "does not divide": "5 ranks, 75,001 elements",
+    "does not divide": "3 ranks, 10 elements, uneven chunks",
     "one rank": "not tested: the task says that there are at least two",
     "more ranks than elements": "5 ranks, 3 elements",
 }

@@ -21,12 +21,12 @@ from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
     shaken(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
-    loading_case(3, 1, a=["float32", 4, 5], b=["bfloat16", 7]),
+    loading_case(3, 2, a=["float32", 3, 3], b=["bfloat16", 7]),
     loading_case(13, 2, ", few files", a=["float32", 27], b=["float32", 18]),
 )
 BOUNDARIES = {
     "divides": "12 ranks' checkpoint on 4, few files",
-    "does not divide": "11 ranks' checkpoint on 3",
+    "does not divide": "3 ranks' checkpoint on 4",
     "one rank": "3 ranks' checkpoint on 1",
     "stop beyond the last file": "3 ranks' checkpoint on 2",
     "stop in a file of only padding": "13 ranks' checkpoint on 2, few files",
