@@ -20,8 +20,6 @@
 # The question: who holds what, when, and what does it cost?
 
 # %%
-print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
-
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -29,6 +27,10 @@ from unittest import mock
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 from torch import nn

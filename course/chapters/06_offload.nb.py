@@ -476,7 +476,7 @@ for micro_batches in (1, 8):
 # - **Copies overlap with computation.** A GPU copies while it computes, in both directions at the same time. That hides the moves behind backward, as long as host memory is pinned.
 # - **Links are shared.** Two GPUs behind one PCIe switch have half the bandwidth each. Grace Hopper's NVLink-C2C has 450 GB/s each way, according to NVIDIA, which shifts the break-even point by a factor of 28 compared with PCIe 3.0.
 #
-# PyTorch's FSDP2 offloads with `fully_shard(…, offload_policy=CPUOffloadPolicy())`: parameters, gradients and optimizer states live on the host, and the optimizer you pass runs there.
+# PyTorch's FSDP2 ([chapter 05](05_fsdp.ipynb)) offloads with `fully_shard(…, offload_policy=CPUOffloadPolicy())`: parameters, gradients and optimizer states live on the host, and the optimizer you pass runs there.
 #
 # ## What to remember
 #

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 07 · Tensor parallel
 #
-# ZeRO and FSDP slice what a rank *keeps*. To compute, they gather whole layers again, so every rank does the work of a whole layer for its own part of the batch. **Tensor parallelism** splits the *computation*: all ranks work on the same tokens, each with its own part of every matrix, and no rank ever holds a whole one.
+# ZeRO and FSDP ([chapter 05](05_fsdp.ipynb)) slice what a rank *keeps*. To compute, they gather whole layers again, so every rank does the work of a whole layer for its own part of the batch. **Tensor parallelism** splits the *computation*: all ranks work on the same tokens, each with its own part of every matrix, and no rank ever holds a whole one.
 #
 # The question of this chapter: how should we split a matrix so that ranks communicate little, and how much is "little"?
 

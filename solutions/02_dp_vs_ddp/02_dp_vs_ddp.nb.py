@@ -61,7 +61,7 @@ print(f"S = {model_bytes:,} bytes")
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them. The check calls your function several times in a row on the same model, so old gradients may still be in `.grad`; nothing that you add may pile up from call to call. Every `isend` and `irecv` has to be waited for.
+# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them. The check calls your function several times in a row on the same model, with different `lr`, so old gradients may still be in `.grad`; nothing that you add (hooks, lists, attributes) may pile up from call to call. Every `isend` and `irecv` has to be waited for.
 
 # %%
 def whole_batch_spec(model, batches, lr):
@@ -200,7 +200,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. A collective with `async_op=True` has to be waited for, and nothing that you add may pile up from call to call.
+# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
 # **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
@@ -251,7 +251,7 @@ check("dp_vs_ddp.ddp_step", ddp_step)
 # %% [markdown]
 # ## 4 · `ring_bytes`
 #
-# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again return a list of pairs `(sent, received)`; assume that N divides S.
+# The same question for one step of DDP after the broadcast: what does each rank **send** and **receive** when the gradients are all-reduced in a ring? Again return a list of pairs `(sent, received)`; N divides S, so the bytes are whole numbers.
 
 # %%
 def ring_bytes_spec(run):
@@ -337,7 +337,7 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # %% [markdown]
 # The check makes one rank **late**: it starts its backward only when all others have finished theirs. An answer that waits inside a hook then waits forever.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient arrives.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, Plain
 from autograder.exercises.lab02_dp_vs_ddp import shared
-from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
+from autograder.exercises.lab02_dp_vs_ddp.shared import drive_steps, lr_of
 from shardlab.errors import RunTimeout
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
-        subject(model, *batch, LR, step)
+        subject(model, *batch, lr_of(step), step)
 
     return drive_steps(case, given, subject, take_step)
 

@@ -28,7 +28,7 @@ EXERCISE = Formula(
     points=2,
     cases=(
         questions("1,000,000 bytes, 4 ranks", (1_000_000, 4)),
-        questions("600 bytes, 3 ranks and one", (600, 3), (600, 1)),
+        questions("630 bytes, 3 ranks and one", (630, 3), (630, 1)),
     ),
     read=as_pairs,
     forms=(no_pair_for_each_rank,),

@@ -20,7 +20,7 @@ from autograder.exercise import (
 from autograder.exercise.budget import received_bytes
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab02_dp_vs_ddp import shared
-from autograder.exercises.lab02_dp_vs_ddp.shared import LR, drive_steps
+from autograder.exercises.lab02_dp_vs_ddp.shared import drive_steps, lr_of
 from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
@@ -38,7 +38,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
-        subject(model, *batch, LR)
+        subject(model, *batch, lr_of(step))
 
     return drive_steps(case, given, subject, take_step)
 

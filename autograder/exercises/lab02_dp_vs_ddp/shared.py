@@ -221,11 +221,15 @@ def flat(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 
-def sgd_step(model: nn.Module) -> None:
+def lr_of(step: int) -> float:
+    return LR / (1 + step % 2)
+
+
+def sgd_step(model: nn.Module, lr: float = LR) -> None:
     with torch.no_grad():
         for parameter in trainable(model):
             if parameter.grad is not None:
-                parameter.sub_(LR * parameter.grad)
+                parameter.sub_(lr * parameter.grad)
 
 
 @on_each_rank

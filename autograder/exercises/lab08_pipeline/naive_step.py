@@ -6,7 +6,7 @@ from typing import Any
 
 from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
 from autograder.exercises.lab08_pipeline import shared
-from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
+from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of, shape_of
 
 
 def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
@@ -20,7 +20,7 @@ def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     stage = Stage(*given["weights"][0])
     x, target = (None if end is None else end[0] for end in (given["inputs"], given["targets"]))
-    loss = subject(stage, x, target, shared.shape_of(case))
+    loss = subject(stage, x, target, shape_of(case))
     return {"loss": loss, "gradients": [gradients_of(stage)]}
 
 

@@ -16,7 +16,7 @@ from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, 
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, finding
 from autograder.exercises.lab08_pipeline import shared
-from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
+from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of, shape_of
 from shardlab.pipeline import run_schedule
 from shardlab.run import Run
 from shardlab.simulate.pipeline import KINDS, Costs, IllegalSchedule, simulate
@@ -192,7 +192,7 @@ def run_on_ranks(plan: Plan, given: Any, case: Case) -> Plain:
     nothing = [None] * case.params["micro_batches"]  # for the ranks between first and last
     ends = ("inputs", "targets")
     inputs, targets = (nothing if given[end] is None else given[end] for end in ends)
-    shape = shared.shape_of(case)
+    shape = shape_of(case)
     run_schedule(plan, stages, inputs, targets, mse_loss, activation_shape=shape)
     return [gradients_of(stage) for stage in stages.values()]
 

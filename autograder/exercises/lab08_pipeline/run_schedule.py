@@ -29,6 +29,7 @@ from autograder.exercises.lab08_pipeline.shared import (
     Plan,
     Stage,
     gradients_of,
+    shape_of,
     stages_of_ranks,
 )
 from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
@@ -128,7 +129,7 @@ def run_once(subject: Any, given: Any, case: Case, plan: list[Any], rank: int) -
         stage.upcoming = [k for kind, s, k in plan[rank] if (kind, s) == ("F", number)]
         stage.number, stage.record = number, record
     ends = (None if end is None else list(end) for end in (given["inputs"], given["targets"]))
-    loss = subject(plan, stages, *ends, shared.shape_of(case))
+    loss = subject(plan, stages, *ends, shape_of(case))
     return {
         "loss": loss,
         "executed": record.executed,

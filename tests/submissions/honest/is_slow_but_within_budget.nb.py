@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "sleeps two seconds in a cell, and briefly in the answer"
+# tries = "sleeps a second in a cell, and briefly in the answer"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2}
@@ -9,7 +9,7 @@
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import time
 
-time.sleep(2)
+time.sleep(1)
 
 def chunk_bounds(length, world_size):
     time.sleep(0.01)

@@ -8,7 +8,7 @@ CASES = (questions("other sizes and ranks"), questions("one rank, five ranks", (
 BOUNDARIES = {
     "divides": "1,000,000 bytes, 4 ranks",
     "does not divide": "not tested: the task says that N divides the bytes",
-    "one rank": "600 bytes, 3 ranks and one",
+    "one rank": "630 bytes, 3 ranks and one",
     "more ranks than elements": "not tested, as above",
 }
 EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists are accepted for tuples"),)

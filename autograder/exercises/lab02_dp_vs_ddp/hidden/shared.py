@@ -33,7 +33,7 @@ def one_process(case: Case, inputs: Any) -> dict[str, Plain]:
 
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
         take_gradient(model, batch)
-        public.sgd_step(model)
+        public.sgd_step(model, public.lr_of(step))
 
     by_step = zip(*(given["batches"] for given in inputs), strict=True)
     batches = [[torch.cat(side) for side in zip(*each, strict=True)] for each in by_step]
