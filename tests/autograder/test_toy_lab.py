@@ -60,7 +60,7 @@ check("toy.mean_of_all", mean_of_all)
     f"{EXERCISES}/__init__.py": '"""Lab 05."""\n\nEXERCISES = ("mean_bytes", "mean_of_all")\n',
     f"{EXERCISES}/mean_bytes.py": """from autograder.exercise import Formula, questions
 
-EXERCISE = Formula(points=2, cases=(questions("4 ranks", (12, 4)), questions("2 ranks", (6, 2))))
+EXERCISE = Formula(points=2, cases=(questions("4 ranks", (12, 4)), questions("2 ranks", (7, 2))))
 """,
     f"{EXERCISES}/mean_of_all.py": """import torch
 
@@ -89,7 +89,7 @@ EXERCISE = OnRanks(
 CASES = (questions("drawn"),)
 BOUNDARIES = {
     "divides": "4 ranks",
-    "does not divide": "drawn",
+    "does not divide": "2 ranks",
     "one rank": "not tested: nothing is sent",
     "more ranks than elements": "not tested: the formula is the same",
 }

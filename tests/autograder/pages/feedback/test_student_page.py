@@ -84,7 +84,7 @@ def row_of(html: str, cell: str) -> str:
 
 def test_points_by_exercise_add_up_to_the_total(made: GradedCourse) -> None:
     page = made.feedback("ada")
-    assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 5 of 5 cases 2 / 2"
+    assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 6 of 6 cases 2 / 2"
     assert row_of(page, "check_ring_all_reduce") == "4 · ring_all_reduce 9 of 10 cases 4.5 / 5"
     assert row_of(page, "check_bytes_per_rank") == "5 · bytes_per_rank not written yet 0 / 2"
     assert row_of(page, QUESTION) == "6 · From 8 to 64 ranks graded manually 1.5 / 2"
@@ -134,7 +134,7 @@ def test_without_a_record_the_page_shows_gradebook_and_notebook(made: GradedCour
     page = made.feedback("hand")
     assert 'data-total="20.0"' in page
     assert row_of(page, "check_chunk_bounds").endswith("2 / 2")
-    assert "chunk_bounds: all 5 cases pass" in text_of(page)  # in the notebook, as text
+    assert "chunk_bounds: all 6 cases pass" in text_of(page)  # in the notebook, as text
 
 
 def test_pages_are_self_contained_and_small(made: GradedCourse) -> None:
