@@ -159,7 +159,7 @@ def accumulate_spec(model, optimizer, tokens, targets):
     return loss.item()
 
 # %% [markdown]
-# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · each micro-batch passes through the model once · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
+# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · one forward pass for each micro-batch, with all of its sequences · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
 #
 # <details><summary>Hint 1 · whose mean?</summary>
 #

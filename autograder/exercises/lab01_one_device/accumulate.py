@@ -87,12 +87,12 @@ def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model, optimizer = model_and_optimizer(given)
     steps: list[int] = []
-    modes, forwards = [model.training], list[int]()  # tokens in each forward pass
+    modes, forwards = [model.training], list[int]()
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
     mark(START)
     model.norm.register_forward_hook(lambda *_: mark(FORWARD))
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
-    model.token.register_forward_hook(lambda _, given, __: forwards.append(given[0].numel()))
+    model.token.register_forward_hook(lambda *_: forwards.append(1))
     returned, unchanged = [], True
     for batches in given["steps"]:
         copies = [(tokens.clone(), targets.clone()) for tokens, targets in batches]
@@ -106,7 +106,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         ),
         "training mode": all(modes),
         "micro-batches unchanged": unchanged,
-        "tokens in forward passes": sum(forwards),
+        "forward passes": len(forwards),
     }
 
 
@@ -142,11 +142,11 @@ FROM_OUTSIDE = process_memory_budget(
 
 
 ONCE = Budget(
-    "passes each micro-batch through the model once",
-    from_outputs("tokens in forward passes"),
-    lambda case: Limit(STEPS * sum(s * t for s, t in case.params["shapes"])),
-    heading="in forward passes",
-    unit="tokens",
+    "one forward pass for each micro-batch",
+    from_outputs("forward passes"),
+    lambda case: Limit(STEPS * len(case.params["shapes"])),
+    heading="forward passes",
+    unit="passes",
 )
 
 
@@ -211,9 +211,9 @@ keeps_all_activations = over_budget(
 
 more_forward_passes = over_budget(
     ONCE.heading,
-    "passes a micro-batch through the model more than once, also if no gradient is recorded: one "
-    "forward pass gives the logits for the loss and for the backward pass",
-    "tokens",
+    "runs more forward passes than there are micro-batches, also if no gradient is recorded: one "
+    "pass of a whole micro-batch gives the logits for the loss and for the backward pass",
+    "passes",
 )
 
 

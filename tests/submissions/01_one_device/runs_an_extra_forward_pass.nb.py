@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 5.0}
-# says = {accumulate = "passes a micro-batch through the model more than once"}
+# says = {accumulate = "runs more forward passes than there are micro-batches"}
 # ///
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
