@@ -772,10 +772,9 @@ for name, run in mesh_runs.items():
 # %%
 def calls_of(run, label):
     """{(collective, ranks, dtype): elements of 4 bytes that rank 0 passes in, in Ψ}"""
-    block = next(block for block in run.traffic[label].blocks if block.rank == 0)
     total = {}
-    for call in run.calls:
-        if call.rank == 0 and call.bytes and block.start_s <= call.start_s <= block.end_s:
+    for call in within(run, label):
+        if call.bytes:
             key = call.op.removesuffix("_single"), call.group, call.dtype
             total[key] = total.get(key, 0) + call.bytes / 4 / psi
     return total

@@ -15,7 +15,13 @@ from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, On
 from autograder.exercise.process_memory import process_memory_budget
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab05_fsdp import nested_model
-from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, Block
+from autograder.exercises.lab05_fsdp.nested_model import (
+    BUDGET_FROM_BYTES,
+    FLOAT_BYTES,
+    GATHER,
+    SCATTER,
+    Block,
+)
 from autograder.guest.moments import START, mark
 from shardlab import measure
 from shardlab.live_memory import RankMemory
@@ -25,10 +31,8 @@ BYTES, MEMORY = "bytes", "memory"  # what a step should save
 # Moments of the steps that should save memory.
 BETWEEN, AT_A_BLOCK = "between micro-batches", "at a block"
 CARRIED = "carried by messages"
-GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
 LEARNING_RATE = 0.05
 LARGE_BYTES = 8_000_000  # of parameters: enough to show in the memory of the process
-BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
 WITHIN = 1.02
 
 
@@ -87,9 +91,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 def unit_bytes(case: Case) -> list[int]:
     """Of each unit, padded to a multiple of N rows; the root's last."""
-    with torch.device("meta"):
-        model = nested_model.nested_model(case.params)
-    n = case.world_size
+    model, n = nested_model.on_meta(case), case.world_size
 
     def padded(module: nn.Module) -> int:
         return sum(

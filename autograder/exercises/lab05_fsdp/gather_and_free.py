@@ -168,7 +168,7 @@ def unit_bytes(case: Case) -> list[int]:
 
 
 def held_bytes(case: Case, units: float, slices: float) -> float:
-    """Bytes of so many whole units and so many times this rank's slices of all units, and at most
+    """Bytes of ``units`` whole units, ``slices`` times this rank's slices of all units, and at most
     each unit's activations and their gradients."""
     sizes = unit_bytes(case)
     widths = 2 * case.params["width"] + 2 * max(case.params["inner"])

@@ -15,13 +15,19 @@ from autograder.exercise import Attempt, Budget, Case, Limit, OnRanks, Plain, se
 from autograder.exercise.budget import from_outputs
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from autograder.exercises.lab05_fsdp import nested_model
-from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, layers_of, loss_of, units_of
+from autograder.exercises.lab05_fsdp.nested_model import (
+    BUDGET_FROM_BYTES,
+    FLOAT_BYTES,
+    GATHER,
+    SCATTER,
+    layers_of,
+    loss_of,
+    units_of,
+)
 from shardlab.run import Call, Run
 
 STEPS = 2
 LARGEST, WHOLE, MESSAGES = "largest unit", "whole at once", "messages"
-GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
-BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
 
 
 def watch_whole(model: nn.Module) -> list[int]:
@@ -89,9 +95,7 @@ def made_bytes(call: Call, run: Run) -> int:
 
 
 def model_bytes(case: Case) -> int:
-    with torch.device("meta"):
-        model = nested_model.nested_model(case.params)
-    return FLOAT_BYTES * sum(each.numel() for each in model.parameters())
+    return FLOAT_BYTES * sum(each.numel() for each in nested_model.on_meta(case).parameters())
 
 
 def levels(parts: Any) -> int:
@@ -100,9 +104,7 @@ def levels(parts: Any) -> int:
 
 
 def no_padding(case: Case) -> bool:
-    with torch.device("meta"):
-        model = nested_model.nested_model(case.params)
-    return all(len(each) % case.world_size == 0 for each in model.parameters())
+    return all(len(each) % case.world_size == 0 for each in nested_model.on_meta(case).parameters())
 
 
 def traffic(case: Case) -> Limit | None:

@@ -10,7 +10,7 @@ from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of
 
 
 def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
-    """``tokens``: if not 0, each sample is a sequence of so many."""
+    """``tokens``: if not 0, each sample is a sequence of this length."""
     sequences = f" of {tokens} tokens" if tokens else ""
     name = f"{ranks} rank{'s' * (ranks > 1)}, a batch of {samples}{sequences}, width {width}"
     batch: Any = [samples, tokens] if tokens else samples

@@ -333,19 +333,14 @@ class Supervisor:
 
         If a student's own thread never becomes idle, this waits only once.
         """
-        until = time.monotonic() + MAX_WAIT_S
         waiting = [each for each in processes if each.threads_become_idle and not each.is_over]
-        idle = 0
-        while waiting:
-            busy = [each for each in waiting if thread.is_busy(each.pid)]
-            idle = 0 if busy else idle + 1
-            if idle == 2:
-                return
-            if time.monotonic() > until:
-                for process in busy:
-                    process.threads_become_idle = False
-                return
-            time.sleep(0.0005)
+
+        def busy() -> list[RankProcess]:
+            return [each for each in waiting if thread.is_busy(each.pid)]
+
+        if waiting and not thread.become_idle(lambda: bool(busy()), MAX_WAIT_S):
+            for process in busy():
+                process.threads_become_idle = False
 
     def _used_bytes(self, process: RankProcess) -> int | None:
         """Of a rank with the processes it has started; in a container, with all that no rank has

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import threading
+import time
+from collections.abc import Callable
 
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -42,6 +44,21 @@ def others_are_busy() -> bool:
     own = str(threading.get_native_id())
     others = (thread for thread in _threads(os.getpid()) if thread != own)
     return any(_stat(f"/proc/self/task/{thread}")[:1] in ("R", "D") for thread in others)
+
+
+def become_idle(is_busy: Callable[[], bool], within_s: float) -> bool:
+    """Wait until ``is_busy`` is false twice in a row; False if that takes longer than ``within_s``.
+
+    Gloo's threads release a collective's tensors some time after it is done.
+    """
+    until, idle = time.monotonic() + within_s, 0
+    while True:
+        idle = 0 if is_busy() else idle + 1
+        if idle == 2:
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.0005)  # also lets other threads of this process take the GIL
 
 
 def has_ended(pid: int | None) -> bool:

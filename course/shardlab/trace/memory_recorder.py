@@ -101,6 +101,7 @@ class MemoryRecorder(TorchDispatchMode):
         self.hooked = WeakIdKeyDictionary()
         self.depth = 0  # of module calls
         self.patience_s = MAX_WAIT_S
+        self.communicates = False  # whether there has been a collective
         self.exits = contextlib.ExitStack()
 
     # ---- storages ----
@@ -118,6 +119,7 @@ class MemoryRecorder(TorchDispatchMode):
         differentiable = False
         grad_on = torch.is_grad_enabled()
         communicates = _communicates(func)
+        self.communicates |= communicates
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             needs_grad = grad_on and tensor.requires_grad
             differentiable |= needs_grad
@@ -175,11 +177,8 @@ class MemoryRecorder(TorchDispatchMode):
         They do so some time after the main thread's wait has returned.  If a student's own thread
         never becomes idle, all waits together take MAX_WAIT_S.
         """
-        start, idle = time.monotonic(), 0
-        while idle < 2 and time.monotonic() - start < self.patience_s:
-            idle = 0 if thread.others_are_busy() else idle + 1
-            time.sleep(0.0002)  # also lets them take the GIL, which they need to release a tensor
-        if idle < 2:
+        start = time.monotonic()
+        if self.communicates and not thread.become_idle(thread.others_are_busy, self.patience_s):
             self.patience_s -= time.monotonic() - start
 
     def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:

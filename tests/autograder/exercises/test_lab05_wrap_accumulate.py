@@ -37,11 +37,6 @@ def whole_batch(batches):
     return [torch.cat(side) for side in zip(*batches, strict=True)]
 
 
-def on_meta(case):
-    with torch.device("meta"):
-        return nested_model.nested_model(case.params)
-
-
 def points_of(exercise, source):
     subject = planted.subjects(LAB, planted.solution(LAB) | {exercise.answer: source})
     return decide(exercise, cloudpickle.dumps(subject[exercise.answer]), SEED).points
@@ -128,7 +123,7 @@ def unit_sizes(model, chosen):
 @pytest.mark.parametrize("case", WRAP.cases, ids=lambda case: case.name)
 def test_no_smaller_choice_of_units_fits(case):
     """Every smaller choice is tried; the right one is found by leaving out the heaviest first."""
-    model, limit = on_meta(case), case.params["unit_bytes"]
+    model, limit = nested_model.on_meta(case), case.params["unit_bytes"]
     modules = [each for each in model.modules() if each is not model]
     assert max(map(own_bytes, modules)) <= limit, "a layer cannot be split"
     least = hidden_wrap.units_in(case)
@@ -144,7 +139,7 @@ def test_no_smaller_choice_of_units_fits(case):
 
 @pytest.mark.parametrize("case", WRAP.cases, ids=lambda case: case.name)
 def test_the_budgets_exclude_simple_choices(case):
-    model, limit = on_meta(case), case.params["unit_bytes"]
+    model, limit = nested_model.on_meta(case), case.params["unit_bytes"]
     least = hidden_wrap.units_in(case)
     assert (max(unit_sizes(model, set())) > limit) == (least > 1), "one unit"
     layers = set(nested_model.layers_of(model))

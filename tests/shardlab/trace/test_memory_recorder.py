@@ -240,7 +240,7 @@ def test_backward_ends_when_other_threads_have_released_their_tensors():
     with MemoryRecorder() as memory:
         thread = threading.Thread(target=release_late)
         with memory.backward():
-            kept.append(torch.ones(1000))
+            kept.append(torch.ops._c10d_functional.wait_tensor(torch.ones(1000)))
             thread.start()
         thread.join()
     (backward,) = RankMemory.from_summary(memory.summary(), 0.0).phases

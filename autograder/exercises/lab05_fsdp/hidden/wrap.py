@@ -87,9 +87,7 @@ def least_units(model: nn.Module, unit_bytes: int) -> int:
 
 
 def units_in(case: Case) -> int:
-    with torch.device("meta"):
-        model = nested_model.nested_model(case.params)
-    return least_units(model, case.params["unit_bytes"])
+    return least_units(nested_model.on_meta(case), case.params["unit_bytes"])
 
 
 def message_limit(case: Case) -> Limit:
