@@ -211,9 +211,6 @@ class Notebook:
     def save(self) -> None:
         self.evaluate("(panel) => panel.context.save()")
 
-    def end_kernel(self) -> None:
-        self.evaluate("(panel) => panel.sessionContext.shutdown()")
-
     def close(self) -> None:
         """Shut down its kernel, discard unsaved changes, close its tab."""
         self.evaluate(
