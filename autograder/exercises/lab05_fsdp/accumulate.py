@@ -46,7 +46,6 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     for unit in units_of(model):
         fully_shard(unit)
     fully_shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     saving = ""
     events: list[str] = []
 
@@ -84,9 +83,18 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         whole = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
         found["whole"].append(whole)
         events.clear()
-        optimizer.step()
-        optimizer.zero_grad()
+        descend(model)
     return found
+
+
+def descend(model: nn.Module) -> None:
+    """A step of SGD on this rank's shards; torch's own takes 0.1 s to plan it for DTensors."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                own, gradient = nested_model.shard(parameter), nested_model.shard(parameter.grad)
+                own.sub_(LEARNING_RATE * gradient)
+    model.zero_grad()
 
 
 def unit_bytes(case: Case) -> list[int]:

