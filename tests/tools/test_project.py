@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests.running_lab import ROOT
@@ -47,6 +48,13 @@ def test_the_lock_works_on_every_machine() -> None:
     assert pins()["torch"] == "2.13.0"
     assert not [name for name in pins() if lock.CUDA_PACKAGES.fullmatch(name)]
     assert not [pinned for pinned in pins().values() if "+" in pinned]
+
+
+def test_the_oldest_python_can_install_the_lock() -> None:
+    """Also its first releases, which Linux distributions keep: Debian 12 has 3.11.2."""
+    oldest = f"{lock.oldest_python(ROOT / 'pyproject.toml')}.0"
+    wanted = {name: metadata(name).get("Requires-Python", "") for name in pins()}
+    assert {n: each for n, each in wanted.items() if not SpecifierSet(each).contains(oldest)} == {}
 
 
 def test_the_lock_says_how_it_is_made() -> None:
