@@ -5,7 +5,7 @@ measurements next to them: memory bars, shard map, offload times, tensor split, 
 unit life.
 """
 
-from shardlab.widgets import palette
+from shardlab.widgets import palette, plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
@@ -18,6 +18,8 @@ from shardlab.widgets.timeline import Timeline, timeline
 from shardlab.widgets.traffic_map import TrafficMap, traffic_map
 from shardlab.widgets.unit_life import UnitLife, unit_life
 from shardlab.widgets.units import format_bytes
+
+plots.show_in_theme()
 
 __all__ = [
     "ActivationTimeline",

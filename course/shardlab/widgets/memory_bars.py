@@ -25,6 +25,7 @@ from shardlab.widgets.memory_rows import (
     WIDTH,
     MemoryBarsLayout,
     formula_keywords,
+    opposite,
     states_at,
 )
 from shardlab.widgets.palette import ERROR, MEMORY, PREDICTED, ink_on
@@ -113,8 +114,11 @@ class MemoryBars(Picture):
 
     def summary(self) -> str:
         format_size = UNITS[self.settings["unit"]]
-        total = self.states().device_bytes
-        text = f"Stage {self.settings['stage']}: {format_size(total)} on each rank's device"
+        total, other = self.states().device_bytes, opposite(self.settings["stage"])
+        text = (
+            f"Stage {self.settings['stage']}: {format_size(total)} on each rank's device, "
+            f"stage {other}: {format_size(self.states(other).device_bytes)}"
+        )
         capacity = self._layout.capacity_bytes
         if capacity is None:
             return text + "."

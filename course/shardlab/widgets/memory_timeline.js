@@ -375,7 +375,7 @@ function build(model, signal) {
       if (!(name in predicted)) return;
       const text = formatBytes(predicted[name]);
       write({ x: predictedX, y: below, text, anchor: "end" });
-      context.fillStyle = "#E69F00";
+      context.fillStyle = scene.predicted_color;
       const width = context.measureText(text).width;
       context.fillRect(predictedX - width, below + 3, width, 2);
     });

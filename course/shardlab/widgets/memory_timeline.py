@@ -51,6 +51,7 @@ class MemoryTimeline(Picture):
             "max_bytes": layout.max_bytes,
             "categories": [[name, MEMORY[name]] for name in CATEGORIES],
             "predicted": dict(predicted),
+            "predicted_color": PREDICTED,
             "background": as_json(layout.background()),
             "lines": as_json(layout.lines()),
             "runs": [

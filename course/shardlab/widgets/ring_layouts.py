@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from shardlab.widgets.message_history import MessageHistory
-from shardlab.widgets.palette import MEASURED, OK, rank_color
+from shardlab.widgets.palette import OK, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 from shardlab.widgets.units import format_bytes
 
@@ -193,7 +193,7 @@ class Wheel:
 
     kind = "wheel"
     key = (
-        "Sector: rank. Ring: chunk, chunk 0 outermost. Darker blue: more ranks have contributed; "
+        "Sector: rank. Ring: chunk, chunk 0 outermost. Stronger grey: more ranks have contributed; "
         "green: all of them."
     )
     outer, inner = 206.0, 88.0
@@ -229,7 +229,7 @@ class Wheel:
         """Colour and opacity of a cell, by the number of ranks that contributed to it."""
         if contributors == self.world_size:
             return OK, 1.0
-        return MEASURED, 0.1 + 0.9 * contributors / self.world_size
+        return "text", 0.08 + 0.62 * contributors / self.world_size
 
     def sector(self, rank: int, first: int, last: int) -> str:
         """The outline of neighbouring chunks, with straight sides as in the browser."""
