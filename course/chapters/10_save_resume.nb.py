@@ -150,7 +150,7 @@ for style, (forgotten, losses) in enumerate(list(curves.items())[1:]):
     line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "color": palette.PARTS[style % 6]}
     axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
 axes.set(xlabel="step", ylabel="loss of rank 0")
-axes.legend(frameon=False, ncols=2, fontsize=8)
+axes.legend(frameon=False, ncols=2, fontsize=9)
 figure.tight_layout()
 
 # %% [markdown]

@@ -7,6 +7,7 @@ unit life.
 
 from shardlab.widgets import palette, plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
+from shardlab.widgets.color_legend import ColorLegend, color_legend
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
@@ -23,6 +24,7 @@ plots.show_in_theme()
 
 __all__ = [
     "ActivationTimeline",
+    "ColorLegend",
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
@@ -34,6 +36,7 @@ __all__ = [
     "TrafficMap",
     "UnitLife",
     "activation_timeline",
+    "color_legend",
     "format_bytes",
     "memory_bars",
     "memory_timeline",

@@ -78,9 +78,9 @@ function hatch(context, color) {
   const tile = new OffscreenCanvas(10, 10);
   const pen = tile.getContext("2d");
   pen.fillStyle = pen.strokeStyle = color;
-  pen.globalAlpha = 0.18;
+  pen.globalAlpha = 0.22;
   pen.fillRect(0, 0, 10, 10);
-  pen.globalAlpha = 0.75;
+  pen.globalAlpha = 0.95;
   pen.lineWidth = 2;
   pen.beginPath();
   for (const shift of [-10, 0, 10]) {

@@ -168,6 +168,7 @@ function pipelinePicture(scene, settings) {
       { kind: "rect", x: left, y, width: end - left, height: barHeight, fill: roles.wait, opacity: 0.22 },
     ];
     context.font = fontOf(theme, 11);
+    const labels = []; // above all actions
     slots.forEach((slot, index) => {
       const [fill, ink] = shade(panel, slot);
       const [x, width] = [toX(slot.start), toX(slot.end) - toX(slot.start)];
@@ -188,9 +189,10 @@ function pipelinePicture(scene, settings) {
       const room = 0.6 * wide < width - 1 ? width - 1 : isAmongEquals && slot.microBatch % 4 === 0 ? wide : 0;
       if (row > 12 && room > 0) {
         const place = { x: x + (width - gap) / 2, y: y + barHeight / 2 + 4, size: 11, anchor: "middle", room };
-        marks.push({ kind: "text", ...place, text, fill: done > 0.5 ? ink : "muted" });
+        labels.push({ kind: "text", ...place, text, fill: done > 0.5 ? ink : "muted" });
       }
     });
+    marks.push(...labels);
     if (panel.isMeasured) {
       marks.push({ kind: "path", d: `M${left} ${y + barHeight + 1}H${end}`, stroke: roles.measured });
     }

@@ -179,6 +179,7 @@ def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float
     marks: list[Mark] = [
         Rect(x=LEFT, y=y, width=panel.makespan * scale, height=height, fill=WAIT, opacity=0.22)
     ]
+    labels: list[Mark] = []  # above all actions
     for index, (kind, stage, micro_batch, start, end) in enumerate(slots):
         x, width = LEFT + start * scale, (end - start) * scale
         fill = tint(BASE_COLORS[kind], min(stages.index(stage), v - 1), v)
@@ -195,17 +196,17 @@ def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float
             )
         )
         label = str(micro_batch)
+        # In a row of equal actions, every fourth number may be wider than its box.
         neighbours = {each[0] for each in slots[max(index - 1, 0) : index + 2]}
-        every_fourth = (
-            micro_batch % 4 == 0 and neighbours == {kind} and text_width("00", 11) < 4 * width
-        )
-        if row > 12 and (text_width(label, 11) < width - 1 or every_fourth):
-            marks.append(
+        room = 4 * width if micro_batch % 4 == 0 and neighbours == {kind} else width
+        if row > 12 and text_width(label, 11) < room - 1:
+            labels.append(
                 Text(
                     x=x + (width - gap) / 2, y=y + height / 2 + 4, text=label, size=11,
                     anchor="middle", fill=ink_on(fill),
                 )
             )  # fmt: skip
+    marks += labels
     if panel.is_measured:
         marks.append(line(LEFT, y + height + 1, LEFT + panel.makespan * scale, y + height + 1,
                           stroke=MEASURED))  # fmt: skip

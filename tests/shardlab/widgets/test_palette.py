@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardlab.widgets import palette
+from shardlab.widgets import color_legend, palette
 from shardlab.widgets.palette import CALLS, MEMORY, PHASES, RANKS, luminance
 
 ROOT = Path(__file__).parents[3]
@@ -122,6 +122,11 @@ def test_every_colour_stands_out_from_both_pages_and_carries_text() -> None:
     for name, color in EVERY.items():
         assert min(contrast(color, page) for page in (LIGHT_PAGE, DARK_PAGE)) >= 3, name
         assert contrast(color, palette.ink_on(color)) >= 4.5, name
+
+
+def test_the_legend_explains_every_colour() -> None:
+    svg = color_legend().svg
+    assert [name for name, color in EVERY.items() if color not in svg] == ["another call"]
 
 
 def test_the_order_of_a_stack_is_that_of_the_recorder() -> None:
