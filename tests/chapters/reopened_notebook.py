@@ -23,8 +23,9 @@ _NOTE_TEXT = """() => {
   for (const kind of [CanvasRenderingContext2D, OffscreenCanvasRenderingContext2D]) {
     const fillText = (kind.prototype.plain ??= kind.prototype.fillText);
     kind.prototype.fillText = function (text, ...rest) {
-      const px = parseFloat(/([\\d.]+)px/.exec(this.font)[1]) * this.getTransform().d;
-      if (px < course.least[0]) course.least = [px / devicePixelRatio, text];
+      const size = parseFloat(/([\\d.]+)px/.exec(this.font)[1]);
+      const px = (size * this.getTransform().d) / devicePixelRatio;
+      if (px < course.least[0]) course.least = [px, text];
       return fillText.call(this, text, ...rest);
     };
   }
@@ -35,7 +36,8 @@ _TOO_WIDE_OR_SMALL = """(area, least) => {
     .filter((part) => part.scrollWidth > part.clientWidth + 1)
     .map((part) => `${part.className} is ${part.scrollWidth} px wide, not ${part.clientWidth}`);
   const small = [...area.querySelectorAll(".shardlab-plot-svg text")].flatMap((text) => {
-    const sizes = [text, ...text.children].map((part) => parseFloat(getComputedStyle(part).fontSize));
+    const parts = [text, ...text.children];
+    const sizes = parts.map((part) => parseFloat(getComputedStyle(part).fontSize));
     const px = Math.max(...sizes.slice(text.children.length ? 1 : 0)) * text.getScreenCTM().d;
     return px < least ? [`${text.textContent}: ${px.toFixed(1)} px`] : [];
   });

@@ -19,7 +19,7 @@ function readTheme(node) {
 function createStage({ root, plot, width, height, label = "", draw, signal }) {
   const canvas = make("canvas", { role: "img", "aria-label": label });
   plot.append(canvas);
-  root.style.maxWidth = `${width + 34}px`; // with the card's padding and border
+  root.style.maxWidth = `calc(${width + 2}px + 2 * var(--shardlab-padding))`; // with its border
   const context = canvas.getContext("2d");
   let theme = null;
 

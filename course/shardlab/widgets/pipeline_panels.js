@@ -72,7 +72,7 @@ function pipelinePicture(scene, settings) {
   const rows = panels.reduce((sum, { slots }) => sum + (slots ? slots.length : 1), 0);
   const row = rows <= 8 ? 20 : rows <= 16 ? 18 : rows <= 28 ? 15 : rows <= 40 ? 12 : 9;
   const barHeight = row - (row > 12 ? 3 : 2);
-  const labelSize = row > 12 ? 11 : row - 2;
+  const labelSize = row >= 12 ? 11 : row - 1;
   let below = ABOVE_ALL;
   for (const panel of panels) {
     panel.y = below;

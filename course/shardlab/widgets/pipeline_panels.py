@@ -112,7 +112,7 @@ def bar_height(row: float) -> float:
 
 
 def label_size(row: float) -> float:
-    return 11.0 if row > 12 else row - 2
+    return 11.0 if row >= 12 else row - 1
 
 
 def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], float]:

@@ -25,7 +25,8 @@ def show_in_theme() -> None:
     """From now on, figures have an HTML form in the notebook that runs this."""
     if (shell := get_ipython()) is not None:
         html = shell.display_formatter.formatters["text/html"]
-        html.for_type_by_name("matplotlib.figure", "Figure", page_svg)
+        # Not for Figure: %config InlineBackend.figure_formats removes what is registered for it.
+        html.for_type_by_name("matplotlib.figure", "FigureBase", page_svg)
 
 
 def page_svg(figure: Figure) -> str | None:

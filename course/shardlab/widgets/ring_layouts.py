@@ -147,7 +147,7 @@ class Cards(_Ring):
             if self.row >= 9:
                 marks += [
                     Text(
-                        x=x - 7, y=y + (chunk + 0.5) * self.row + 3.5, text=str(chunk), size=10,
+                        x=x - 7, y=y + (chunk + 0.5) * self.row + 3.5, text=str(chunk), size=11,
                         anchor="end", fill="muted",
                     )
                     for chunk in range(self.rows)
@@ -273,7 +273,7 @@ class Nodes(_Ring):
                     radius=self.disc, fill="surface", stroke=rank_color(rank), stroke_width=3,
                 )
             )  # fmt: skip
-            size = 15.0 if self.disc > 14 else 8.0
+            size = 15.0 if self.disc > 14 else 11.0
             base = y - 2 if self.shows_bytes else y + 0.35 * size
             marks.append(Text(x=x, y=base, text=str(rank), size=size, anchor="middle", weight=600))
         return marks
@@ -291,7 +291,7 @@ class Nodes(_Ring):
             x, y = self.center_of(rank)
             marks.append(
                 Text(
-                    x=x, y=y + 14, text=format_bytes(count), size=10,
+                    x=x, y=y + 14, text=format_bytes(count), size=11,
                     anchor="middle", fill="muted",
                 )
             )  # fmt: skip

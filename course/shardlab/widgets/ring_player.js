@@ -292,7 +292,7 @@ function build(model, signal) {
       received.forEach((bytes, rank) => {
         const [x, y] = layout.centers[rank];
         const text = formatBytes(bytes);
-        const mark = { x, y: y + 14, text, size: 10, anchor: "middle", fill: "muted" };
+        const mark = { x, y: y + 14, text, size: 11, anchor: "middle", fill: "muted" };
         paintText(context, mark, theme);
       });
     }

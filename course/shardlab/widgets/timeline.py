@@ -261,17 +261,17 @@ class TimelineLayout:
             Rect(x=left, y=top, width=width, height=height, fill=color, hatch=pending, radius=2)
         ]
         label = f"{call.op} {_peers_text(call)}, {call.source}" if pending else call.op
-        if height < 11 or text_width(label, 10) > width - 8:
+        if height < 11 or text_width(label, 11) > width - 8:
             return marks
         if pending:  # a plain backdrop keeps the stripes out of the text
             marks.append(
                 Rect(
-                    x=left + 3, y=top + 1, width=text_width(label, 10) + 6, height=height - 2,
+                    x=left + 3, y=top + 1, width=text_width(label, 11) + 6, height=height - 2,
                     fill="surface", opacity=0.85, radius=2,
                 )
             )  # fmt: skip
         ink = "text" if pending else ink_on(color)
-        marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=10, fill=ink))
+        marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=11, fill=ink))
         return marks
 
     def arrows(self, waits: Sequence[WaitEdge]) -> list[Mark]:
