@@ -38,7 +38,8 @@ _TOO_WIDE_OR_SMALL = """(area, least) => {
   const small = [...area.querySelectorAll(".shardlab-plot-svg text")].flatMap((text) => {
     const parts = [text, ...text.children];
     const sizes = parts.map((part) => parseFloat(getComputedStyle(part).fontSize));
-    const px = Math.max(...sizes.slice(text.children.length ? 1 : 0)) * text.getScreenCTM().d;
+    const { c, d } = text.getScreenCTM(); // of the text's height, also where it is turned
+    const px = Math.max(...sizes.slice(text.children.length ? 1 : 0)) * Math.hypot(c, d);
     return px < least ? [`${text.textContent}: ${px.toFixed(1)} px`] : [];
   });
   return [...wide, ...small];
@@ -84,7 +85,8 @@ def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> 
         wrong[cell.index] = area.evaluate(_TOO_WIDE_OR_SMALL, LEAST_TEXT_PX - 0.05)
     least_px, text = lab.page.evaluate("course.least")
     lab.page.set_viewport_size(SIZE)
-    assert {index: found for index, found in wrong.items() if found} == {}
+    cells = {index: found for index, found in wrong.items() if found}
+    assert cells == {}, cells
     assert least_px is None or least_px > LEAST_TEXT_PX - 0.05, text
 
 
