@@ -504,14 +504,14 @@ alone, together = (
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.6))
-axes.axhline(4, color=palette.WAIT, linestyle=":", label="a whole copy of the parameters")
+axes.axhline(4, color=palette.PLOT_INK, linestyle=":", label="a whole copy of the parameters")
 axes.plot(messages, formula_bytes, color=palette.PREDICTED, label="parameters, formula")
 axes.plot(messages, alone, "o", color=palette.MEASURED, label="parameters, measured")
 hollow = {"color": palette.MEASURED, "mfc": "none"}
 axes.plot(messages, together, "s:", **hollow, label="with gradients and buckets")
 for x, y, choice in zip(messages, together, choices, strict=True):
     axes.annotate(choice, (x, y), (4, 5), textcoords="offset points", size=9)
-axes.set(xlabel="messages in a step", ylabel="highest bytes per parameter", xscale="log", ylim=0)
+axes.set(xlabel="messages in a step", ylabel="highest bytes per parameter", xscale="log", ylim=(0, 12))
 axes.set_xticks(messages, messages)
 axes.minorticks_off()
 axes.legend(frameon=False, fontsize=9)

@@ -82,7 +82,7 @@ function build(model, signal) {
   ];
   const table = tableDetails(headings, rows, signal);
   const note = make("p", { class: "shardlab-note", role: "status" });
-  root.append(head, choices, sizesPanel, costsPanel, note, plot, bar, detail, small, table.node);
+  root.append(head, choices, sizesPanel, costsPanel, bar, note, plot, detail, small, table.node);
 
   /** Called when the reader changes something. */
   function change(some) {
