@@ -5,8 +5,9 @@ measurements next to them: memory bars, shard map, offload times, tensor split, 
 unit life.
 """
 
-from shardlab.widgets import palette
+from shardlab.widgets import palette, plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
+from shardlab.widgets.color_legend import ColorLegend, color_legend
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
@@ -19,8 +20,11 @@ from shardlab.widgets.traffic_map import TrafficMap, traffic_map
 from shardlab.widgets.unit_life import UnitLife, unit_life
 from shardlab.widgets.units import format_bytes
 
+plots.show_in_theme()
+
 __all__ = [
     "ActivationTimeline",
+    "ColorLegend",
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
@@ -32,6 +36,7 @@ __all__ = [
     "TrafficMap",
     "UnitLife",
     "activation_timeline",
+    "color_legend",
     "format_bytes",
     "memory_bars",
     "memory_timeline",

@@ -46,10 +46,19 @@ def test_widths_are_proportional_to_bytes() -> None:
     assert whole.x == pytest.approx(LEFT + 30e9 / axis_bytes * (RIGHT - LEFT))
 
 
-def test_other_stages_are_cut_off_at_the_end_of_the_axis() -> None:
-    widget = memory_bars(7.5e9, 64, stage=3)
-    assert all(m.x + m.width <= RIGHT + 1e-6 for m in bars_of(widget, "optimizer"))
-    assert "120 GB" in widget.static_svg()
+def test_all_stages_have_one_scale() -> None:
+    widget = memory_bars(7.5e9, 64)
+    scales = {widget._layout.axis_bytes({**widget.settings, "stage": s}) for s in range(4)}
+    assert scales == {1.04 * 120e9}
+    assert all(m.x + m.width <= RIGHT for m in bars_of(widget, "optimizer"))
+
+
+def test_the_chosen_stage_is_compared_with_the_opposite_one() -> None:
+    assert "Stage 0: 120 GB on each rank's device, stage 3: 1.88 GB" in memory_bars().summary()
+    solid = [
+        bar.label for bar in memory_bars()._layout.stage_bars(memory_bars().settings) if bar.solid
+    ]
+    assert solid == ["stage 0", "stage 3"]
 
 
 def test_the_summary_says_whether_the_stage_fits() -> None:

@@ -35,6 +35,14 @@ def test_calls_one_after_the_other_share_a_lane() -> None:
     assert assign_lanes(calls)[1] == 1
 
 
+def test_times_begin_at_0() -> None:
+    calls = [collective("all_reduce", r, 2, start_s=5 + r, end_s=7) for r in range(2)]
+    widget = timeline(make_run(2, calls))
+    assert widget.scene["start_s"] == 0
+    assert [call.start_s for call in widget._calls] == [0, 1]
+    assert ">0.0 s<" in widget.static_svg()
+
+
 def test_bars_start_and_end_with_their_calls() -> None:
     widget = timeline(ring_all_reduce(4))
     scene, layout = widget.scene, widget._layout
