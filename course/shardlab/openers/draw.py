@@ -23,6 +23,7 @@ COLORS = {
     "update": "#5E9E4B",
     "whole": MEMORY["parameters"],
     "copy": MEMORY["buckets"],
+    "unfinished": WAIT,
     "checkpoint": OK,
     **MEMORY,
 }

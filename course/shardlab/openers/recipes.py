@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,8 +39,8 @@ def start_here() -> Opener:
         run,
         "Four processes start, and a message passes from one to the next",
         "Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which "
-        "adds its own and passes it on, until it is back at rank 0. A rank that has called recv waits "
-        "there until its neighbour sends.",
+        "adds its own and passes it on, until it is back at rank 0. A rank that has called recv "
+        "waits there until its neighbour sends.",
     )
 
 
@@ -315,8 +319,8 @@ def pipeline() -> Opener:
         "A pipeline of four stages fills, runs and drains",
         "Eight micro-batches, numbered 0 to 7. A stage can begin a micro-batch only when the "
         "stage before it is done, so at first the later ones wait; at the end the early ones wait "
-        "for the last gradients. (Each forward sleeps until 20 ms have passed and each backward until "
-        "40 ms, to emulate four devices on one machine; the order and the waits are real.)",
+        "for the last gradients. (Each forward sleeps until 20 ms have passed and each backward "
+        "until 40 ms, to emulate four devices on one machine; the order and the waits are real.)",
         tuple(f"stage {stage}" for stage in range(4)),
         round(end - start, DIGITS),
         blocks=shifted(blocks, start),
@@ -378,6 +382,54 @@ def kept_and_recomputed() -> list[tuple[list[int], int]]:
 
 def step_of(model: nn.Module, batch: Sequence[torch.Tensor]) -> None:
     model(*batch).backward()
+
+
+def save_resume() -> Opener:
+    from shardlab.trace.disk_recorder import DiskChange
+
+    with tempfile.TemporaryDirectory() as folder:
+        run = launch(atomic_save, Path(folder), world_size=4, device="cpu", quiet=True)
+    made: list[list[DiskChange]] = run.outputs
+    rename = next(change for change in made[0] if change.op == "rename")
+    start = min(change.at_s for changes in made for change in changes)
+    end = (rename.at_s - start) * 1.2  # so that the checkpoint is seen
+    levels = []
+    for rank, changes in enumerate(made):
+        writes = [change for change in changes if change.op == "write"]
+        times = [0.0, *(round(change.at_s - start, DIGITS) for change in writes)]
+        sizes = [0, *itertools.accumulate(len(change.data) for change in writes)]
+        times.append(round(rename.at_s - start, DIGITS))
+        zeros = (0,) * (len(times) - 1)
+        levels.append(Level(rank, "unfinished", tuple(times), (*sizes, 0)))
+        levels.append(Level(rank, "checkpoint", tuple(times), (*zeros, sizes[-1])))
+    return Opener(
+        "Four ranks write four files, and one rename makes them a checkpoint",
+        "Each rank writes its slice into a folder under a temporary name. Until all have finished, "
+        "a restart ignores that folder and uses the checkpoint before it. Then one rank renames "
+        "the folder: at that moment, and not a file earlier, the new checkpoint exists.",
+        tuple(f"file of rank {rank}" for rank in range(4)),
+        round(end, DIGITS),
+        levels=tuple(levels),
+    )
+
+
+def atomic_save(folder: Path) -> Any:
+    from shardlab.trace.disk_recorder import disk_changes
+
+    rank = dist.get_rank()
+    unfinished = folder / "new"
+    with disk_changes(folder) as changes:
+        if rank == 0:
+            unfinished.mkdir()
+        dist.barrier()
+        with open(unfinished / f"rank_{rank}.pt", "wb", buffering=0) as file:
+            for _ in range(16):
+                file.write(torch.rand(2**16).numpy().tobytes())
+            os.fsync(file.fileno())
+        dist.barrier()
+        if rank == 0:
+            os.rename(unfinished, folder / "step_4")
+    return [change._replace(data=bytes(len(change.data))) for change in changes]
 
 
 # ---- from runs to marks --------------------------------------------------------------------------
@@ -488,4 +540,5 @@ RECIPES: dict[str, Callable[[], Opener]] = {
     "07_tensor_parallel": tensor_parallel,
     "08_pipeline": pipeline,
     "09_activation_checkpointing": checkpointing,
+    "10_save_resume": save_resume,
 }

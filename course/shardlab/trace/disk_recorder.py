@@ -1,9 +1,9 @@
-"""Records what a rank changes in a folder, in order, so that a save can be looked at moment by moment.
+"""Records what a rank changes in a folder, in order: a save can be looked at moment by moment.
 
-Held: files opened for writing by Python, each write that reaches the operating system, ``fsync``
-of a file or folder, ``mkdir``, ``rename`` and ``replace``, ``remove`` and ``rmdir``.  Not held:
-files that C++ code opens by name (``torch.save(state, path)``: pass it an open file instead), and
-writes past the end of a hole.
+Recorded: files opened for writing by Python, each write that reaches the operating system,
+``fsync`` of a file or folder, ``mkdir``, ``rename`` and ``replace``, ``remove`` and ``rmdir``.
+Not recorded: files that C++ code opens by name (``torch.save(state, path)``: pass it an open file
+instead), ``shutil.rmtree``, and files opened to be changed in place.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 from unittest import mock
+
+OPERATIONS = {  # function of os -> op of a DiskChange
+    **{name: name for name in ("rename", "mkdir", "remove", "rmdir")},
+    **{"replace": "rename", "unlink": "remove"},
+}
 
 
 class DiskChange(NamedTuple):
@@ -37,7 +43,7 @@ class DiskChange(NamedTuple):
 @contextlib.contextmanager
 def disk_changes(folder: str | os.PathLike[str]) -> Iterator[list[DiskChange]]:
     """``with disk_changes(folder) as changes:`` the list grows with each change of this process."""
-    root = os.path.abspath(folder)
+    root = os.path.realpath(folder)
     changes: list[DiskChange] = []
 
     def note(op: str, path: Any, to: Any = None, data: bytes = b"") -> None:
@@ -53,7 +59,8 @@ def disk_changes(folder: str | os.PathLike[str]) -> Iterator[list[DiskChange]]:
     def fsync(descriptor: Any) -> None:
         number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
         original_fsync(number)
-        note("fsync", os.readlink(f"/proc/self/fd/{number}"))
+        with contextlib.suppress(OSError):  # systems without /proc
+            note("fsync", os.readlink(f"/proc/self/fd/{number}"))
 
     original_open, original_fsync = builtins.open, os.fsync
     with contextlib.ExitStack() as patches:
@@ -62,8 +69,7 @@ def disk_changes(folder: str | os.PathLike[str]) -> Iterator[list[DiskChange]]:
             (io, "open"): opened,  # pathlib's
             (os, "fsync"): fsync,
         }
-        for name, op in (("rename", "rename"), ("replace", "rename"), ("mkdir", "mkdir"),
-                         ("remove", "remove"), ("unlink", "remove"), ("rmdir", "rmdir")):  # fmt: skip
+        for name, op in OPERATIONS.items():
             replaced[os, name] = _noted(getattr(os, name), op, note)
         for (module, name), function in replaced.items():
             patches.enter_context(mock.patch.object(module, name, function))
@@ -106,33 +112,66 @@ def _within(root: str, path: Any) -> str | None:
     """The path relative to ``root``, "." for itself; None if it is elsewhere."""
     if not isinstance(path, str | os.PathLike):
         return None
-    relative = os.path.relpath(os.path.abspath(os.fspath(path)), root)
+    relative = os.path.relpath(os.path.realpath(os.fspath(path)), root)
     return None if relative.startswith("..") else relative
 
 
-def replay(
-    changes: list[DiskChange], folder: Path, *, only_synced: bool = False
-) -> None:
-    """Makes the same changes in another folder, one after the other.
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """{path relative to the folder: its content} of every file in it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
-    ``only_synced``: without what a power failure may take: bytes that no fsync of their file
-    followed. (It may also take the names of new files. Here they stay, the worse case, since a
-    name without its bytes looks like a checkpoint.)
+
+@dataclass
+class DiskFile:
+    """data: what any process reads. synced: how many bytes of it are on the disk itself."""
+
+    data: bytes
+    synced: int
+
+
+class Disk:
+    """A folder's files and folders in memory, to which recorded changes are applied.
+
+    before: what was in it, see `snapshot`; all of that counts as synced.
     """
-    last_sync = _last_syncs(changes) if only_synced else {}
-    for index, change in enumerate(changes):
-        path = folder / change.path
+
+    def __init__(self, before: Mapping[str, bytes]) -> None:
+        self.files = {path: DiskFile(data, len(data)) for path, data in before.items()}
+        self.folders = {str(PurePath(path).parent) for path in before} - {"."}
+
+    def apply(self, change: DiskChange) -> None:
+        path = change.path
         if change.op == "create":
-            path.write_bytes(b"")
+            self.files[path] = DiskFile(b"", 0)
         elif change.op == "write":
-            if not only_synced or index < last_sync.get(_file_at(changes, index), -1):
-                with path.open("ab") as file:
-                    file.write(change.data)
+            self.files[path].data += change.data
+        elif change.op == "fsync" and path in self.files:
+            self.files[path].synced = len(self.files[path].data)
         elif change.op == "mkdir":
-            path.mkdir()
+            self.folders.add(path)
         elif change.op == "rename":
-            path.replace(folder / change.to)
+            self.files = {_moved(each, change): file for each, file in self.files.items()}
+            self.folders = {_moved(each, change) for each in self.folders}
         elif change.op == "remove":
-            path.unlink()
+            del self.files[path]
         elif change.op == "rmdir":
-            path.rmdir()
+            self.folders.discard(path)
+
+    def write_to(self, folder: Path, *, only_synced: bool = False) -> None:
+        """Makes the same files and folders in an empty folder.
+
+        ``only_synced``: as a power failure may leave them: bytes that no fsync followed are lost.
+        (It may also undo renames and lose names. They stay here, which is worse: a name without
+        its bytes looks like a checkpoint.)
+        """
+        for each in sorted(self.folders):
+            (folder / each).mkdir(parents=True, exist_ok=True)
+        for path, file in self.files.items():
+            (folder / path).write_bytes(file.data[: file.synced] if only_synced else file.data)
+
+
+def _moved(path: str, change: DiskChange) -> str:
+    if path == change.path or path.startswith(f"{change.path}/"):
+        return change.to + path.removeprefix(change.path)
+    return path

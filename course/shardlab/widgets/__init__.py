@@ -1,12 +1,13 @@
 """Interactive pictures of a run or of a formula.
 
-Runs: traffic map, ring player, timeline, memory timeline, activation timeline. Formulas, with
-measurements next to them: memory bars, shard map, offload times, tensor split, pipeline schedules,
-unit life.
+Runs: traffic map, ring player, timeline, memory timeline, activation timeline, disk moments.
+Formulas, with measurements next to them: memory bars, shard map, offload times, tensor split,
+pipeline schedules, unit life.
 """
 
 from shardlab.widgets import palette
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
+from shardlab.widgets.disk_moments import DiskMoments, disk_moments
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
@@ -21,6 +22,7 @@ from shardlab.widgets.units import format_bytes
 
 __all__ = [
     "ActivationTimeline",
+    "DiskMoments",
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
@@ -32,6 +34,7 @@ __all__ = [
     "TrafficMap",
     "UnitLife",
     "activation_timeline",
+    "disk_moments",
     "format_bytes",
     "memory_bars",
     "memory_timeline",
