@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import io
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -69,6 +70,9 @@ def disk_changes(folder: str | os.PathLike[str]) -> Iterator[list[DiskChange]]:
             (io, "open"): opened,  # pathlib's
             (os, "fsync"): fsync,
         }
+        # In a notebook's cells `open` is IPython's, which has a name of its own for this function.
+        if shell := sys.modules.get("IPython.core.interactiveshell"):
+            replaced[shell, "io_open"] = opened
         for name, op in OPERATIONS.items():
             replaced[os, name] = _noted(getattr(os, name), op, note)
         for (module, name), function in replaced.items():
