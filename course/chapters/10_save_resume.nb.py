@@ -365,7 +365,7 @@ assert complete == len(paths) == 8  # the renamed ones
 
 # %%
 def save_file(path, step, sync=False):
-    with open(path, "wb") as file:
+    with path.open("wb") as file:
         torch.save({"step": step, "own": torch.rand(4000)}, file)
         if sync:
             file.flush()

@@ -74,7 +74,9 @@ def test_a_recipe_still_records_what_is_stored():
     from shardlab.openers import recipes
 
     def calls(opener):
-        return Counter((block.row, block.kind) for block in opener.blocks)
+        # Whether a rank waited for another depends on the machine.
+        kinds = [(block.row, block.kind) for block in opener.blocks]
+        return Counter((row, kind) for row, kind in kinds if not kind.endswith(" waits"))
 
     stored, now = openers.load("03_ring_all_reduce"), recipes.record("03_ring_all_reduce")
     assert calls(now) == calls(stored)

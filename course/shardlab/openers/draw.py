@@ -11,9 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from shardlab.openers.opener import Block, Level, Message, Opener
+from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.widgets.palette import MEMORY, OK, WAIT, ink_on, op_color
 from shardlab.widgets.scene import FONT, text_width
+from shardlab.widgets.timeline import WAITING
 from shardlab.widgets.units import format_seconds
 
 COLORS = {
@@ -28,7 +29,7 @@ COLORS = {
     **MEMORY,
 }
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 15.0, 3
-WIDTH, LEFT, RIGHT = 800.0, 112.0, 16.0
+WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
 INK, MUTED, RULE, SURFACE = "#1f2328", "#59636e", "#c5ccd3", "#ffffff"
 TEXT = 12
@@ -135,9 +136,10 @@ class _Picture:
             x, y = self.x(start), TOP + self.row * row + 4 + height * lane
             width = max(self.x(end) - x, 1)
             color = color_of(kind)
+            pale = f' opacity="{WAITING}"' if kind.endswith(WAITS) else ""
             yield (
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height - 1:.1f}" '
-                f'rx="2" fill="{color}"/>'
+                f'rx="2" fill="{color}"{pale}/>'
             )
             if label and text_width(label, TEXT) <= width - 4:
                 yield _text(x + width / 2, y + height / 2 + 4, label, ink_on(color), "middle")
@@ -205,10 +207,12 @@ class _Picture:
             )
             yield _text(x + 15, y + 21, kind, MUTED)
             x += 34 + text_width(kind, TEXT)
+        if any(block.kind.endswith(WAITS) for block in self.opener.blocks):
+            yield _text(x, y + 21, "paler: waits for another rank", MUTED)
 
     def kinds(self) -> list[str]:
         marks: list[Block | Level] = [*self.opener.levels, *self.opener.blocks]
-        return list(dict.fromkeys(mark.kind for mark in marks))
+        return list(dict.fromkeys(mark.kind.removesuffix(WAITS) for mark in marks))
 
 
 def color_of(kind: str) -> str:

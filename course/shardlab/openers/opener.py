@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 RECORDED = Path(__file__).with_name("recorded")
+WAITS = " waits"  # at the end of a block's kind: the call waits for another rank to join it
 
 
 class Block(NamedTuple):
     """A bar in a row. ``lane``: its place if several are concurrent, 0 at the top.
 
-    kind: what colour it has (draw.COLORS), or the name of a torch.distributed call.
+    kind: what colour it has (draw.COLORS), or the name of a torch.distributed call,
+    with `WAITS` after it while the call waits for another rank.
     """
 
     row: int

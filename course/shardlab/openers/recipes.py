@@ -19,7 +19,7 @@ from torch.nn import functional
 from shardlab import data, models
 from shardlab.launch import launch
 from shardlab.live_memory import RankMemory
-from shardlab.openers.opener import Block, Level, Message, Opener
+from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.run import Call, Run
 from shardlab.trace.measure import measure
 from shardlab.trace.meetings import meetings
@@ -453,10 +453,13 @@ def of_calls(run: Run, title: str, caption: str, *, lanes: dict[str, int] | None
         if each.start_s >= start.get(each.rank, 0)
         and each.label in ("compute", "forward", "backward")
     ]
-    blocks += [
-        Block(call.rank, (lanes or {}).get(call.op, 0), call.start_s, ended(call), call.op)
-        for call in calls
-    ]
+    for meeting in meetings(calls):
+        for call in meeting.calls:
+            lane, end = (lanes or {}).get(call.op, 0), ended(call)
+            met_s = meeting.met_s if meeting.met_s and meeting.met_s < end else call.start_s
+            if met_s > call.start_s:
+                blocks.append(Block(call.rank, lane, call.start_s, met_s, call.op + WAITS))
+            blocks.append(Block(call.rank, lane, met_s, end, call.op))
     begin, end = min(block.start for block in blocks), max(block.end for block in blocks)
     arrows = [
         Message(sender.rank, receiver.rank, meeting.met_s - begin, ended(receiver) - begin)

@@ -3,7 +3,8 @@
 Recorded: files opened for writing by Python, each write that reaches the operating system,
 ``fsync`` of a file or folder, ``mkdir``, ``rename`` and ``replace``, ``remove`` and ``rmdir``.
 Not recorded: files that C++ code opens by name (``torch.save(state, path)``: pass it an open file
-instead), ``shutil.rmtree``, and files opened to be changed in place.
+instead), ``shutil.rmtree``, files opened to be changed in place, and in functions from a notebook's
+cells IPython's ``open``, which travels to the ranks with them: there, use ``path.open``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import builtins
 import contextlib
 import io
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,9 +70,6 @@ def disk_changes(folder: str | os.PathLike[str]) -> Iterator[list[DiskChange]]:
             (io, "open"): opened,  # pathlib's
             (os, "fsync"): fsync,
         }
-        # In a notebook's cells `open` is IPython's, which has a name of its own for this function.
-        if shell := sys.modules.get("IPython.core.interactiveshell"):
-            replaced[shell, "io_open"] = opened
         for name, op in OPERATIONS.items():
             replaced[os, name] = _noted(getattr(os, name), op, note)
         for (module, name), function in replaced.items():

@@ -223,7 +223,10 @@ def moments_of(before: Before, run: Run, load: Load) -> list[Moment]:
         key=lambda each: each[1].at_s,
     )
     if not changes:
-        raise ValueError("no rank changed anything in its folder, so there is nothing to draw")
+        raise ValueError(
+            "no recorded change, so there is nothing to draw: return what disk_changes gave, and "
+            'in a notebook open files as path.open("wb")'
+        )
     disk = Disk(before)
     found = [_found(disk, load)]
     texts, files = [("before the save", "")], [_files(disk)]
