@@ -407,16 +407,18 @@ def recorded(save, step, folder):
     return changes
 
 # %%
+ways = {"in place": in_place, "files renamed": rename_files, "folder renamed": rename_folder,
+        "folder, with fsync": rename_synced_folder}
 saves = {}
-for save in (in_place, rename_files, rename_folder, rename_synced_folder):
+for way, save in ways.items():
     folder = Path(tempfile.mkdtemp(dir=disk))
     launch(save, 2, folder, world_size=4, device="cpu")
     before = snapshot(folder)
-    saves[save.__name__] = before, launch(recorded, save, 4, folder, world_size=4, device="cpu")
+    saves[way] = before, launch(recorded, save, 4, folder, world_size=4, device="cpu")
 disk_moments(saves, restart)
 
 # %% [markdown]
-# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, the checkpoint cannot be loaded from the first change to the last. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure:
+# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure:
 
 # %% [markdown]
 # In practice two more things matter:

@@ -48,9 +48,10 @@ def disk_changes(folder: str | os.PathLike[str]) -> Iterator[list[DiskChange]]:
     changes: list[DiskChange] = []
 
     def note(op: str, path: Any, to: Any = None, data: bytes = b"") -> None:
-        named = [_within(root, each) for each in (path, to) if each is not None]
-        if None not in named:
-            changes.append(DiskChange(time.monotonic(), op, *map(str, named), data=data))
+        within = _within(root, path)
+        to_within = "" if to is None else _within(root, to)
+        if within is not None and to_within is not None:
+            changes.append(DiskChange(time.monotonic(), op, within, to_within, data))
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if set(mode) & set("wx") and isinstance(file, str | os.PathLike) and _within(root, file):

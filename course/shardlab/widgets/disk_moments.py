@@ -15,10 +15,11 @@ from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_bytes
 
-WIDTH = 800.0
-NAMES = 150.0  # width of the paths, to the left of the bars
+WIDTH = 660.0  # fits a notebook on a screen of 1100 pixels
+NAMES = 125.0  # width of the paths, to the left of the bars
 ROW = 18.0
 BAR = 12.0
+LEGEND = 42.0  # height below the strips
 STRIP = 22.0  # height of one of the two strips of moments
 STATES = {  # what a restart finds -> colour, hatched
     "old": (WAIT, False),
@@ -52,7 +53,7 @@ class DiskMoments(Adjustable):
         self._ways = {way: tuple(moments) for way, moments in ways.items()}
         paths = {way: _paths(moments) for way, moments in self._ways.items()}
         self._rows = max(map(len, paths.values()))
-        self._height = 6 + ROW * self._rows + 12 + 2 * STRIP + 24
+        self._height = 6 + ROW * self._rows + 12 + 2 * STRIP + LEGEND
         self._marks = {
             way: [self._moment_marks(moments, i, paths[way]) for i in range(len(moments))]
             for way, moments in self._ways.items()
