@@ -186,10 +186,10 @@ class DiskMoments(Adjustable):
             marks.append(Rect(x=x, y=y, width=10, height=10, fill=color, hatch=hatched))
             marks.append(Text(x=x + 15, y=y + 9, text=KINDS[state], fill="muted"))
             x += 32 + text_width(KINDS[state], 12)
-        marks.append(
-            Rect(x=x + 16, y=y, width=18, height=10, fill=MEMORY["parameters"], hatch=True)
-        )
-        marks.append(Text(x=x + 40, y=y + 9, text="bytes not yet synced (fsync)", fill="muted"))
+        y += 18
+        marks.append(Rect(x=NAMES, y=y, width=18, height=10, fill=MEMORY["parameters"], hatch=True))
+        text = "bytes that no fsync followed yet"
+        marks.append(Text(x=NAMES + 23, y=y + 9, text=text, fill="muted"))
         return marks
 
     def _cursor(self, way: str, index: int) -> Mark:
