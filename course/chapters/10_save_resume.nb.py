@@ -415,7 +415,14 @@ for way, save in ways.items():
     launch(save, 2, folder, world_size=4, device="cpu")
     before = snapshot(folder)
     saves[way] = before, launch(recorded, save, 4, folder, world_size=4, device="cpu")
-disk_moments(saves, restart)
+
+# %%
+moments = disk_moments(saves, restart)
+assert set(moments.found("folder renamed")) == {"old", "new"}
+assert {"mix"} < set(moments.found("files renamed")) == {"old", "mix", "new"}
+assert not {"old", "new"} & set(moments.found("in place")[1:-1])
+assert set(moments.found("folder, with fsync", "power")) == {"old", "new"}
+moments
 
 # %% [markdown]
 # Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure:

@@ -83,6 +83,13 @@ class DiskMoments(Adjustable):
         first = next(iter(self._ways))
         super().__init__(scene=scene, settings={"way": first, "moment": self._worst(first)})
 
+    def found(self, way: str, failure: str = "kill") -> tuple[str, ...]:
+        """What a restart would find at each moment: "old", "new", "mix" or "broken".
+
+        failure: "kill" (of all ranks) or "power".
+        """
+        return tuple(moment.found[failure][0] for moment in self._ways[way])
+
     def _worst(self, way: str) -> int:
         """The moment to open with: in the middle of those that a restart cannot use, if any."""
         bad = [

@@ -36,9 +36,9 @@ function build(model, signal) {
     root, plot, width: scene.width, height: scene.height, label: summary(), draw, signal,
   });
   const table = tableDetails(
-    () => ["rank", "call", "with", "bytes", "start", "end", "line", "code"],
+    () => ["rank", "call", "with", "bytes", "start", "waited", "end", "line", "code"],
     () => calls.map((call) => [
-      call.rank, call.op, peersText(call), call.bytes, formatSeconds(call.start),
+      call.rank, call.op, peersText(call), call.bytes, formatSeconds(call.start), formatSeconds(waited(call)),
       call.end === null ? "never" : formatSeconds(call.end), call.source, call.code,
     ]),
     signal,

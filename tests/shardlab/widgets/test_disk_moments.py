@@ -41,17 +41,12 @@ def picture():
     return disk_moments(saves, load)
 
 
-def found(widget, way, failure):
-    views = next(each for each in widget.scene["ways"] if each["way"] == way)["moments"]
-    return [moment["found"][failure][0] for moment in views]
-
-
 def test_each_moment_shows_what_a_restart_would_load():
     widget = picture()
-    assert found(widget, "plain", "kill") == ["old", "broken", "mix", "broken", "new"]
-    assert found(widget, "plain", "power") == ["old", *["broken"] * 4]
-    power = ["old", "broken", "broken", "mix", "broken", "broken", "new"]
-    assert found(widget, "synced", "power") == power
+    assert widget.found("plain") == ("old", "broken", "mix", "broken", "new")
+    assert widget.found("plain", "power") == ("old", *["broken"] * 4)
+    power = ("old", "broken", "broken", "mix", "broken", "broken", "new")
+    assert widget.found("synced", "power") == power
 
 
 def test_the_moments_are_in_the_order_of_time_over_all_ranks():
