@@ -121,7 +121,7 @@ for rank, sent in enumerate(run.traffic.sent_by_rank):
 run.outputs
 
 # %% [markdown]
-# What did each rank do, and when? Each bar is one call, pale while it waits for another rank. Ranks 1, 2 and 3 call `recv` right away and then wait for their turn. Point at a call to see where its message goes:
+# What did each rank do, and when? Each bar is one call, pale until the rank at the other end has begun its own. Ranks 1, 2 and 3 call `recv` right away and then wait for their turn. Point at a call to see where its message goes:
 
 # %%
 timeline(run)

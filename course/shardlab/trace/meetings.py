@@ -1,6 +1,7 @@
 """Which calls belong together: a send and its receive, or one collective on all its ranks.
 
-A call that begins waits until the others of its meeting begin too; only then can bytes move.
+A send and its receive wait for each other. In a collective, what can move before all ranks have begun
+it depends on its algorithm; none of them ends before that on every rank.
 """
 
 from __future__ import annotations

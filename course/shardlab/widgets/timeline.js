@@ -36,7 +36,7 @@ function build(model, signal) {
     root, plot, width: scene.width, height: scene.height, label: summary(), draw, signal,
   });
   const table = tableDetails(
-    () => ["rank", "call", "with", "bytes", "start", "waited", "end", "line", "code"],
+    () => ["rank", "call", "with", "bytes", "start", "alone for", "end", "line", "code"],
     () => calls.map((call) => [
       call.rank, call.op, peersText(call), call.bytes, formatSeconds(call.start), formatSeconds(waited(call)),
       call.end === null ? "never" : formatSeconds(call.end), call.source, call.code,
@@ -79,7 +79,7 @@ function build(model, signal) {
 
   function waitText(call) {
     if (call.other === null || waited(call) === 0) return "";
-    return `waited ${formatSeconds(waited(call))} for rank ${calls[call.other].rank}`;
+    return `rank ${calls[call.other].rank} began ${formatSeconds(waited(call))} later`;
   }
 
   // ---- the selection ----

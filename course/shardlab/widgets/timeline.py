@@ -1,6 +1,7 @@
 """The timeline: each rank's calls as bars; in a hang, arrows show which rank waits for which.
 
-A bar is pale while its call waits for another rank to join it, and full while bytes can move.
+A bar is pale until all ranks that take part in its call have begun it. Bytes of a message cannot
+move before that; some collectives move bytes between the ranks that are already there.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ class TimelineLayout:
         return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
 
     def transfer_start_s(self, call: Call) -> float | None:
-        """When a call stopped waiting for other ranks and bytes could move; None if it never did.
+        """When all ranks that take part in a call had begun it; None if that never happened.
 
         A small message may leave before its receiver is there: then the send did not wait.
         """
@@ -202,12 +203,12 @@ class TimelineLayout:
             x += 30 + text_width(op, 11)
         y = self.bottom + 28
         if calls:
-            for opacity, text in ((WAITING, "waits for other ranks"), (1.0, "bytes move")):
-                marks.append(
-                    Rect(x=x, y=y, width=10, height=10, fill="muted", radius=2, opacity=opacity)
-                )
-                marks.append(Text(x=x + 15, y=y + 9, text=text, size=11, fill="muted"))
-                x += 30 + text_width(text, 11)
+            text = "paler: others have not begun yet"
+            marks.append(
+                Rect(x=x, y=y, width=10, height=10, fill="muted", radius=2, opacity=WAITING)
+            )
+            marks.append(Text(x=x + 15, y=y + 9, text=text, size=11, fill="muted"))
+            x += 30 + text_width(text, 11)
         if any(call.end_s is None for call in calls):
             marks.append(Rect(x=x, y=y, width=18, height=10, fill=ERROR, hatch=True))
             marks.append(Text(x=x + 23, y=y + 9, text="never ended", size=11, fill="muted"))
