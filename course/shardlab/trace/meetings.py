@@ -1,7 +1,7 @@
 """Which calls belong together: a send and its receive, or one collective on all its ranks.
 
-A send and its receive wait for each other. In a collective, what can move before all ranks have begun
-it depends on its algorithm; none of them ends before that on every rank.
+A send and its receive wait for each other. What a collective can move before all its ranks have
+begun it depends on its algorithm.
 """
 
 from __future__ import annotations
