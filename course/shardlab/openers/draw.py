@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
-from shardlab.widgets.palette import MEMORY, OK, WAIT, ink_on, op_color
-from shardlab.widgets.scene import FONT, text_width
+from shardlab.widgets.palette import MEASURED, MEMORY, OK, WAIT, ink_on, op_color
+from shardlab.widgets.scene import FONT, ROLES, text_width
 from shardlab.widgets.timeline import WAITING
 from shardlab.widgets.units import format_seconds
 
 COLORS = {
     "compute": WAIT,
-    "forward": "#188390",
-    "backward": "#B74A46",
-    "update": "#5E9E4B",
+    "forward": MEASURED,
+    "backward": MEMORY["gradients"],
+    "update": MEMORY["optimizer"],
     "whole": MEMORY["parameters"],
     "copy": MEMORY["buckets"],
     "unfinished": WAIT,
@@ -31,7 +31,8 @@ COLORS = {
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 15.0, 3
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
-INK, MUTED, RULE, SURFACE = "#1f2328", "#59636e", "#c5ccd3", "#ffffff"
+# Of a light page: a picture does not know the theme of the page that shows it.
+INK, MUTED, RULE, SURFACE = (ROLES[role][2] for role in ("text", "muted", "rule", "surface"))
 TEXT = 12
 
 
