@@ -219,6 +219,16 @@ print(run.device, "because:", run.device_reason, "· backend of each rank:", run
 # 4. **Hints.** Each exercise has a few, collapsed. The last one nearly gives the answer away, so open them one at a time.
 # 5. **Validate.** Before you submit, press *Validate* in the toolbar above the lab: it runs the whole notebook from the top, as grading will. Grading adds hidden cases, with other sizes and other numbers of ranks.
 #
+# ## The colours
+#
+# A colour has one meaning in all pictures of the course:
+
+# %%
+from shardlab.widgets import color_legend
+
+color_legend()
+
+# %% [markdown]
 # ## Next
 #
 # Continue with [chapter 01, one device](01_one_device.ipynb): before you split work over devices, see what fills one. Each chapter ends with a link to its lab.

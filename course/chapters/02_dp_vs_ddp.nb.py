@@ -203,7 +203,7 @@ run = launch(data_parallel, world_size=4, device="cpu")
 timeline(run)
 
 # %% [markdown]
-# Look at the other ranks during "loss" and "update" (the grey parts of the hub's row). They have **nothing to do** and wait in the next scatter until the hub gets to it. How long was that?
+# Look at the other ranks during "loss" and "update" (the shaded parts of the hub's row). They have **nothing to do** and wait in the next scatter until the hub gets to it. How long was that?
 
 # %%
 def waited_s(run, rank):
@@ -360,7 +360,7 @@ runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25,
 timeline(runs[1])
 
 # %% [markdown]
-# There are two backward passes (grey). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each `bucket_cap_mb`.
+# There are two backward passes (shaded). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each `bucket_cap_mb`.
 
 # %%
 def second_pass(run):
@@ -668,7 +668,7 @@ for axes, (name, peak) in zip(all_axes, peaks.items(), strict=True):
         bottom += copies
     axes.set(title=name, xlabel="rank", xticks=range(4))
 all_axes[0].set_ylabel("live bytes, in copies of Ψ")
-all_axes[0].legend(frameon=False, loc="upper right", fontsize=8)
+all_axes[0].legend(frameon=False, loc="upper right")
 figure.tight_layout()
 
 # %%

@@ -448,14 +448,14 @@ for n in seconds:
 print("cores for the ranks to share:", len(os.sched_getaffinity(0)))
 
 # %%
-figure, all_axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
+figure, all_axes = plt.subplots(1, 3, figsize=(8, 3.2), sharey=True)
 for axes, n in zip(all_axes, seconds, strict=True):
     axes.loglog(sizes, predicted_s[n], color=palette.PREDICTED, label="fitted to N = 2, ≤ 4 MiB")
     axes.loglog(sizes, seconds[n], "o", color=palette.MEASURED, label="measured")
     axes.set(title=f"N = {n}", xlabel="bytes S", xticks=[2**8, 2**16, 2**24])
     axes.set_xticklabels(["256 B", "64 KiB", "16 MiB"])
 all_axes[0].set_ylabel("seconds")
-all_axes[0].legend(frameon=False, fontsize=8)
+all_axes[0].legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]

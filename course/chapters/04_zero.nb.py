@@ -341,7 +341,7 @@ assert np.allclose(measured, here, rtol=0.06)
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.2))
 stages = np.arange(4)
-axes.bar(stages - 0.27, paper, 0.26, color=palette.WAIT, label="with a real reduce-scatter")
+axes.bar(stages - 0.27, paper, 0.24, fill=False, edgecolor=palette.PREDICTED, label="with a real reduce-scatter")
 axes.bar(stages, here, 0.26, color=palette.PREDICTED, label="the calls made here")
 axes.bar(stages + 0.27, measured, 0.26, color=palette.MEASURED, label="measured")
 axes.set(xticks=stages, xlabel="stage", ylabel="elements sent by each rank, in Ψ", ylim=(0, 5.6))

@@ -513,17 +513,17 @@ alone, together = (
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.6))
-axes.axhline(4, color=palette.WAIT, linestyle=":", label="a whole copy of the parameters")
+axes.axhline(4, color=palette.PLOT_INK, linestyle=":", label="a whole copy of the parameters")
 axes.plot(messages, formula_bytes, color=palette.PREDICTED, label="parameters, formula")
 axes.plot(messages, alone, "o", color=palette.MEASURED, label="parameters, measured")
-blue = {"color": palette.MEASURED, "mfc": "none"}
-axes.plot(messages, together, "s:", **blue, label="with gradients and buckets")
+hollow = {"color": palette.MEASURED, "mfc": "none"}
+axes.plot(messages, together, "s:", **hollow, label="with gradients and buckets")
 for x, y, choice in zip(messages, together, choices, strict=True):
-    axes.annotate(choice, (x, y), (4, 5), textcoords="offset points", size=8)
-axes.set(xlabel="messages in a step", ylabel="highest bytes per parameter", xscale="log", ylim=0)
+    axes.annotate(choice, (x, y), (4, 5), textcoords="offset points", size=9)
+axes.set(xlabel="messages in a step", ylabel="highest bytes per parameter", xscale="log", ylim=(0, 12))
 axes.set_xticks(messages, messages)
 axes.minorticks_off()
-axes.legend(frameon=False, fontsize=8)
+axes.legend(frameon=False, fontsize=9)
 figure.tight_layout()
 
 # %% [markdown]
@@ -996,7 +996,7 @@ for each_lr in (1e-6, 1e-5, 1e-4, 1e-3):
 assert np.isclose((half_ulp(loaded) < lr).float().mean(), changed["bf16, no policy"], rtol=0.05)
 
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4))
 for name, style in (("fp32, with a policy", "-"), ("bf16, no policy", "--")):
     left.plot(tuned[name], style, color=palette.MEASURED, label=f"loaded in {name}")
 left.set(xlabel="step", ylabel="loss on rank 0", title=f"fine-tuning with lr = {lr:.0e}")

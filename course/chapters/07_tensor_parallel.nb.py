@@ -458,12 +458,12 @@ assert one_node / 2 < two_nodes < one_node and busy["N = 16, two nodes"] < busy[
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
 compute_ms, sends_ms = zip(*times.values(), strict=True)
-axes.bar(list(times), compute_ms, 0.6, color=palette.MEMORY["activations"])
+axes.bar(list(times), compute_ms, 0.6, color=palette.PHASES["forward"])
 axes.bar(list(times), sends_ms, 0.6, bottom=compute_ms, color=palette.op_color("all_reduce"))
 for at, (name, total) in enumerate(zip(times, map(sum, times.values()), strict=True)):
-    axes.text(at, total + 1, f"busy {busy[name]:.0%}", ha="center", size=8)
+    axes.text(at, total + 1, f"busy {busy[name]:.0%}", ha="center", size=9)
 axes.set(ylabel="ms for one layer")
-axes.tick_params(axis="x", labelsize=8)
+axes.tick_params(axis="x", labelsize=9)
 axes.legend(["computes", "sends"], frameon=False)
 figure.tight_layout()
 

@@ -155,12 +155,12 @@ assert first["nothing"] is None and None not in [first[name] for name in list(fi
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
-axes.plot(range(8, 16), uninterrupted, color="#BBBBBB", linewidth=6, label="uninterrupted, or nothing forgotten")
+axes.plot(range(8, 16), uninterrupted, color=palette.PREDICTED, linewidth=6, label="uninterrupted, or nothing forgotten")
 for style, (forgotten, losses) in enumerate(list(curves.items())[1:]):
-    line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "color": palette.CYCLE[style]}
+    line = {"linestyle": ["-", "--", "-.", ":"][style % 4], "color": palette.PARTS[style % 6]}
     axes.plot(range(8, 16), losses, label=f"without {forgotten}", **line)
 axes.set(xlabel="step", ylabel="loss of rank 0")
-axes.legend(frameon=False, ncols=2, fontsize=8)
+axes.legend(frameon=False, ncols=2, fontsize=9)
 figure.tight_layout()
 
 # %% [markdown]

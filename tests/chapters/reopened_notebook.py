@@ -14,6 +14,36 @@ from tests.browser.jupyterlab import Cell, JupyterLab, Notebook
 from tests.chapters.running_chapter import Chapter
 
 VIEW = "application/vnd.jupyter.widget-view+json"
+SIZE, SMALL = {"width": 1400, "height": 1000}, {"width": 1100, "height": 720}
+LEAST_TEXT_PX = 11
+
+# From then on the page notes the smallest text that is drawn on a canvas: [pixels, text].
+_NOTE_TEXT = """() => {
+  window.course.least = [Infinity, ""];
+  for (const kind of [CanvasRenderingContext2D, OffscreenCanvasRenderingContext2D]) {
+    const fillText = (kind.prototype.plain ??= kind.prototype.fillText);
+    kind.prototype.fillText = function (text, ...rest) {
+      const size = parseFloat(/([\\d.]+)px/.exec(this.font)[1]);
+      const px = (size * this.getTransform().d) / devicePixelRatio;
+      if (px < course.least[0]) course.least = [px, text];
+      return fillText.call(this, text, ...rest);
+    };
+  }
+}"""
+# What does not fit in its output, and text of plots that is too small; exponents may be smaller.
+_TOO_WIDE_OR_SMALL = """(area, least) => {
+  const wide = [...area.querySelectorAll(".jp-OutputArea-output, .shardlab-widget, .shardlab-plot")]
+    .filter((part) => part.scrollWidth > part.clientWidth + 1)
+    .map((part) => `${part.className} is ${part.scrollWidth} px wide, not ${part.clientWidth}`);
+  const small = [...area.querySelectorAll(".shardlab-plot-svg text")].flatMap((text) => {
+    const parts = [text, ...text.children];
+    const sizes = parts.map((part) => parseFloat(getComputedStyle(part).fontSize));
+    const { c, d } = text.getScreenCTM(); // of the text's height, also where it is turned
+    const px = Math.max(...sizes.slice(text.children.length ? 1 : 0)) * Math.hypot(c, d);
+    return px < least ? [`${text.textContent}: ${px.toFixed(1)} px`] : [];
+  });
+  return [...wide, ...small];
+}"""
 
 
 def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
@@ -40,9 +70,27 @@ def try_the_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
     lab.screenshot_in_both_themes(artifacts, views_of(notebook, chapter.name[:2]))
+    assert_everything_fits(notebook, lab, artifacts / f"chapter-{chapter.name[:2]}-small")
     assert lab.errors == []
     notebook.close()
     return seen
+
+
+def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> None:
+    """In a small window nothing is cut off, and no text is too small to read."""
+    lab.page.evaluate(_NOTE_TEXT)
+    lab.page.set_viewport_size(SMALL)
+    wrong = {}
+    for cell in with_pictures(notebook, "image/svg+xml"):
+        area = cell.output
+        lab.settle()
+        area.screenshot(path=f"{shots}-cell-{cell.index}.png")
+        wrong[cell.index] = area.evaluate(_TOO_WIDE_OR_SMALL, LEAST_TEXT_PX - 0.05)
+    least_px, text = lab.page.evaluate("course.least")
+    lab.page.set_viewport_size(SIZE)
+    cells = {index: found for index, found in wrong.items() if found}
+    assert cells == {}, cells
+    assert least_px is None or least_px > LEAST_TEXT_PX - 0.05, text
 
 
 def widget_in(cell: Cell) -> Locator:

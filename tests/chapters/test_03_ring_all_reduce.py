@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from shardlab.widgets.palette import rank_color
-from tests.chapters.reopened_notebook import reopen
+from tests.chapters.reopened_notebook import assert_everything_fits, reopen
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -131,6 +131,11 @@ def test_predictions_are_shown_next_to_the_measurements(chapter):
     assert "predicted" in chapter.svg_of("run = launch(hub_all_reduce")
     assert "your prediction: 2" in chapter.text_of("complete_on =")
     assert "predicted" in chapter.svg_of("run = launch(all_reduce, length, world_size=4")
+
+
+@pytest.mark.browser
+def test_everything_fits_in_a_small_window(lab, notebook, artifacts):
+    assert_everything_fits(notebook, lab, artifacts / "chapter-03-small")
 
 
 @pytest.mark.browser

@@ -36,3 +36,13 @@ def test_local_links_exist(name):
     links = [link for text in prose for link in re.findall(r"\]\(([^)\s]+)\)", text)]
     local = [link for link in links if not link.startswith("https://")]
     assert [link for link in local if not (CHAPTERS / link).exists()] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plots_are_readable_in_a_small_window(name):
+    """A cell of 648 pixels scales wider plots down: text must stay at 11 pixels or more."""
+    for cell in code_cells(read(name)):
+        for width in map(float, re.findall(r"figsize=\(([\d.]+),", cell.source)):
+            points = re.findall(r"(?:fontsize|labelsize|\bsize)=([\d.]+)\b", cell.source)
+            smallest_px = min(map(float, [*points, 10])) * (96 / 72) * min(1, 648 / (96 * width))
+            assert smallest_px >= 11, f"{smallest_px:.1f} px in: {cell.source}"

@@ -56,7 +56,7 @@ def draw(curves: Curves) -> str:
         marks.append(Path(d=d, stroke=PREDICTED, stroke_width=2, dash="6 4"))
         names["expected at the end"] = PREDICTED
     for number, (name, values) in enumerate(curves.got.items()):
-        names[name] = rank_color(number and number + 1)  # orange is the expected curve
+        names[name] = rank_color(number)
         marks.append(Path(d=_step_path(values, x, y), stroke=names[name], stroke_width=2))
     at = LEFT
     for name, color in names.items():

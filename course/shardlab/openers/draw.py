@@ -12,16 +12,14 @@ from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
 from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
-from shardlab.widgets.palette import MEASURED, MEMORY, OK, WAIT, ink_on, op_color
+from shardlab.widgets.palette import MEMORY, OK, PHASES, WAIT, ink_on, op_color
 from shardlab.widgets.scene import FONT, ROLES, text_width
 from shardlab.widgets.timeline import WAITING
 from shardlab.widgets.units import format_seconds
 
 COLORS = {
     "compute": WAIT,
-    "forward": MEASURED,
-    "backward": MEMORY["gradients"],
-    "update": MEMORY["optimizer"],
+    **PHASES,
     "whole": MEMORY["parameters"],
     "copy": MEMORY["buckets"],
     "unfinished": WAIT,

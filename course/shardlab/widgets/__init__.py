@@ -5,8 +5,9 @@ Formulas, with measurements next to them: memory bars, shard map, offload times,
 pipeline schedules, unit life.
 """
 
-from shardlab.widgets import palette
+from shardlab.widgets import palette, plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
+from shardlab.widgets.color_legend import ColorLegend, color_legend
 from shardlab.widgets.disk_moments import DiskMoments, disk_moments
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
@@ -20,8 +21,11 @@ from shardlab.widgets.traffic_map import TrafficMap, traffic_map
 from shardlab.widgets.unit_life import UnitLife, unit_life
 from shardlab.widgets.units import format_bytes
 
+plots.show_in_theme()
+
 __all__ = [
     "ActivationTimeline",
+    "ColorLegend",
     "DiskMoments",
     "MemoryBars",
     "MemoryTimeline",
@@ -34,6 +38,7 @@ __all__ = [
     "TrafficMap",
     "UnitLife",
     "activation_timeline",
+    "color_legend",
     "disk_moments",
     "format_bytes",
     "memory_bars",

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from shardlab.lifetimes import Life, Lifetimes
-from shardlab.widgets.palette import MEMORY
+from shardlab.widgets.palette import MEMORY, OTHER_PART, PARTS
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.ribbons import Box, Ribbon, ribbons, stack_order
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
-from shardlab.widgets.shard_map import COLORS
 from shardlab.widgets.traffic_map import byte_ticks
 from shardlab.widgets.units import format_bytes
 
@@ -26,7 +25,6 @@ MAX_RUNS = 4
 PANEL_HEIGHT = {1: 250.0, 2: 170.0, 3: 130.0, 4: 105.0}  # by the number of runs
 MIN_RIBBON_HEIGHT = 0.3  # in pixels; thinner ribbons are not drawn
 MIN_OUTLINED_SIZE = 2.5
-OTHER_PARTS = "#B08968"  # tensors outside the numbered parts: embedding, head, loss
 TEMPORARY = MEMORY["other"]
 
 
@@ -228,7 +226,7 @@ class ActivationTimelineLayout:
     def color_of(self, life: Life) -> str:
         if life.kind == "temporary":
             return TEMPORARY
-        return self.colors.get(life.part, OTHER_PARTS)
+        return self.colors.get(life.part, OTHER_PART)
 
     def overlay(self) -> list[Mark]:
         """The peak of each panel, and its numbers to the right."""
@@ -270,5 +268,5 @@ def _colors(runs: Mapping[str, Lifetimes]) -> dict[str, str]:
     ordered = sorted(
         parts, key=lambda part: [int(p) if p.isdigit() else -1 for p in part.split(".")]
     )
-    colors = {part: COLORS[i % len(COLORS)] for i, part in enumerate(ordered)}
-    return {**colors, "": OTHER_PARTS}
+    colors = {part: PARTS[i % len(PARTS)] for i, part in enumerate(ordered)}
+    return {**colors, "": OTHER_PART}

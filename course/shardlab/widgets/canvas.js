@@ -1,6 +1,7 @@
 // Drawing: a canvas in the page's theme, and the marks of scene.py.
 
 const THEMED = ["text", "muted", "rule", "surface"];
+const LEAST_TEXT = 11; // in pixels of the page, however small the picture is drawn
 
 function readTheme(node) {
   const style = getComputedStyle(node);
@@ -18,7 +19,7 @@ function readTheme(node) {
 function createStage({ root, plot, width, height, label = "", draw, signal }) {
   const canvas = make("canvas", { role: "img", "aria-label": label });
   plot.append(canvas);
-  root.style.maxWidth = `${width + 34}px`; // with the card's padding and border
+  root.style.maxWidth = `calc(${width + 2}px + 2 * var(--shardlab-padding))`; // with its border
   const context = canvas.getContext("2d");
   let theme = null;
 
@@ -37,6 +38,7 @@ function createStage({ root, plot, width, height, label = "", draw, signal }) {
     const high = Math.round((pixels * height) / width);
     if (canvas.width !== pixels || canvas.height !== high) [canvas.width, canvas.height] = [pixels, high];
     theme = readTheme(root);
+    theme.leastText = (LEAST_TEXT * width) / canvas.clientWidth;
     redraw();
   };
   const resize = (next) => {
@@ -76,9 +78,9 @@ function hatch(context, color) {
   const tile = new OffscreenCanvas(10, 10);
   const pen = tile.getContext("2d");
   pen.fillStyle = pen.strokeStyle = color;
-  pen.globalAlpha = 0.18;
+  pen.globalAlpha = 0.22;
   pen.fillRect(0, 0, 10, 10);
-  pen.globalAlpha = 0.75;
+  pen.globalAlpha = 0.95;
   pen.lineWidth = 2;
   pen.beginPath();
   for (const shift of [-10, 0, 10]) {
@@ -124,12 +126,20 @@ function paint(context, marks, theme) {
   return marks.length;
 }
 
+/** Text that would be too small is drawn larger, and narrower so that it keeps its place. */
 function paintText(context, mark, theme) {
   const { x, y, text, size = 12, weight = 400, anchor = "start", fill = "text" } = mark;
-  context.font = `${weight} ${size}px ${theme.font}`;
+  context.font = fontOf(theme, size, weight);
   context.textAlign = anchor === "middle" ? "center" : anchor;
   context.fillStyle = THEMED.includes(fill) ? theme[fill] : fill;
-  context.fillText(text, x, y);
+  const narrower = Math.min(1, size / theme.leastText) ** 0.75;
+  const room = Math.min(mark.room ?? Infinity, context.measureText(text).width * narrower);
+  context.fillText(text, x, y, room);
+}
+
+/** A font for text of this size, or of the least size that is readable here. */
+function fontOf(theme, size, weight = 400) {
+  return `${weight} ${Math.max(size, theme.leastText)}px ${theme.font}`;
 }
 
 /** A focus ring that is visible on light and dark marks. */

@@ -61,16 +61,17 @@ function build(model, signal) {
     }),
     offload: choice({
       label: "offload",
-      options: [["none", "none"], ["optimizer", "optimizer"], ["parameters", "parameters"], ["both", "both"]],
+      options: [["none", "none"], ["optimizer", "optimizer"], ["parameters", "params"], ["both", "both"]],
       value: settings.offload, signal, onInput: (offload) => change({ offload }),
     }),
     unit: choice({
-      label: "unit", options: [["GB", "GB = 10⁹ bytes"], ["GiB", "GiB = 2³⁰ bytes"]],
+      label: "unit", options: [["GB", "GB (10⁹)"], ["GiB", "GiB (2³⁰)"]],
       value: settings.unit, signal, onInput: (unit) => change({ unit }),
     }),
   };
   const panel = make("div", { class: "shardlab-settings" });
   for (const control of Object.values(controls)) panel.append(control.node);
+  controls.optimizer.node.classList.add("shardlab-wide");
 
   const verdict = make("p", { class: "shardlab-verdict", role: "status" });
   const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
@@ -87,21 +88,21 @@ function build(model, signal) {
     rows = stages.map((s) => ({
       key: `stage ${s}`, label: `stage ${s}`, stage: s, parts: parts(predicted[s].device),
       y: scene.stages_y + s * row, height: row, chosen: s === settings.stage,
+      solid: s === settings.stage || s === opposite(settings.stage),
     }));
     scene.measured.forEach((measured, index) => {
       rows.push({
         key: scene.measured_labels[index], label: scene.measured_labels[index], parts: measured,
         y: scene.measured_y + index * scene.measured_row, height: scene.measured_row, chosen: true,
-        measured: true,
+        solid: true, measured: true,
       });
     });
     rows.push({
       key: "host", label: "host", parts: parts(predicted[settings.stage].host), y: scene.host_y,
-      height: row, chosen: true,
+      height: row, chosen: true, solid: true,
     });
     for (const each of rows) each.bytes = each.parts.reduce((sum, [, bytes]) => sum + bytes, 0);
-    const shown = rows.filter((each) => each.chosen).map((each) => each.bytes);
-    axisBytes = 1.04 * Math.max(...shown, scene.capacity_bytes ?? 0);
+    axisBytes = 1.04 * Math.max(...rows.map((each) => each.bytes), scene.capacity_bytes ?? 0);
   }
 
   function show(next) {
@@ -131,7 +132,10 @@ function build(model, signal) {
   function showVerdict(device) {
     const capacity = scene.capacity_bytes;
     const n = settings.worldSize;
-    const usage = `Stage ${settings.stage}: ${formatSize(device)} on ${n === 1 ? "the device" : `each of ${n} devices`}`;
+    const other = opposite(settings.stage);
+    const usage =
+      `Stage ${settings.stage}: ${formatSize(device)} on ${n === 1 ? "the device" : `each of ${n} devices`}, ` +
+      `stage ${other}: ${formatSize(rows[other].bytes)}`;
     const limits = offloadLimits();
     if (capacity === null) {
       verdict.textContent = `${usage}.${limits}`;
@@ -249,11 +253,11 @@ function build(model, signal) {
     for (const { x, width, category, bytes } of boxes(each)) {
       if (width <= 0) continue;
       const [color, ink] = scene.colors[category];
-      marks.push({ kind: "rect", x, y: top, width, height: thick, fill: color, opacity: each.chosen ? 1 : 0.45 });
+      marks.push({ kind: "rect", x, y: top, width, height: thick, fill: color, opacity: each.solid ? 1 : 0.45 });
       const words = formatSize(bytes);
       if (thick >= 14 && textWidth(words, 11) + 8 <= width) {
         marks.push(text(x + width / 2, top + thick / 2 + 4, words, {
-          anchor: "middle", fill: each.chosen ? ink : "text",
+          anchor: "middle", fill: each.solid ? ink : "text",
         }));
       }
       end = x + width;
@@ -266,10 +270,6 @@ function build(model, signal) {
         kind: "rect", x: edge, y: top - 1, width: end - edge, height: thick + 2,
         stroke: scene.error_color, stroke_width: 2.5,
       });
-    }
-    if (each.bytes > axisBytes) {
-      const points = [0, 1, 2, 3, 4].map((i) => `${right - 6 + 4 * (i % 2)} ${top + (i * thick) / 4}`);
-      marks.push({ kind: "path", d: `M${points.join("L")}`, stroke: "surface", stroke_width: 3 });
     }
     if (named) {
       const fits = each.bytes <= capacity;
@@ -368,6 +368,9 @@ function build(model, signal) {
   show(settings);
   return root;
 }
+
+/** The stage that another one is compared with. */
+const opposite = (stage) => (stage === 0 ? 3 : 0);
 
 /** The same as ticks() in memory_rows.py. */
 function roundTicks(end, count, decimal) {

@@ -25,6 +25,7 @@ from shardlab.widgets.memory_rows import (
     WIDTH,
     MemoryBarsLayout,
     formula_keywords,
+    opposite,
     states_at,
 )
 from shardlab.widgets.palette import ERROR, MEMORY, PREDICTED, ink_on
@@ -113,8 +114,11 @@ class MemoryBars(Picture):
 
     def summary(self) -> str:
         format_size = UNITS[self.settings["unit"]]
-        total = self.states().device_bytes
-        text = f"Stage {self.settings['stage']}: {format_size(total)} on each rank's device"
+        total, other = self.states().device_bytes, opposite(self.settings["stage"])
+        text = (
+            f"Stage {self.settings['stage']}: {format_size(total)} on each rank's device, "
+            f"stage {other}: {format_size(self.states(other).device_bytes)}"
+        )
         capacity = self._layout.capacity_bytes
         if capacity is None:
             return text + "."
@@ -156,7 +160,7 @@ def memory_bars(
     measured: Any = None,
     *,
     moment: str = "peak",
-    unit: str = "GB",
+    unit: str | None = None,
 ) -> MemoryBars:
     """Draw the bytes of model states on each rank, at ZeRO stages 0 to 3, with sliders.
 
@@ -165,7 +169,8 @@ def memory_bars(
     capacity_bytes: of one device; draws a line and shows what fits.
     measured: a run with ``memory=True``, its ``run.memory``, or {category: bytes}, where bytes are
         one number or one for each rank. ``moment``: "peak", "end" or the name of a phase.
-    unit: "GB" (1e9 bytes) or "GiB" (2**30); a button changes it.
+    unit: "GB" (1e9 bytes) or "GiB" (2**30); a button changes it. Without it, GiB next to measured
+        bytes, else GB.
 
     Raises ValueError for arguments that the formula does not support.
     """
@@ -178,7 +183,7 @@ def memory_bars(
         "precision": precision,
         "optimizer": optimizer,
         "offload": offload,
-        "unit": unit,
+        "unit": unit or ("GB" if measured is None else "GiB"),
     }
     if capacity_bytes is not None:
         if not 0 < capacity_bytes < math.inf:

@@ -44,6 +44,11 @@ class Log:
             return 0.0, 0.001
         return min(times), max(*times, min(times) + 1e-6)
 
+    @property
+    def zero_s(self) -> float:
+        """The time that is shown as 0: where the first phase begins, or the log without phases."""
+        return min((start for _, start, _ in self.phases), default=self.span_s[0])
+
     @cached_property
     def view_s(self) -> tuple[float, float]:
         """The initial view: the phases and the peak, without the start-up before them."""
@@ -77,6 +82,7 @@ class Log:
             "category_peaks": list(self.category_peaks),
             "span_s": list(self.span_s),
             "view_s": list(self.view_s),
+            "zero_s": self.zero_s,
         }
 
 

@@ -37,10 +37,16 @@ class Bar:
     y: float
     height: float
     chosen: bool = True
+    solid: bool = True  # the others are pale
 
     @property
     def bytes(self) -> float:
         return sum(size for _, size in self.parts)
+
+
+def opposite(stage: int) -> int:
+    """The stage that another one is compared with: 3 for stage 0, 0 for the others."""
+    return 3 if stage == 0 else 0
 
 
 def states_at(settings: Mapping[str, Any], stage: int) -> ModelStates:
@@ -101,6 +107,7 @@ class MemoryBarsLayout:
                 self.stages_y + stage * ROW,
                 ROW,
                 chosen=stage == settings["stage"],
+                solid=stage in (settings["stage"], opposite(settings["stage"])),
             )
             for stage in STAGES
         ]
@@ -110,10 +117,9 @@ class MemoryBarsLayout:
         return Bar("host", parts, self.host_y, ROW)
 
     def axis_bytes(self, settings: Mapping[str, Any]) -> float:
-        """Where the axis ends. Only the bars of other stages may be cut off there."""
-        chosen = [bar.bytes for bar in self.stage_bars(settings) if bar.chosen]
-        others = [bar.bytes for bar in [*self.measured_bars(), self.host_bar(settings)]]
-        return 1.04 * max(*chosen, *others, self.capacity_bytes or 0)
+        """Where the axis ends: the same for every stage, so that stages can be compared."""
+        bars = [*self.stage_bars(settings), *self.measured_bars(), self.host_bar(settings)]
+        return 1.04 * max(*(bar.bytes for bar in bars), self.capacity_bytes or 0)
 
     # ---- the static picture ----
 
@@ -148,7 +154,7 @@ class MemoryBarsLayout:
         per_byte = (RIGHT - LEFT) / axis_bytes
         thick = bar.height - (8 if bar.height >= 20 else 3 if bar.height >= 9 else 1)
         top = bar.y + (bar.height - thick) / 2
-        opacity = 1.0 if bar.chosen else 0.45
+        opacity = 1.0 if bar.solid else 0.45
         marks: list[Mark] = []
         if bar.height >= 10:
             weight = 700 if bar.chosen and bar.label.startswith("stage") else 400
@@ -167,7 +173,7 @@ class MemoryBarsLayout:
                 marks.append(
                     Text(
                         x=x + width / 2, y=top + thick / 2 + 4, text=text, size=11,
-                        anchor="middle", fill=ink_on(color) if bar.chosen else "text",
+                        anchor="middle", fill=ink_on(color) if bar.solid else "text",
                     )
                 )  # fmt: skip
             x += width
@@ -180,8 +186,6 @@ class MemoryBarsLayout:
                         stroke=ERROR, stroke_width=2.5,
                     )
                 )  # fmt: skip
-        if bar.bytes > axis_bytes:
-            marks.append(Path(d=_zigzag(RIGHT, top, thick), stroke="surface", stroke_width=3))
         if bar.height >= 10:
             y = bar.y + bar.height / 2 + 4
             note = self._verdict(bar, format_size)
@@ -247,10 +251,3 @@ def ticks(end: float, count: int, *, decimal: bool) -> list[float]:
     else:
         step = 2.0 ** math.ceil(math.log2(rough))
     return [index * step for index in range(int(end / step) + 1)]
-
-
-def _zigzag(x: float, top: float, height: float) -> str:
-    """A break at the end of a bar that continues beyond the axis."""
-    quarter = height / 4
-    points = [(x - 6 + 4 * (index % 2), top + index * quarter) for index in range(5)]
-    return "M" + "L".join(f"{px:.2f} {py:.2f}" for px, py in points)

@@ -94,7 +94,7 @@ function build(model, signal) {
     const parts = listed(bytesAt(log.peak_s));
     return (
       `Memory timeline of rank ${log.rank}${name}: peak ${exactBytes(log.peak_bytes)} ` +
-      `at ${formatSeconds(log.peak_s)}${phase}: ${parts}.`
+      `at ${sinceZero(log.peak_s)}${phase}: ${parts}.`
     );
   }
 
@@ -114,6 +114,12 @@ function build(model, signal) {
       .filter(([, count]) => count > 0)
       .map(([name, count]) => `${name} ${formatBytes(count)}`)
       .join(", ") || "nothing";
+
+  /** A time as text, counted from where the axis has its 0. */
+  function sinceZero(time) {
+    const seconds = time - log.zero_s;
+    return seconds < 0 ? `−${formatSeconds(-seconds)}` : formatSeconds(seconds);
+  }
 
   const countsOf = (index) => (index < 0 ? categories.map(() => 0) : log.bytes.map((row) => row[index]));
   const bytesAt = (time) => countsOf(entryAt(time));
@@ -148,7 +154,7 @@ function build(model, signal) {
       const counts = countsOf(index);
       const phases = phasesAt(time);
       const where = phases.length ? ` in ${phases.join(", ")}` : "";
-      detail.textContent = `${formatSeconds(time)}${where}: ${exactBytes(sum(counts))} live: ${listed(counts)}`;
+      detail.textContent = `${sinceZero(time)}${where}: ${exactBytes(sum(counts))} live: ${listed(counts)}`;
       root.dataset.selectedS = time;
       root.dataset.selectedBytes = sum(counts);
       root.dataset.selectedPhase = phases.join(" ");
@@ -204,7 +210,7 @@ function build(model, signal) {
     drawn += drawAreas(context);
     context.restore();
     drawn += drawPhases(context, theme);
-    drawn += drawTimeAxis(context, theme, { ...box, ...view });
+    drawn += drawTimeAxis(context, theme, { ...box, from: view.from - log.zero_s, to: view.to - log.zero_s });
     drawn += paint(context, [...scene.lines, ...otherPeaks(context, theme)], theme);
     if (log.peak_bytes) drawPeak(context, theme);
     if (selected !== null) drawMoment(context, theme);
@@ -361,7 +367,7 @@ function build(model, signal) {
     const counts = countsOf(selected ?? peakEntry());
     const when = selected === null || selected === peakEntry()
       ? "at the peak"
-      : `at ${formatSeconds(log.times_s[selected])}`;
+      : `at ${sinceZero(log.times_s[selected])}`;
     const write = (mark) => paintText(context, mark, theme);
     write({ x, y, text: when, weight: 600 });
     if (byCategory) write({ x: predictedX, y, text: "predicted", size: 11, anchor: "end", fill: "muted" });
@@ -375,7 +381,7 @@ function build(model, signal) {
       if (!(name in predicted)) return;
       const text = formatBytes(predicted[name]);
       write({ x: predictedX, y: below, text, anchor: "end" });
-      context.fillStyle = "#E69F00";
+      context.fillStyle = scene.predicted_color;
       const width = context.measureText(text).width;
       context.fillRect(predictedX - width, below + 3, width, 2);
     });

@@ -51,6 +51,7 @@ class MemoryTimeline(Picture):
             "max_bytes": layout.max_bytes,
             "categories": [[name, MEMORY[name]] for name in CATEGORIES],
             "predicted": dict(predicted),
+            "predicted_color": PREDICTED,
             "background": as_json(layout.background()),
             "lines": as_json(layout.lines()),
             "runs": [
@@ -112,7 +113,7 @@ class MemoryTimeline(Picture):
         phase = f" in {log.peak_phase}" if log.peak_phase else ""
         return (
             f"rank {log.rank}: peak {exact_bytes(log.peak_bytes)} "
-            f"at {format_seconds(log.peak_s)}{phase}"
+            f"at {format_seconds(log.peak_s - log.zero_s)}{phase}"
         )
 
 
@@ -292,10 +293,10 @@ class MemoryTimelineLayout:
 
     def axis(self, log: Log) -> list[Mark]:
         marks: list[Mark] = []
-        start, end = log.view_s
+        start, end = (edge - log.zero_s for edge in log.view_s)
         ticks = time_ticks(start, end, 6)
         for tick, label in zip(ticks, tick_labels(ticks, end), strict=True):
-            x = self.x(log, tick)
+            x = self.x(log, tick + log.zero_s)
             marks.append(line(x, self.bottom, x, self.bottom + 4))
             marks.append(
                 Text(x=x, y=self.bottom + 16, text=label, size=11, anchor="middle", fill="muted")

@@ -20,7 +20,7 @@ function build(model, signal) {
 
   const formatter = (unit) => (value) =>
     unit === "count" ? formatCount(value)
-    : unit === "count/s" ? `${formatCount(value)}/s`
+    : unit === "count/s" ? `${formatCount(value)} parameters/s`
     : formatSi(value, unit);
   const controls = make("div", { class: "shardlab-settings" });
   const sliders = scene.sliders.map(([name, label, values, unit]) => {
@@ -227,13 +227,20 @@ function build(model, signal) {
       if (chosen) {
         marks.push({ kind: "rect", x: 0, y, width: scene.width, height: row, fill: "text", opacity: 0.08, radius: 3 });
       }
-      const busy = Math.min(each.compute_s / axisSeconds, 1) * room;
-      const whole = Math.min(each.step_s / axisSeconds, 1) * room;
+      const spent = [
+        ...each.bars.filter(({ piece }) => piece === "compute")
+          .map(({ part, start, end }) => [scene.colors[part][0], end - start]),
+        [roles.wait, each.step_s - each.compute_s],
+      ];
       const write = (mark) => marks.push({ kind: "text", y: y + 17, weight, ...mark });
       const bar = (mark) => marks.push({ kind: "rect", y: y + 5, height: row - 10, ...mark });
       write({ x: left - 10, text: names[name], anchor: "end" });
-      bar({ x: left, width: busy, fill: scene.colors.forward[0] });
-      bar({ x: left + busy, width: whole - busy, fill: roles.wait });
+      let at = left;
+      for (const [fill, seconds] of spent) {
+        const width = Math.min((seconds / axisSeconds) * room, barsRight - at);
+        bar({ x: at, width, fill });
+        at += width;
+      }
       if (each.step_s > 1.0001 * axisSeconds) write({ x: barsRight + 2, text: "»", weight: 400 });
       write({ x: barsRight + 70, text: formatSeconds(each.step_s), anchor: "end", weight: 400 });
       write({ x: barsRight + 126, text: `${threeDigits(ratio(each))} ×`, anchor: "end" });

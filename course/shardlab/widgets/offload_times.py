@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from shardlab.estimate.offload import PLACEMENTS
 from shardlab.widgets.offload_model import ROWS, Outcome, TimeBar, outcomes
-from shardlab.widgets.palette import ERROR, MEMORY, OK, WAIT, ink_on
+from shardlab.widgets.palette import ERROR, MEMORY, OK, PHASES, WAIT, ink_on
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.timeline import tick_labels, time_ticks
@@ -35,12 +35,12 @@ ROW_NAMES = {
     "nvme": "host ⇄ NVMe",
 }
 COLORS = {
-    "forward": MEMORY["activations"],
-    "backward": MEMORY["activations"],
+    "forward": PHASES["forward"],
+    "backward": PHASES["backward"],
     "gradients": MEMORY["gradients"],
     "parameters": MEMORY["parameters"],
     "states": MEMORY["optimizer"],
-    "Adam": MEMORY["optimizer"],
+    "Adam": PHASES["update"],
 }
 SMALL_PRINT = (
     "A model of 16-bit training with Adam, not a measurement. Not included: latency, traffic "
@@ -227,14 +227,22 @@ def _background() -> list[Mark]:
     y = ALL_TOP - 10
     marks += [
         Text(x=0, y=y, text="All placements", weight=600),
-        Rect(x=LEFT, y=y - 9, width=10, height=10, fill=COLORS["forward"], radius=2),
-        Text(x=LEFT + 15, y=y, text="device compute", size=11, fill="muted"),
-        Rect(x=LEFT + 144, y=y - 9, width=10, height=10, fill=WAIT, radius=2),
-        Text(x=LEFT + 159, y=y, text="waiting", size=11, fill="muted"),
+        *_legend(y),
         Text(x=BARS_RIGHT + 70, y=y, text="step", size=11, anchor="end", fill="muted"),
         Text(x=BARS_RIGHT + 126, y=y, text="ratio", size=11, anchor="end", fill="muted"),
         Text(x=BARS_RIGHT + 150, y=y, text="model states per device", size=11, fill="muted"),
     ]
+    return marks
+
+
+def _legend(y: float) -> list[Mark]:
+    marks: list[Mark] = []
+    for index, (name, fill) in enumerate(
+        [("forward", COLORS["forward"]), ("backward", COLORS["backward"]), ("waiting", WAIT)]
+    ):
+        x = LEFT + 84 * index
+        marks.append(Rect(x=x, y=y - 9, width=10, height=10, fill=fill, radius=2))
+        marks.append(Text(x=x + 15, y=y, text=name, size=11, fill="muted"))
     return marks
 
 
@@ -290,10 +298,11 @@ def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> lis
             )
         weight = 600 if name == chosen else 400
         marks.append(Text(x=LEFT - 10, y=y + 17, text=NAMES[name], anchor="end", weight=weight))
-        busy = min(each.compute_s * per_second, BARS_RIGHT - LEFT)
-        whole = min(each.step_s * per_second, BARS_RIGHT - LEFT)
-        marks.append(Rect(x=LEFT, y=y + 5, width=busy, height=ROW - 10, fill=COLORS["forward"]))
-        marks.append(Rect(x=LEFT + busy, y=y + 5, width=whole - busy, height=ROW - 10, fill=WAIT))
+        at = LEFT
+        for _, fill, seconds in spent(each):
+            width = min(seconds * per_second, BARS_RIGHT - at)
+            marks.append(Rect(x=at, y=y + 5, width=width, height=ROW - 10, fill=fill))
+            at += width
         if each.step_s > 1.0001 * axis_s:
             marks.append(Text(x=BARS_RIGHT + 2, y=y + 17, text="»"))
         ratio = format_ratio(each.step_s / no_offload_s)
@@ -307,6 +316,16 @@ def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> lis
             Text(x=BARS_RIGHT + 167, y=y + 17, text=text),
         ]  # fmt: skip
     return marks
+
+
+def spent(outcome: Outcome) -> list[tuple[str, str, float]]:
+    """(what the device does in a step, its colour, seconds)"""
+    computes = [
+        (bar.part, COLORS[bar.part], bar.end_s - bar.start_s)
+        for bar in outcome.bars
+        if bar.piece == "compute"
+    ]
+    return [*computes, ("waiting", WAIT, outcome.step_s - outcome.compute_s)]
 
 
 def format_ratio(ratio: float) -> str:

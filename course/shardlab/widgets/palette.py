@@ -1,86 +1,116 @@
-"""The course's colours, in one place (Okabe & Ito's set, safe for colour-blind readers).
+"""The course's colours, in one place: one colour, one meaning, in every chapter and widget.
 
-Roles are the same in every chapter and widget: orange is predicted, blue measured, grey waiting,
-vermillion wrong, green right.
+There are six scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, parts
+of a model. All colours have a contrast of 3:1 or more against JupyterLab's light and its dark page.
+Two that can appear in the same picture differ for colour-blind readers too, or are told apart by
+something else: ranks by their number, an error by stripes or an outline. tests/…/test_palette.py
+measures this. The colours were searched for by computer under these conditions, so that no shade of
+one looks like another's meaning: change one only together with that test.
 """
 
 from __future__ import annotations
 
-PREDICTED = "#E69F00"  # orange; also the ideal
-MEASURED = "#0072B2"  # blue
-WAIT = "#999999"  # grey; also idle
-ERROR = "#D55E00"  # vermillion; also a deadlock
-OK = "#009E73"  # bluish green
+PLOT_INK = "#767676"  # text and axes of plots outside a page; inside, plots.py gives the page's own
 
-CYCLE = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#F0E442",
-    "#666666",
-)
-
-# Memory categories: different from the roles above, and from each other in a stack. The order is
-# from the bottom of the stack, the same as in `shardlab.run.MEMORY_CATEGORIES`.
-MEMORY = {
-    "parameters": "#56B4E9",
-    "gradients": "#CC79A7",
-    "optimizer": "#7A5FD0",
-    "activations": "#DDCC77",
-    "buckets": "#44AA99",
-    "other": "#BBBBBB",
-}
-
-# For `plt.style.use`: plots that are readable on light and dark pages.
-PLOT_INK = "#767676"
+# For `plt.style.use`. Text stays text, so that the browser can draw, measure and read it aloud.
 PLOT_STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "svg.fonttype": "none",
     **dict.fromkeys(
         ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), PLOT_INK
     ),
 }
 
-# The first prefix that matches an op gives its colour: all_gather_single has all_gather's.
-# Vermillion is left out: on a timeline it means a hang.
-_OPS = {
-    "send": "#0072B2",
-    "recv": "#56B4E9",
-    "all_reduce": "#CC79A7",
-    "reduce_scatter": "#009E73",
-    "all_gather": "#E69F00",
-    "scatter": "#009E73",
-    "gather": "#E69F00",
-    "broadcast": "#F0E442",
-    "all_to_all": "#AA4499",
-    "barrier": "#666666",
+PREDICTED = "#CF7C00"  # orange; also simulated, ideal, expected
+MEASURED = "#0467AB"  # blue
+WAIT = "#949397"  # grey; also idle
+ERROR = "#DD3D22"  # red; also a deadlock
+OK = "#008754"  # green
+
+# Muted, and always drawn with the rank's number or in its place.
+RANKS = (
+    "#4D85AC",
+    "#8C5E3D",
+    "#6B9D79",
+    "#9B6D8E",
+    "#699AB0",
+    "#AA8A6A",
+    "#6C7142",
+    "#8684B6",
+)
+
+# From the bottom of a stack, in the order of `shardlab.run.MEMORY_CATEGORIES`.
+MEMORY = {
+    "parameters": "#329FBF",
+    "gradients": "#AC497F",
+    "optimizer": "#7B5FD0",
+    "activations": "#399784",
+    "buckets": "#697A04",
+    "other": "#745F4B",
 }
-_OTHER_OP = "#999933"
+
+# What a device computes. "weights" is the weight gradient alone, "update" the optimizer's step.
+PHASES = {
+    "forward": "#188390",
+    "backward": "#B74A46",
+    "weights": "#9F7FD7",
+    "update": "#5E9E4B",
+}
+
+# Calls of torch.distributed. The first name that an op starts with gives its colour:
+# all_gather_single has all_gather's, reduce_scatter is listed before reduce.
+CALLS = {
+    "send": "#776CE6",
+    "recv": "#047473",
+    "all_reduce": "#C949B8",
+    "reduce_scatter": "#1E741B",
+    "reduce": "#A1499A",
+    "all_gather": "#CB7769",
+    "gather": "#985048",
+    "scatter": "#58945B",
+    "broadcast": "#989731",
+    "all_to_all": "#785FA4",
+    "barrier": "#678195",
+}
+OTHER_CALL = "#887260"
+
+# Layers and tensors, which have names and are more than there are colours: neighbours differ.
+PARTS = (
+    "#6A7393",
+    "#707A64",
+    "#4A6E4F",
+    "#855A77",
+    "#A17C6E",
+    "#5F8F8F",
+)
+OTHER_PART = "#976A3F"  # embedding, head, loss
 
 
 def rank_color(rank: int) -> str:
     """The colour of a rank and of its contributions."""
-    return CYCLE[rank % len(CYCLE)]
+    return RANKS[rank % len(RANKS)]
 
 
 def op_color(op: str) -> str:
     """The colour of a torch.distributed call, by its name."""
-    return next((color for name, color in _OPS.items() if op.startswith(name)), _OTHER_OP)
+    return next((color for name, color in CALLS.items() if op.startswith(name)), OTHER_CALL)
 
 
 def ink_on(color: str) -> str:
-    """Black or white, whichever reads better on ``color`` (WCAG's relative luminance)."""
+    """Black or white, whichever reads better on ``color``."""
+    return "#000000" if luminance(color) > 0.179 else "#ffffff"
+
+
+def luminance(color: str) -> float:
+    """WCAG's relative luminance, from 0 (black) to 1 (white)."""
 
     def linear(channel: int) -> float:
         share = channel / 255
         return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
 
     red, green, blue = (linear(int(color[i : i + 2], 16)) for i in (1, 3, 5))
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
-    return "#000000" if luminance > 0.179 else "#ffffff"
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -32,7 +32,9 @@ function pipelinePanels({ custom, names, measured, unit_s: unitS }, settings) {
     const ran = measured[name].map((list) => list.map(([kind, stage, microBatch, start, end]) => (
       { kind, stage, microBatch, start: start / (unitS ?? 1), end: end / (unitS ?? 1) }
     )));
-    const measuredPanel = { title: `${title}, measured`, chunks, v, peaks, slots: ran, isMeasured: true };
+    const measuredPanel = {
+      name, title: `${title}, measured`, chunks, v, peaks, slots: ran, isMeasured: true,
+    };
     return [simulated, { ...measuredPanel, ...bubbleOf(ran) }];
   });
 }
@@ -70,7 +72,7 @@ function pipelinePicture(scene, settings) {
   const rows = panels.reduce((sum, { slots }) => sum + (slots ? slots.length : 1), 0);
   const row = rows <= 8 ? 20 : rows <= 16 ? 18 : rows <= 28 ? 15 : rows <= 40 ? 12 : 9;
   const barHeight = row - (row > 12 ? 3 : 2);
-  const labelSize = row > 12 ? 11 : row - 2;
+  const labelSize = row >= 12 ? 11 : row - 1;
   let below = ABOVE_ALL;
   for (const panel of panels) {
     panel.y = below;
@@ -165,23 +167,32 @@ function pipelinePicture(scene, settings) {
       { kind: "text", x: left - 8, y: baseline, text: name, size: labelSize, anchor: "end", fill: "muted" },
       { kind: "rect", x: left, y, width: end - left, height: barHeight, fill: roles.wait, opacity: 0.22 },
     ];
-    context.font = `10px ${theme.font}`;
-    for (const slot of slots) {
+    context.font = fontOf(theme, 11);
+    const labels = []; // above all actions
+    slots.forEach((slot, index) => {
       const [fill, ink] = shade(panel, slot);
       const [x, width] = [toX(slot.start), toX(slot.end) - toX(slot.start)];
       const gap = Math.min(1, width / 5);
-      const box = { kind: "rect", x, y, height: barHeight, fill, radius: Math.min(2, gap * 2) };
+      // The paler colours of later chunks have an outline in the colour itself.
+      const base = colors[slot.kind][0][0][0];
+      const stroke = fill === base ? "none" : base;
+      const box = { kind: "rect", x, y, height: barHeight, fill, stroke, radius: Math.min(2, gap * 2) };
       const full = Math.max(width - gap, 0.6);
       // Actions that the clock has not reached yet are pale.
       const done = time === null ? 1 : clamp((time - slot.start) / (slot.end - slot.start), 0, 1);
       if (done < 1) marks.push({ ...box, width: full, opacity: 0.2 });
       if (done > 0) marks.push({ ...box, width: full * done });
       const text = String(slot.microBatch);
-      if (row > 12 && context.measureText(text).width < width - 3) {
-        const place = { x: x + (width - gap) / 2, y: y + barHeight / 2 + 3.6, size: 10, anchor: "middle" };
-        marks.push({ kind: "text", ...place, text, fill: done > 0.5 ? ink : "muted" });
+      const wide = context.measureText(text).width;
+      const isAmongEquals = [-1, 1].every((by) => slots[index + by]?.kind === slot.kind);
+      // Narrower digits, then a number on every fourth of a row of equal actions.
+      const room = 0.6 * wide < width - 1 ? width - 1 : isAmongEquals && slot.microBatch % 4 === 0 ? wide : 0;
+      if (row > 12 && room > 0) {
+        const place = { x: x + (width - gap) / 2, y: y + barHeight / 2 + 4, size: 11, anchor: "middle", room };
+        labels.push({ kind: "text", ...place, text, fill: done > 0.5 ? ink : "muted" });
       }
-    }
+    });
+    marks.push(...labels);
     if (panel.isMeasured) {
       marks.push({ kind: "path", d: `M${left} ${y + barHeight + 1}H${end}`, stroke: roles.measured });
     }
@@ -192,7 +203,7 @@ function pipelinePicture(scene, settings) {
     const y = top + device * row;
     const held = time === null ? peaks[device] : heldAt(slots, time);
     const wide = (count) => ((peakRight - peakLeft) * count) / v / mostShares;
-    const bar = { kind: "rect", x: peakLeft, y, height: barHeight, fill: colors.F[0][0][0], radius: 2 };
+    const bar = { kind: "rect", x: peakLeft, y, height: barHeight, fill: roles.in_flight, radius: 2 };
     const x = peakLeft + wide(time === null ? held : peaks[device]) + 6;
     const text = formatShare(held, v);
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from shardlab.widgets.palette import MEASURED, MEMORY, WAIT, ink_on
+from shardlab.widgets.palette import MEASURED, MEMORY, PHASES, WAIT, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text, line, text_width
 from shardlab.widgets.units import format_seconds
 
@@ -20,11 +20,12 @@ LEGEND_HEIGHT = 26.0  # above all panels
 AXIS_HEIGHT = 24.0  # below all panels
 MAX_CHUNKS = 4
 BASE_COLORS = {
-    "F": MEMORY["activations"],
-    "B": MEMORY["gradients"],
-    "I": MEMORY["gradients"],
-    "W": MEMORY["optimizer"],
+    "F": PHASES["forward"],
+    "B": PHASES["backward"],
+    "I": PHASES["backward"],
+    "W": PHASES["weights"],
 }
+IN_FLIGHT = MEMORY["activations"]
 LEGEND = (("F", "forward"), ("B", "backward (or input gradient)"), ("W", "weight gradient"))
 
 Slot = Sequence[Any]  # kind, stage, micro-batch, start, end
@@ -111,7 +112,7 @@ def bar_height(row: float) -> float:
 
 
 def label_size(row: float) -> float:
-    return 11.0 if row > 12 else row - 2
+    return 11.0 if row >= 12 else row - 1
 
 
 def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], float]:
@@ -178,7 +179,8 @@ def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float
     marks: list[Mark] = [
         Rect(x=LEFT, y=y, width=panel.makespan * scale, height=height, fill=WAIT, opacity=0.22)
     ]
-    for kind, stage, micro_batch, start, end in slots:
+    labels: list[Mark] = []  # above all actions
+    for index, (kind, stage, micro_batch, start, end) in enumerate(slots):
         x, width = LEFT + start * scale, (end - start) * scale
         fill = tint(BASE_COLORS[kind], min(stages.index(stage), v - 1), v)
         gap = min(1.0, width / 5)
@@ -189,17 +191,22 @@ def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float
                 width=max(width - gap, 0.6),
                 height=height,
                 fill=fill,
+                stroke="none" if fill == BASE_COLORS[kind] else BASE_COLORS[kind],
                 radius=min(2.0, gap * 2),
             )
         )
         label = str(micro_batch)
-        if row > 12 and text_width(label, 10) < width - 4:
-            marks.append(
+        # In a row of equal actions, every fourth number may be wider than its box.
+        neighbours = {each[0] for each in slots[max(index - 1, 0) : index + 2]}
+        room = 4 * width if micro_batch % 4 == 0 and neighbours == {kind} else width
+        if row > 12 and text_width(label, 11) < room - 1:
+            labels.append(
                 Text(
-                    x=x + (width - gap) / 2, y=y + height / 2 + 3.6, text=label, size=10,
+                    x=x + (width - gap) / 2, y=y + height / 2 + 4, text=label, size=11,
                     anchor="middle", fill=ink_on(fill),
                 )
             )  # fmt: skip
+    marks += labels
     if panel.is_measured:
         marks.append(line(LEFT, y + height + 1, LEFT + panel.makespan * scale, y + height + 1,
                           stroke=MEASURED))  # fmt: skip
@@ -213,7 +220,7 @@ def _in_flight(panel: Panel, device: int, y: float, row: float, max_in_flight: f
     size = label_size(row)
     below = y + height / 2 + 0.36 * size
     return [
-        Rect(x=PEAK_LEFT, y=y, width=width, height=height, fill=BASE_COLORS["F"], radius=2),
+        Rect(x=PEAK_LEFT, y=y, width=width, height=height, fill=IN_FLIGHT, radius=2),
         Text(x=PEAK_LEFT + width + 6, y=below, text=format_share(peak, panel.v), size=size),
     ]
 

@@ -2,6 +2,11 @@
 // pipeline_model.js, the picture from pipeline_panels.js; this file has the sliders, the clock and
 // the selection.
 
+const COST_NAMES = {
+  forward: "forward", backward_input: "input gradient", backward_weight: "weight gradient", send: "send",
+};
+const COSTS = Object.keys(COST_NAMES);
+
 function build(model, signal) {
   const scene = model.get("scene");
   const { names, unit_s: unitS } = scene;
@@ -34,16 +39,20 @@ function build(model, signal) {
   });
   const sliders = {
     p: whole("p", "Devices p", scene.max.p),
-    forward: cost("forward", "Forward"),
     m: whole("m", "Micro-batches m", scene.max.m),
-    backward_input: cost("backward_input", "Backward, input"),
     v: whole("v", "Chunks v", scene.max.v),
+    forward: cost("forward", "Forward"),
+    backward_input: cost("backward_input", "Backward, input"),
     backward_weight: cost("backward_weight", "Backward, weights"),
     send: cost("send", "Send"),
   };
   for (const [name, { node }] of Object.entries(sliders)) node.dataset.setting = name;
-  const nodes = Object.values(sliders).map(({ node }) => node);
-  const controls = make("div", { class: "shardlab-settings" }, ...nodes);
+  const group = (label, names, shape) => make(
+    "div", { class: `shardlab-settings ${shape}`, role: "group", "aria-label": label },
+    ...names.map((name) => sliders[name].node),
+  );
+  const sizesPanel = group("Size of the pipeline", ["p", "m", "v"], "shardlab-thirds");
+  const costsPanel = group("Time of each action", COSTS, "");
 
   const shown = make("div", { class: "shardlab-choice", role: "group", "aria-label": "Schedules" });
   const boxes = make("span", { class: "shardlab-options" });
@@ -72,7 +81,8 @@ function build(model, signal) {
     "schedule", "time", "bubble of ideal time", "of total time", "per device span", "in flight, by device",
   ];
   const table = tableDetails(headings, rows, signal);
-  root.append(head, controls, choices, plot, bar, detail, small, table.node);
+  const note = make("p", { class: "shardlab-note", role: "status" });
+  root.append(head, choices, sizesPanel, costsPanel, bar, note, plot, detail, small, table.node);
 
   /** Called when the reader changes something. */
   function change(some) {
@@ -99,6 +109,8 @@ function build(model, signal) {
     hideIdleSliders();
     for (const [name, input] of checks) input.checked = settings.shown.includes(name);
     sub.textContent = sizes();
+    note.textContent = aboutMeasured();
+    note.hidden = note.textContent === "";
     for (const name of ["p", "m", "v"]) root.dataset[name] = settings[name];
     const figures = (what) =>
       JSON.stringify(Object.fromEntries(panelsDrawn().map((panel) => [panel.title, what(panel)])));
@@ -109,6 +121,25 @@ function build(model, signal) {
     table.renew();
     point(null);
     showTime();
+  }
+
+  /** Where the settings are no longer those of the run: why measured rows are missing or differ. */
+  function aboutMeasured() {
+    const { given } = scene;
+    const ran = settings.shown.filter((name) => scene.measured[name]);
+    const isDrawn = (name) => picture.panels.some((panel) => panel.isMeasured && panel.name === name);
+    const gone = ran.filter((name) => !isDrawn(name)).map((name) => names[name]);
+    if (gone.length) {
+      return (
+        `No measured rows of ${gone.join(", ")}: the ranks ran p = ${given.p}, m = ${given.m}, ` +
+        `v = ${given.v}, which is another order of actions.`
+      );
+    }
+    if (ran.length && COSTS.some((name) => settings[name] !== given[name])) {
+      const each = COSTS.map((name) => `${COST_NAMES[name]} ${formatTime(given[name])}`).join(", ");
+      return `The measured rows do not follow these sliders: the ranks ran with ${each}.`;
+    }
+    return "";
   }
 
   const sizes = () =>

@@ -20,6 +20,7 @@ from shardlab.simulate.pipeline import (
 from shardlab.widgets.palette import MEASURED, WAIT
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.pipeline_panels import (
+    IN_FLIGHT,
     LEFT,
     MAX_CHUNKS,
     PEAK_LEFT,
@@ -76,9 +77,10 @@ class PipelineSchedule(Adjustable):
             "order": [*NAMES, *custom],  # a saved notebook sorts dictionary keys
             "custom": {name: [list(map(list, each)) for each in custom[name]] for name in custom},
             "measured": dict(measured),
+            "given": settings,  # of the run, if there is one
             "unit_s": unit_s,
             "colors": colors(),
-            "roles": {"wait": WAIT, "measured": MEASURED},
+            "roles": {"wait": WAIT, "measured": MEASURED, "in_flight": IN_FLIGHT},
             "max": {"p": max(8, settings["p"]), "m": max(32, settings["m"]), "v": MAX_CHUNKS},
             "costs": _cost_values(settings),
             "small": SMALL_PRINT,

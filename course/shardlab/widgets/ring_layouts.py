@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, ClassVar
 
 from shardlab.widgets.message_history import MessageHistory
-from shardlab.widgets.palette import MEASURED, OK, rank_color
+from shardlab.widgets.palette import OK, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 from shardlab.widgets.units import format_bytes
 
@@ -147,7 +147,7 @@ class Cards(_Ring):
             if self.row >= 9:
                 marks += [
                     Text(
-                        x=x - 7, y=y + (chunk + 0.5) * self.row + 3.5, text=str(chunk), size=10,
+                        x=x - 7, y=y + (chunk + 0.5) * self.row + 3.5, text=str(chunk), size=11,
                         anchor="end", fill="muted",
                     )
                     for chunk in range(self.rows)
@@ -193,7 +193,7 @@ class Wheel:
 
     kind = "wheel"
     key = (
-        "Sector: rank. Ring: chunk, chunk 0 outermost. Darker blue: more ranks have contributed; "
+        "Sector: rank. Ring: chunk, chunk 0 outermost. Stronger grey: more ranks have contributed; "
         "green: all of them."
     )
     outer, inner = 206.0, 88.0
@@ -229,7 +229,7 @@ class Wheel:
         """Colour and opacity of a cell, by the number of ranks that contributed to it."""
         if contributors == self.world_size:
             return OK, 1.0
-        return MEASURED, 0.1 + 0.9 * contributors / self.world_size
+        return "text", 0.08 + 0.62 * contributors / self.world_size
 
     def sector(self, rank: int, first: int, last: int) -> str:
         """The outline of neighbouring chunks, with straight sides as in the browser."""
@@ -273,7 +273,7 @@ class Nodes(_Ring):
                     radius=self.disc, fill="surface", stroke=rank_color(rank), stroke_width=3,
                 )
             )  # fmt: skip
-            size = 15.0 if self.disc > 14 else 8.0
+            size = 15.0 if self.disc > 14 else 11.0
             base = y - 2 if self.shows_bytes else y + 0.35 * size
             marks.append(Text(x=x, y=base, text=str(rank), size=size, anchor="middle", weight=600))
         return marks
@@ -291,7 +291,7 @@ class Nodes(_Ring):
             x, y = self.center_of(rank)
             marks.append(
                 Text(
-                    x=x, y=y + 14, text=format_bytes(count), size=10,
+                    x=x, y=y + 14, text=format_bytes(count), size=11,
                     anchor="middle", fill="muted",
                 )
             )  # fmt: skip

@@ -221,7 +221,7 @@ function build(model, signal) {
         strip(x, y + chunk * row, mask);
         if (mask === allRanks) {
           context.lineWidth = 2;
-          context.strokeStyle = "#009E73";
+          context.strokeStyle = scene.all;
           roundedBar(context, x, y + chunk * row, n * column, row, 3);
           context.stroke();
         }
@@ -236,7 +236,7 @@ function build(model, signal) {
       const x = at.x - width / 2;
       const y = at.y + shift - (row * scene.chunks) / 2 - row / 2;
       context.fillStyle = theme.surface;
-      context.strokeStyle = message.end_s === null ? "#D55E00" : theme.text;
+      context.strokeStyle = message.end_s === null ? scene.lost : theme.text;
       context.lineWidth = 1.5;
       roundedBar(context, x - 3, y - 2, width + 6, row + 4, 4);
       context.fill();
@@ -252,8 +252,8 @@ function build(model, signal) {
     context.translate(scene.width / 2, scene.height / 2);
     table.forEach((row, rank) =>
       row.forEach(({ count }, chunk) => {
-        context.fillStyle = count === n ? "#009E73" : "#0072B2";
-        context.globalAlpha = count === n ? 1 : 0.1 + (0.9 * count) / n;
+        context.fillStyle = count === n ? scene.all : theme.text;
+        context.globalAlpha = count === n ? 1 : 0.08 + (0.62 * count) / n;
         fillCell(context, rank, chunk);
       }),
     );
@@ -292,7 +292,7 @@ function build(model, signal) {
       received.forEach((bytes, rank) => {
         const [x, y] = layout.centers[rank];
         const text = formatBytes(bytes);
-        const mark = { x, y: y + 14, text, size: 10, anchor: "middle", fill: "muted" };
+        const mark = { x, y: y + 14, text, size: 11, anchor: "middle", fill: "muted" };
         paintText(context, mark, theme);
       });
     }
@@ -302,10 +302,14 @@ function build(model, signal) {
       context.font = `600 11px ${theme.font}`;
       const width = text ? context.measureText(text).width + 14 : 12;
       const height = text ? 20 : 12;
-      context.fillStyle = message.end_s === null ? "#D55E00" : "#0072B2";
+      const [fill, ink, inkOnLost] = scene.message;
+      context.fillStyle = message.end_s === null ? scene.lost : fill;
       roundedBar(context, x - width / 2, y - height / 2, width, height, height / 2);
       context.fill();
-      const label = { x, y: y + 4, text, size: 11, weight: 600, anchor: "middle", fill: "#ffffff" };
+      const label = {
+        x, y: y + 4, text, size: 11, weight: 600, anchor: "middle",
+        fill: message.end_s === null ? inkOnLost : ink,
+      };
       paintText(context, label, theme);
     }
     return n + moving.length;

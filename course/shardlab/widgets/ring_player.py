@@ -2,7 +2,7 @@
 
 Up to eight ranks are drawn as cards: a row for each chunk, a column for each rank, filled in that
 rank's colour once its data is in the chunk. More ranks are sectors of a wheel: a ring for each
-chunk, a darker blue the more ranks have contributed, green once all have.
+chunk, a stronger grey the more ranks have contributed, green once all have.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from shardlab.run import Run
 from shardlab.widgets.message_history import MessageHistory, Transfer, read_messages
-from shardlab.widgets.palette import rank_color
+from shardlab.widgets.palette import ERROR, OK, ink_on, op_color, rank_color
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.ring_layouts import HEIGHT, WIDTH, layout_of
 from shardlab.widgets.scene import Group, Mark, Text, as_json, to_svg
@@ -35,6 +35,9 @@ class RingPlayer(Picture):
             "chunks": len(history.chunks),
             "notes": list(notes),
             "colors": [rank_color(rank) for rank in range(history.world_size)],
+            "all": OK,
+            "lost": ERROR,
+            "message": [op_color("send"), ink_on(op_color("send")), ink_on(ERROR)],
             "marks": as_json(layout.background()),
             "layout": layout.as_json(),
             "key": layout.key,

@@ -215,8 +215,8 @@ def _pattern(color: str) -> str:
     return (
         f'<pattern id="{_pattern_id(color)}" width="7" height="7" '
         'patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        f'<rect width="7" height="7" fill="{color}" opacity="0.18"/>'
-        f'<rect width="2" height="7" fill="{color}" opacity="0.75"/></pattern>'
+        f'<rect width="7" height="7" fill="{color}" opacity="0.22"/>'
+        f'<rect width="2" height="7" fill="{color}" opacity="0.95"/></pattern>'
     )
 
 

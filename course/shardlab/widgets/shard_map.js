@@ -163,7 +163,7 @@ function build(model, signal) {
   const topOf = (buffer) =>
     scene.top + scene.heading + BUFFERS.indexOf(buffer) * (scene.heading + scene.panel + 8);
   const xOf = (at) => left + at * layout.scale;
-  const colorOf = (tensor) => scene.colors[tensor % scene.colors.length];
+  const lookOf = (tensor) => scene.colors[tensor % scene.colors.length]; // its colour, the text on it
 
   /** What is thinner than a pixel fills the pixel it starts in. */
   function boxOf(start, end) {
@@ -269,7 +269,7 @@ function build(model, signal) {
     let marks = 0;
     const place = ([start, end, tensor], y, height) => {
       const [x0, x1] = boxOf(start, end);
-      const color = tensor === PADDING ? "padding" : colorOf(tensor);
+      const color = tensor === PADDING ? "padding" : lookOf(tensor)[0];
       if (!paths.has(color)) paths.set(color, new Path2D());
       paths.get(color).rect(x0, y, x1 - x0, height);
       marks += 1;
@@ -287,7 +287,7 @@ function build(model, signal) {
     }
     for (const [tensor, x0, x1, y] of labels) {
       const text = fittingName(tensor === PADDING ? "padding" : nameInLayer(tensor), x1 - x0 - 8);
-      const fill = tensor === PADDING ? "text" : scene.ink;
+      const fill = tensor === PADDING ? "text" : lookOf(tensor)[1];
       if (text) paintText(context, { x: (x0 + x1) / 2, y, text, size: 11, anchor: "middle", fill }, theme);
     }
     const every = Math.max(1, Math.ceil(13 / row));

@@ -17,7 +17,7 @@ from shardlab import shards
 from shardlab.shards import BUFFERS, Layout
 from shardlab.shards.formula import element_bytes
 from shardlab.shards.layout import EVERY_RANK, PADDING
-from shardlab.widgets.palette import WAIT
+from shardlab.widgets.palette import PARTS, WAIT, ink_on
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width, to_svg
 from shardlab.widgets.units import format_bytes, format_count
@@ -31,12 +31,6 @@ MAX_ROW_HEIGHT = 40.0
 MIN_ROW_HEIGHT = 3.0
 Spans = list[tuple[int, int, int]]  # (from, to, tensor), in elements of the flat buffer
 WORLD_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-
-# Neighbours differ with any colour vision; black is readable on each (Tol's light scheme).
-COLORS = (
-    "#77AADD", "#EE8866", "#EEDD88", "#FFAABB", "#99DDFF", "#44BB99", "#BBCC33", "#AAAA00",
-)  # fmt: skip
-INK = "#1f2328"
 
 
 class ShardMap(Picture):
@@ -65,8 +59,7 @@ class ShardMap(Picture):
             "panel": self._panel,
             "max_row_height": MAX_ROW_HEIGHT,
             "min_row_height": MIN_ROW_HEIGHT,
-            "colors": list(COLORS),
-            "ink": INK,
+            "colors": [[color, ink_on(color)] for color in PARTS],
             "padding_color": WAIT,
             "world_sizes": sorted({*WORLD_SIZES, first.world_size}),
             "views": [_for_browser(title, layout) for title, layout in self._views.items()],
@@ -277,7 +270,7 @@ class Geometry:
             return []
         name = "padding" if tensor == PADDING else name_in_layer(self.layout.tensors[tensor][0])
         text = fitting_name(name, x1 - x0 - 8)
-        fill = "text" if tensor == PADDING else INK
+        fill = "text" if tensor == PADDING else ink_on(color_of(tensor))
         middle = (x0 + x1) / 2
         return [Text(x=middle, y=y, text=text, size=11, anchor="middle", fill=fill)] if text else []
 
@@ -329,7 +322,7 @@ class Geometry:
 
 
 def color_of(tensor: int) -> str:
-    return COLORS[tensor % len(COLORS)]
+    return PARTS[tensor % len(PARTS)]
 
 
 def part_of(name: str) -> str:

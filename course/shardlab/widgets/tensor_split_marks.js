@@ -64,7 +64,7 @@ function splitMarks(scene, settings) {
     const [x, y, width, height] = box;
     const [rows, columns] = splitShape(scene, name, settings);
     marks.push({ kind: "text", x, y: y - 18, text: name, size: 13, weight: 600 });
-    marks.push({ kind: "text", x, y: y - 5, text: `${rows} × ${columns}`, size: 10, fill: "muted" });
+    marks.push({ kind: "text", x, y: y - 5, text: `${rows} × ${columns}`, size: 11, fill: "muted" });
     const how = layouts[name];
     const whole = { kind: "rect", x, y, width, height, radius: 2 };
     if (!how) marks.push({ ...whole, stroke: "rule", dash: "3 4" });

@@ -57,7 +57,7 @@ def marks_of(settings: Mapping[str, Any]) -> list[Mark]:
         rows, columns = shape_of(name, cut, settings)
         marks += [
             Text(x=x, y=y - 18, text=name, size=13, weight=600),
-            Text(x=x, y=y - 5, text=f"{rows} × {columns}", size=10, fill="muted"),
+            Text(x=x, y=y - 5, text=f"{rows} × {columns}", size=11, fill="muted"),
         ]
         how = layouts.get(name)
         if how is None:
@@ -134,7 +134,7 @@ def signs_of(cut: Cut, boxes: Mapping[str, Box]) -> list[Mark]:
         y = ROW_CENTERS[0] + 5
         marks.append(Text(x=x, y=y, text=sign, size=16, anchor="middle", fill="muted"))
         if sign == "→":
-            marks.append(Text(x=x, y=y - 14, text="GELU", size=9, anchor="middle", fill="muted"))
+            marks.append(Text(x=x, y=y - 14, text="GELU", size=11, anchor="middle", fill="muted"))
         y = ROW_CENTERS[1] + 5
         marks.append(Text(x=x, y=y, text="←", size=16, anchor="middle", fill="muted"))
     return marks

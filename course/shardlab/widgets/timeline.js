@@ -178,9 +178,9 @@ function build(model, signal) {
   }
 
   function drawCalls(context, theme) {
-    context.font = `10px ${theme.font}`;
+    context.font = fontOf(theme, 11);
     context.textAlign = "start";
-    const stripes = hatch(context, "#D55E00");
+    const stripes = hatch(context, scene.error_color);
     let color = null;
     let drawn = 0;
     for (const call of byOp) {

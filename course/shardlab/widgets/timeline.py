@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from shardlab.errors import LaunchError
@@ -36,6 +37,7 @@ class Timeline(Picture):
     _esm: ClassVar[str] = module("time_axis.js", "timeline.js")
 
     def __init__(self, run: Run, error: LaunchError | None) -> None:
+        run = from_zero(run)
         self._run, self._error = run, error
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
@@ -53,6 +55,7 @@ class Timeline(Picture):
             "end_s": layout.end_s,
             "lanes": layout.lanes,
             "row": layout.row,
+            "error_color": ERROR,
             "headline": "" if error is None else error.headline,
             "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
             "calls": [layout.for_browser(call, place) for call in self._calls],
@@ -107,6 +110,26 @@ def timeline(run_or_error: Run | LaunchError) -> Timeline:
     if run_or_error.run is None:
         raise ValueError("this error has no run: no rank started, so there are no calls to draw")
     return Timeline(run_or_error.run, run_or_error)
+
+
+def from_zero(run: Run) -> Run:
+    """The run with times counted from its first call or measured block."""
+    blocks = run.traffic.blocks
+    first_s = min([*(c.start_s for c in run.calls), *(b.start_s for b in blocks)], default=0.0)
+
+    def moved(at_s: float | None) -> Any:
+        return None if at_s is None else at_s - first_s
+
+    return replace(
+        run,
+        calls=[replace(c, start_s=moved(c.start_s), end_s=moved(c.end_s)) for c in run.calls],
+        traffic=replace(
+            run.traffic,
+            blocks=tuple(
+                replace(b, start_s=moved(b.start_s), end_s=moved(b.end_s)) for b in blocks
+            ),
+        ),
+    )
 
 
 class TimelineLayout:
@@ -309,17 +332,17 @@ class TimelineLayout:
             width = waits
         else:
             left, width = left + waits, width - waits
-        if height < 11 or text_width(label, 10) > width - 8:
+        if height < 11 or text_width(label, 11) > width - 8:
             return marks
         if pending:  # a plain backdrop keeps the stripes out of the text
             marks.append(
                 Rect(
-                    x=left + 3, y=top + 1, width=text_width(label, 10) + 6, height=height - 2,
+                    x=left + 3, y=top + 1, width=text_width(label, 11) + 6, height=height - 2,
                     fill="surface", opacity=0.85, radius=2,
                 )
             )  # fmt: skip
         ink = "text" if pending or on_wait else ink_on(color)
-        marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=10, fill=ink))
+        marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=11, fill=ink))
         return marks
 
     def arrows(self, waits: Sequence[WaitEdge]) -> list[Mark]:

@@ -246,7 +246,6 @@ class TrafficMapLayout:
             )
         side_by_side = predicted is not None and cell >= 22
         thickness = min(18.0, cell * (0.34 if side_by_side else 0.62)) if cell >= 8 else cell - 1
-        label_size = 11.0 if cell >= 28 else 10.0
         for rank in range(self.world_size):
             middle = TOP + (rank + 0.5) * cell
             rows = [(float(sent[rank]), MEASURED, middle - thickness / 2)]
@@ -267,7 +266,7 @@ class TrafficMapLayout:
                     marks.append(
                         Text(
                             x=x + length + 6, y=top + thickness / 2 + 4,
-                            text=format_bytes(value), size=label_size,
+                            text=format_bytes(value), size=11,
                         )
                     )  # fmt: skip
             if predicted is not None and not side_by_side:

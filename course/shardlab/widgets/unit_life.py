@@ -33,9 +33,8 @@ from shardlab.widgets.unit_life_panels import (
 from shardlab.widgets.units import format_bytes, format_seconds
 
 SMALL_PRINT = (
-    "Live bytes: parameters with the shards that each rank always keeps (blue), gradients (pink), "
-    "buffers of collectives (teal); no activations, no optimizer. Simulated: equal units, and the "
-    "times in the sliders."
+    "Live bytes: without activations and optimizer. Simulated: equal units, and the times in the "
+    "sliders."
 )
 MEASURED_PRINT = (
     " Measured: recorded on real ranks; a row has one lane for each rank, rank 0 at the top. The "
@@ -70,8 +69,8 @@ class UnitLife(Adjustable):
             "lane": LANE,
             "legend": as_json(legend()),
             "looks": {
-                kind: [MEMORY[category], opacity, hatched, ink_on(MEMORY[category])]
-                for kind, (category, opacity, hatched) in LOOKS.items()
+                kind: [fill, opacity, hatched, ink_on(fill)]
+                for kind, (fill, opacity, hatched) in LOOKS.items()
             },
             "kinds": list(LOOKS),  # a saved notebook sorts dictionary keys
             "colors": {name: MEMORY[name] for name in CATEGORIES},

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardlab.simulate.fsdp import CATEGORIES, ROOT, Span, UnitTimeline
-from shardlab.widgets.palette import MEASURED, MEMORY, PREDICTED, ink_on
+from shardlab.widgets.palette import CALLS, MEASURED, MEMORY, PHASES, PREDICTED, ink_on
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width
 from shardlab.widgets.timeline import tick_labels, time_ticks
 from shardlab.widgets.traffic_map import byte_ticks
@@ -14,7 +14,7 @@ from shardlab.widgets.units import format_bytes, format_seconds
 
 WIDTH = 726.0  # a card of 760
 LEFT, RIGHT = 92.0, 712.0  # of the time axis; names and bytes are to the left
-LEGEND_HEIGHT = 28.0  # above all panels
+LEGEND_HEIGHT = 46.0  # above all panels
 HEAD = 40.0  # of a panel: its title, then forward and backward
 GAP = 8.0  # between its rows and its curve
 CURVE = 96.0
@@ -23,22 +23,28 @@ AXIS_HEIGHT = 24.0  # below all panels
 MAX_LANES = 8  # ranks drawn in each row of a run; beyond that only the chosen one
 LANE = 7.0  # the least height of a rank's lane
 
-# kind: (memory category whose colour it has, opacity, hatched)
+# kind: (colour, opacity, hatched)
 LOOKS = {
-    "whole": ("parameters", 0.4, False),
-    "forward": ("parameters", 1.0, False),
-    "backward": ("parameters", 1.0, False),
-    "gather": ("buckets", 1.0, False),
-    "waits": ("buckets", 1.0, True),
-    "reduce": ("gradients", 1.0, False),
+    "whole": (MEMORY["parameters"], 0.45, False),
+    "forward": (PHASES["forward"], 1.0, False),
+    "backward": (PHASES["backward"], 1.0, False),
+    "gather": (CALLS["all_gather"], 1.0, False),
+    "waits": (CALLS["all_gather"], 1.0, True),
+    "reduce": (CALLS["reduce_scatter"], 1.0, False),
 }
 LEGEND = (
     ("gather", "all-gather"),
     ("waits", "waits in its buffer"),
-    ("forward", "whole, computes"),
     ("whole", "whole"),
+    ("forward", "forward"),
+    ("backward", "backward"),
     ("reduce", "reduce-scatter"),
 )
+NAMES = {
+    "parameters": "parameters, with the shards kept",
+    "gradients": "gradients",
+    "buckets": "buffers of collectives",
+}
 
 
 @dataclass(frozen=True)
@@ -157,8 +163,7 @@ class Layout:
     def bar(self, span: Span, y: float, height: float) -> list[Mark]:
         x = self.x(span.start_s)
         width = max(self.x(span.end_s) - x, 1.0)
-        category, opacity, hatched = LOOKS[span.kind]
-        fill = MEMORY[category]
+        fill, opacity, hatched = LOOKS[span.kind]
         marks: list[Mark] = [
             Rect(x=x, y=y, width=width, height=height, fill=fill, opacity=opacity, hatch=hatched)
         ]
@@ -228,16 +233,18 @@ def legend() -> list[Mark]:
     marks: list[Mark] = []
     x = 0.0
     for kind, text in LEGEND:
-        category, opacity, hatched = LOOKS[kind]
-        marks.append(
-            Rect(
-                x=x, y=2, width=14, height=10, fill=MEMORY[category], opacity=opacity, hatch=hatched
-            )
-        )
+        fill, opacity, hatched = LOOKS[kind]
+        marks.append(Rect(x=x, y=2, width=14, height=10, fill=fill, opacity=opacity, hatch=hatched))
         marks.append(Text(x=x + 19, y=11, text=text, size=11, fill="muted"))
         x += 19 + text_width(text, 11) + 14
-    marks.append(Path(d=f"M{x} 7H{x + 18}", stroke="muted", dash="4 3"))
-    marks.append(Text(x=x + 23, y=11, text="all parameters, whole", size=11, fill="muted"))
+    marks.append(Text(x=0, y=29, text="live bytes:", size=11, fill="muted"))
+    x = 66.0
+    for name in CATEGORIES:
+        marks.append(Rect(x=x, y=20, width=14, height=10, fill=MEMORY[name]))
+        marks.append(Text(x=x + 19, y=29, text=NAMES[name], size=11, fill="muted"))
+        x += 19 + text_width(NAMES[name], 11) + 14
+    marks.append(Path(d=f"M{x} 25H{x + 18}", stroke="muted", dash="4 3"))
+    marks.append(Text(x=x + 23, y=29, text="all parameters, whole", size=11, fill="muted"))
     return marks
 
 

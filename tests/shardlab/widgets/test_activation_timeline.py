@@ -10,8 +10,8 @@ import pytest
 from shardlab.lifetimes import Life, Lifetimes
 from shardlab.widgets import activation_timeline
 from shardlab.widgets.activation_timeline import LEFT, RIGHT, TEMPORARY
+from shardlab.widgets.palette import PARTS
 from shardlab.widgets.ribbons import Box, ribbons
-from shardlab.widgets.shard_map import COLORS
 from tests.shardlab.widgets.interaction import Show, hover, press
 
 MIB = 2**20
@@ -75,8 +75,8 @@ def test_a_ribbon_moves_down_when_one_below_it_is_freed() -> None:
 def test_colours_show_parts_and_kinds() -> None:
     widget = activation_timeline(RUNS)
     marks = widget.scene["ribbons"]
-    assert {mark["fill"] for mark in marks} == {COLORS[0], COLORS[1], TEMPORARY}
-    assert {mark["fill"] for mark in marks if mark.get("hatch")} == {COLORS[0], COLORS[1]}
+    assert {mark["fill"] for mark in marks} == {PARTS[0], PARTS[1], TEMPORARY}
+    assert {mark["fill"] for mark in marks if mark.get("hatch")} == {PARTS[0], PARTS[1]}
     names = {mark["text"] for mark in widget.scene["background"] if mark["kind"] == "text"}
     assert {"blocks.0", "blocks.1", "recomputed", "temporary", "forward", "backward"} <= names
     alone = activation_timeline(RUNS["whole"])

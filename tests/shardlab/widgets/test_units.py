@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shardlab.widgets.palette import CYCLE, ink_on, op_color, rank_color
+from shardlab.widgets.palette import RANKS, ink_on, op_color, rank_color
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
 
 
@@ -44,8 +44,8 @@ def test_times_have_three_digits(seconds: float, text: str) -> None:
 
 
 def test_ranks_cycle_through_the_colours() -> None:
-    assert rank_color(0) == CYCLE[0]
-    assert rank_color(8) == CYCLE[0]
+    assert rank_color(0) == RANKS[0]
+    assert rank_color(8) == RANKS[0]
 
 
 def test_variants_of_an_op_share_its_colour() -> None:

@@ -1,0 +1,54 @@
+"""Matplotlib's plots in the page's theme, and never wider than their cell.
+
+JupyterLab shows an SVG as an image: it is cut off at the cell's edge and cannot follow the theme.
+So a notebook's figure also gets an HTML form, the same SVG in the page itself. Where no page can
+be asked for its theme (nbconvert, nbgrader), the figure is the plain SVG.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from IPython import get_ipython
+
+from shardlab.widgets.palette import PLOT_INK
+from shardlab.widgets.picture import _frontend_can_draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_PAGE_INK = f"var(--jp-content-font-color2, {PLOT_INK})"
+
+
+def show_in_theme() -> None:
+    """From now on, figures have an HTML form in the notebook that runs this."""
+    if (shell := get_ipython()) is not None:
+        html = shell.display_formatter.formatters["text/html"]
+        # Not for Figure: %config InlineBackend.figure_formats removes what is registered for it.
+        html.for_type_by_name("matplotlib.figure", "FigureBase", page_svg)
+
+
+def page_svg(figure: Figure) -> str | None:
+    """The figure as an SVG element for a notebook's page; None where there is no page."""
+    if not _frontend_can_draw():
+        return None
+    from IPython.core.pylabtools import print_figure
+
+    drawing = str(print_figure(figure, fmt="svg"))
+    drawing = drawing[drawing.index("<svg") :].replace(PLOT_INK, _PAGE_INK)
+    attributes = (
+        f'class="shardlab-plot-svg" role="img" aria-label="{escape(description(figure))}" '
+        'style="max-width:100%;height:auto"'
+    )
+    return drawing.replace("<svg ", f"<svg {attributes} ", 1)
+
+
+def description(figure: Figure) -> str:
+    """What is drawn over what: titles and axis labels."""
+    parts = []
+    for axes in figure.axes:
+        over = [text for text in (axes.get_ylabel(), axes.get_xlabel()) if text]
+        title = axes.get_title() or axes.get_title(loc="left")
+        parts.append(": ".join(filter(None, (title, " over ".join(over)))))
+    return f"Plot. {'; '.join(filter(None, parts))}"

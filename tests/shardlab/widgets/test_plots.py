@@ -1,0 +1,37 @@
+"""A plot in a notebook follows the page's theme and the cell's width."""
+
+from xml.etree import ElementTree
+
+import matplotlib.pyplot as plt
+import pytest
+
+from shardlab.widgets import palette, plots
+
+
+@pytest.fixture
+def figure(monkeypatch):
+    monkeypatch.setattr(plots, "_frontend_can_draw", lambda: True)
+    with plt.style.context(palette.PLOT_STYLE):
+        figure, axes = plt.subplots()
+        axes.set(xlabel="ranks", ylabel="bytes < 9", title="sent")
+        yield figure
+        plt.close(figure)
+
+
+def test_text_and_axes_have_the_pages_colour(figure) -> None:
+    svg = plots.page_svg(figure)
+    ElementTree.fromstring(svg)
+    assert palette.PLOT_INK not in svg.replace(f", {palette.PLOT_INK})", "")
+    assert "fill: var(--jp-content-font-color2" in svg
+    assert "max-width:100%" in svg.split(">")[0]
+
+
+def test_the_words_are_text_and_name_the_plot(figure) -> None:
+    root = ElementTree.fromstring(plots.page_svg(figure))
+    assert root.get("aria-label") == "Plot. sent: bytes < 9 over ranks"
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"sent", "ranks", "bytes < 9"} <= set(texts)
+
+
+def test_without_a_page_there_is_only_the_svg() -> None:
+    assert plots.page_svg(plt.figure()) is None
