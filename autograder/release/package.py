@@ -13,6 +13,7 @@ COPIED = (
     "requirements.lock",
     "environment.yml",
     "course/chapters/*.ipynb",
+    "course/chapters/openers/*.svg",
     "course/shardlab/**/*.py",
     "course/shardlab/**/*.js",
     "course/shardlab/**/*.css",

@@ -17,6 +17,15 @@
 #
 # Run the cells from top to bottom with **Shift + Enter**. Change them and run them again as often as you like.
 
+# %% [markdown]
+# <details open><summary>Four processes start, and a message passes from one to the next</summary>
+#
+# [![Animation: Four processes start, and a message passes from one to the next](openers/00_start_here.svg)](openers/00_start_here.svg)
+#
+# Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which adds its own and passes it on, until it is back at rank 0. A rank that has called recv waits there until its neighbour sends. (Recorded from real processes. [Play it again](openers/00_start_here.svg))
+#
+# </details>
+
 # %%
 import os
 import time
@@ -112,7 +121,7 @@ for rank, sent in enumerate(run.traffic.sent_by_rank):
 run.outputs
 
 # %% [markdown]
-# What did each rank do, and when? Each bar is one call. Ranks 1, 2 and 3 call `recv` right away and then wait for their turn:
+# What did each rank do, and when? Each bar is one call, pale until the rank at the other end has begun its own. Ranks 1, 2 and 3 call `recv` right away and then wait for their turn. Point at a call to see where its message goes:
 
 # %%
 timeline(run)

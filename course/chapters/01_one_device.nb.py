@@ -17,6 +17,15 @@
 #
 # The questions of this chapter: what fills memory during a step, and when? And what can be made smaller without changing what the model learns?
 
+# %% [markdown]
+# <details open><summary>The memory of one training step rises in forward and falls in backward</summary>
+#
+# [![Animation: The memory of one training step rises in forward and falls in backward](openers/01_one_device.svg)](openers/01_one_device.svg)
+#
+# The parameters and the optimizer's states stay. Forward adds activations, layer by layer; backward uses them up and makes gradients. At most 28.2 MiB are alive at one time. (Recorded from real processes. [Play it again](openers/01_one_device.svg))
+#
+# </details>
+
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

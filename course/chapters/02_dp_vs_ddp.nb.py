@@ -17,6 +17,15 @@
 #
 # PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) none is. The questions of this chapter: what does each device send, who waits for whom, and how does that change from 2 ranks to 8?
 
+# %% [markdown]
+# <details open><summary>Gradients leave in buckets while backward still computes</summary>
+#
+# [![Animation: Gradients leave in buckets while backward still computes](openers/02_dp_vs_ddp.svg)](openers/02_dp_vs_ddp.svg)
+#
+# Backward computes gradients from the last layer to the first. As soon as a bucket of them is complete, its all-reduce starts, and backward goes on meanwhile. (Recorded from real processes. [Play it again](openers/02_dp_vs_ddp.svg))
+#
+# </details>
+
 # %%
 from contextlib import nullcontext
 

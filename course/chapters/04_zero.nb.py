@@ -17,6 +17,15 @@
 #
 # The question of this chapter: how many bytes are left on each rank, and what does that cost in traffic?
 
+# %% [markdown]
+# <details open><summary>Each rank keeps a slice of the model, gathers a layer to use it, and frees it again</summary>
+#
+# [![Animation: Each rank keeps a slice of the model, gathers a layer to use it, and frees it again](openers/04_zero.svg)](openers/04_zero.svg)
+#
+# Four ranks, each with a quarter of the parameters. Before a layer computes, all ranks gather its parameters; afterwards they free them. In backward they gather again, and each keeps its slice of the gradients. (Recorded from real processes. [Play it again](openers/04_zero.svg))
+#
+# </details>
+
 # %%
 import json
 

@@ -19,6 +19,15 @@
 #
 # The question: who holds what, when, and what does it cost?
 
+# %% [markdown]
+# <details open><summary>Each unit of the model is whole only while it computes</summary>
+#
+# [![Animation: Each unit of the model is whole only while it computes](openers/05_fsdp.svg)](openers/05_fsdp.svg)
+#
+# On one of two ranks: a bar is the time during which a unit's parameters are gathered. Forward goes down the blocks and backward comes back up; the root, which contains the others, stays whole. (Recorded from real processes. [Play it again](openers/05_fsdp.svg))
+#
+# </details>
+
 # %%
 import tempfile
 from collections import Counter

@@ -17,6 +17,15 @@
 #
 # Every GPU (the **device**) sits in a computer (the **host**), which usually has several times as much memory. **Offloading** keeps data on the host that the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
 
+# %% [markdown]
+# <details open><summary>Gradients go down to the host, the update runs there, and new weights come back up</summary>
+#
+# [![Animation: Gradients go down to the host, the update runs there, and new weights come back up](openers/06_offload.svg)](openers/06_offload.svg)
+#
+# The device computes forward and backward. Then, parameter by parameter, the gradient is copied to the host, the host updates its fp32 master copy, and the new weight is copied to the device. (56 copies. On a machine without a GPU the two memories are simulated, and the times are those of its CPU.) (Recorded from real processes. [Play it again](openers/06_offload.svg))
+#
+# </details>
+
 # %%
 import difflib
 import json

@@ -17,6 +17,15 @@
 #
 # The question of this chapter: how should we split a matrix so that ranks communicate little, and how much is "little"?
 
+# %% [markdown]
+# <details open><summary>Two ranks compute one layer together, and add up their halves</summary>
+#
+# [![Animation: Two ranks compute one layer together, and add up their halves](openers/07_tensor_parallel.svg)](openers/07_tensor_parallel.svg)
+#
+# Each rank has half of the columns of W₁ and half of the rows of W₂, so it can compute both products without the other. Its result is a partial sum; one all-reduce in forward and one in backward complete it. (Recorded from real processes. [Play it again](openers/07_tensor_parallel.svg))
+#
+# </details>
+
 # %%
 print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
 

@@ -17,6 +17,15 @@
 #
 # The cost is time: a device has nothing to do until the one before it is done. The questions of this chapter: how much of the time do devices wait, how can they wait less, and what does that cost in memory?
 
+# %% [markdown]
+# <details open><summary>A pipeline of four stages fills, runs and drains</summary>
+#
+# [![Animation: A pipeline of four stages fills, runs and drains](openers/08_pipeline.svg)](openers/08_pipeline.svg)
+#
+# Eight micro-batches, numbered 0 to 7. A stage can begin a micro-batch only when the stage before it is done, so at first the later ones wait; at the end the early ones wait for the last gradients. (Each forward sleeps until 20 ms have passed and each backward until 40 ms, to emulate four devices on one machine; the order and the waits are real.) (Recorded from real processes. [Play it again](openers/08_pipeline.svg))
+#
+# </details>
+
 # %%
 import matplotlib.pyplot as plt
 import numpy as np

@@ -19,6 +19,15 @@
 #
 # The method has three names: **activation checkpointing** (PyTorch, DeepSpeed), **gradient checkpointing** (Hugging Face), **activation recomputation** (Megatron). It has nothing to do with checkpoints on disk.
 
+# %% [markdown]
+# <details open><summary>Keep every activation, or keep a few and compute the rest again</summary>
+#
+# [![Animation: Keep every activation, or keep a few and compute the rest again](openers/09_activation_checkpointing.svg)](openers/09_activation_checkpointing.svg)
+#
+# Above, forward keeps all activations until backward needs them: they pile up to 6.9 MiB. Below, each block keeps only its input, and backward computes the rest again, one block at a time: 1.7 MiB, for more operators. (Recorded from real processes. [Play it again](openers/09_activation_checkpointing.svg))
+#
+# </details>
+
 # %%
 from dataclasses import replace
 from functools import partial

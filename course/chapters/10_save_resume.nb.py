@@ -17,6 +17,15 @@
 #
 # The question of this chapter: what has to be on that disk so that the crash makes no difference to the training?
 
+# %% [markdown]
+# <details open><summary>Four ranks write four files, and one rename makes them a checkpoint</summary>
+#
+# [![Animation: Four ranks write four files, and one rename makes them a checkpoint](openers/10_save_resume.svg)](openers/10_save_resume.svg)
+#
+# Each rank writes its slice into a folder under a temporary name. Until all have finished, a restart ignores that folder and uses the checkpoint before it. Then one rank renames the folder: at that moment, and not a file earlier, the new checkpoint exists. (Recorded from real processes. [Play it again](openers/10_save_resume.svg))
+#
+# </details>
+
 # %%
 import os
 import random
@@ -36,7 +45,8 @@ import torch.distributed as dist
 from shardlab import data, launch, measure, models
 from shardlab.errors import RankError
 from shardlab.estimate import checkpoint
-from shardlab.widgets import format_bytes, palette
+from shardlab.trace.disk_recorder import disk_changes, snapshot
+from shardlab.widgets import disk_moments, format_bytes, palette
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -347,10 +357,80 @@ assert complete == len(paths) == 8  # the renamed ones
 
 # %% [markdown]
 # A rename is **atomic**: until the rename the name refers to the old file, afterwards to the new one, and there is no state in between. So a file that got its name by a rename is always complete. This is an **atomic commit**, and it works for folders as well: N ranks write into a temporary folder, all wait for each other, and then one of them renames the folder. You will do that in lab 10, where the check kills your ranks after every single change that they make on disk.
+
+# %% [markdown]
+# ## The disk, moment by moment
 #
+# Four ways to save step 4 over a checkpoint of step 2. Each rank writes its own file, and then: the name stays the same; or each rank renames its file; or one rank renames the folder; or the same with `fsync`, which the next section explains.
+
+# %%
+def save_file(path, step, sync=False):
+    with path.open("wb") as file:
+        torch.save({"step": step, "own": torch.rand(4000)}, file)
+        if sync:
+            file.flush()
+            os.fsync(file.fileno())
+
+def in_place(step, folder):
+    save_file(folder / f"rank_{dist.get_rank()}.pt", step)
+
+def rename_files(step, folder):
+    name = f"rank_{dist.get_rank()}.pt"
+    save_file(folder / f"new_{name}", step)
+    os.replace(folder / f"new_{name}", folder / name)
+
+# %%
+def rename_folder(step, folder, sync=False):
+    rank, unfinished = dist.get_rank(), folder / "new"
+    if rank == 0:
+        unfinished.mkdir()
+    dist.barrier()
+    save_file(unfinished / f"rank_{rank}.pt", step, sync)
+    dist.barrier()  # all files are written
+    if rank == 0:
+        os.rename(unfinished, folder / f"step_{step}")
+
+def rename_synced_folder(step, folder):
+    rename_folder(step, folder, sync=True)
+
+# %% [markdown]
+# After a failure, `restart` takes the newest folder, or the files if there are no folders, and returns the step that each rank would continue with. `disk_changes` records each change that a rank makes on the disk.
+
+# %%
+def restart(folder):
+    newest = max(folder.glob("step_*"), default=folder)
+    return [torch.load(newest / f"rank_{rank}.pt", weights_only=True)["step"] for rank in range(4)]
+
+def recorded(save, step, folder):
+    with disk_changes(folder) as changes:
+        save(step, folder)
+    return changes
+
+# %%
+ways = {"in place": in_place, "files renamed": rename_files, "folder renamed": rename_folder,
+        "folder, with fsync": rename_synced_folder}
+saves = {}
+for way, save in ways.items():
+    folder = Path(tempfile.mkdtemp(dir=disk))
+    launch(save, 2, folder, world_size=4, device="cpu")
+    before = snapshot(folder)
+    saves[way] = before, launch(recorded, save, 4, folder, world_size=4, device="cpu")
+
+# %%
+moments = disk_moments(saves, restart)
+assert set(moments.found("folder renamed")) == {"old", "new"}
+assert {"mix"} < set(moments.found("files renamed")) == {"old", "mix", "new"}
+assert not {"old", "new"} & set(moments.found("in place")[1:-1])
+assert set(moments.found("folder, with fsync", "power")) == {"old", "new"}
+moments
+
+# %% [markdown]
+# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure:
+
+# %% [markdown]
 # In practice two more things matter:
 #
-# - **A power failure** also loses the operating system's cache. `os.fsync(file)` waits until a file's content is on the disk itself; call it before the rename. The new name is an entry in the folder around it, and the folder needs its own `fsync`, **after** the rename: `fd = os.open(folder, os.O_RDONLY); os.fsync(fd); os.close(fd)`. Until then a power failure may bring the old name back. If only the process is killed, you need neither.
+# - **A power failure** also loses the operating system's cache. `os.fsync(file)` waits until a file's content is on the disk itself; call it before the rename. The new name is an entry in the folder around it, and the folder needs its own `fsync`, **after** the rename: `fd = os.open(folder, os.O_RDONLY); os.fsync(fd); os.close(fd)`. Until then a power failure may bring the old name back. If only the process is killed, you need neither. The lower strip above shows a disk that has lost all bytes that no `fsync` followed.
 # - **Network file systems.** On NFS the server renames atomically (RFC 1813), but two things differ from a local disk: if the server restarts, a rename may report an error although it was done (rename(2), under "Bugs"), and other computers may see the old folder for up to a minute, from their caches (`acdirmax` in nfs(5)). So let the rank that renamed tell the others, and do not let them look for the name. On Lustre, a file system of many large clusters, no client sees stale names or data, according to its manual; for a power failure you need `fsync` there as well.
 # - **Object stores**, such as S3, cannot rename folders. There the last file written is a small index of all others: if the index exists, so does everything in it. `torch.distributed.checkpoint` does this with its `.metadata`, DeepSpeed with its file `latest`.
 #

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,8 @@ def test_redraw_at_64_ranks(
         widget = notebook.cell(maker).widget(name)
         expect(widget).to_have_attribute("data-world-size", "64")
         redraws, responses = redraws_ms(widget, KEYS[name])
+        if name == "timeline":  # the selected call's message
+            expect(widget).to_have_attribute("data-selected-arrows", re.compile(r"^\d+>\d+$"))
         measured[name] = {
             "redraw_median_ms": statistics.median(redraws),
             "redraw_worst_ms": max(redraws),

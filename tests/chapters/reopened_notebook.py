@@ -61,6 +61,9 @@ def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
 def try_the_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
     """Tries every picture by key and slider, without its kernel; returns the kinds of pictures."""
     notebook = reopen(chapter, lab)
+    opener = notebook.cell("<details open>").element.get_by_role("img")
+    expect(opener).to_have_js_property("complete", True)
+    assert opener.evaluate("(image) => image.naturalWidth") > 0, "the opener is not shown"
     seen = set()
     for cell in with_pictures(notebook, VIEW):
         widget = widget_in(cell)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -64,6 +65,11 @@ def test_renamed_files_are_complete(chapter):
     assert complete <= all_files
 
 
+def test_only_a_renamed_folder_is_always_a_checkpoint(chapter):
+    # The cell asserts what a restart finds at each moment.
+    assert "a restart finds" in chapter.svg_of("disk_moments(saves, restart)")
+
+
 def test_dcp_loads_four_ranks_files_on_two(chapter):
     printed = chapter.text_of("saved = launch(save_with_dcp")
     assert all(f"__{rank}_0.distcp" in printed for rank in range(4))
@@ -93,3 +99,8 @@ def test_the_best_interval_between_checkpoints(chapter):
     text = chapter.text_of("best_s = ")
     assert "every 3.1 h: save every 19 min, 10.4% of the time is lost" in text
     assert "<svg" in chapter.svg_of("minutes = np.geomspace")
+
+
+@pytest.mark.browser
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
+    assert try_the_pictures(chapter, loaded_lab, artifacts) == {"disk-moments"}

@@ -1,13 +1,14 @@
 """Interactive pictures of a run or of a formula.
 
-Runs: traffic map, ring player, timeline, memory timeline, activation timeline. Formulas, with
-measurements next to them: memory bars, shard map, offload times, tensor split, pipeline schedules,
-unit life.
+Runs: traffic map, ring player, timeline, memory timeline, activation timeline, disk moments.
+Formulas, with measurements next to them: memory bars, shard map, offload times, tensor split,
+pipeline schedules, unit life.
 """
 
 from shardlab.widgets import palette, plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
 from shardlab.widgets.color_legend import ColorLegend, color_legend
+from shardlab.widgets.disk_moments import DiskMoments, disk_moments
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
@@ -25,6 +26,7 @@ plots.show_in_theme()
 __all__ = [
     "ActivationTimeline",
     "ColorLegend",
+    "DiskMoments",
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
@@ -37,6 +39,7 @@ __all__ = [
     "UnitLife",
     "activation_timeline",
     "color_legend",
+    "disk_moments",
     "format_bytes",
     "memory_bars",
     "memory_timeline",

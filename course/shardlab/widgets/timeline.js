@@ -5,8 +5,8 @@ function build(model, signal) {
   const scene = model.get("scene");
   const { plot: box, world_size: n } = scene;
   const calls = scene.calls.map(
-    ([rank, lane, op, bytes, peers, start, end, source, code], index) => ({
-      rank, lane, op, bytes, peers, start, end, source, code, index,
+    ([rank, lane, op, bytes, peers, start, end, source, code, moved, other], index) => ({
+      rank, lane, op, bytes, peers, start, end, source, code, moved, other, index,
     }),
   );
   // Drawn op by op: a change of colour for each of 16,000 bars would take longer than the bars.
@@ -36,9 +36,9 @@ function build(model, signal) {
     root, plot, width: scene.width, height: scene.height, label: summary(), draw, signal,
   });
   const table = tableDetails(
-    () => ["rank", "call", "with", "bytes", "start", "end", "line", "code"],
+    () => ["rank", "call", "with", "bytes", "start", "alone for", "end", "line", "code"],
     () => calls.map((call) => [
-      call.rank, call.op, peersText(call), call.bytes, formatSeconds(call.start),
+      call.rank, call.op, peersText(call), call.bytes, formatSeconds(call.start), formatSeconds(waited(call)),
       call.end === null ? "never" : formatSeconds(call.end), call.source, call.code,
     ]),
     signal,
@@ -72,7 +72,14 @@ function build(model, signal) {
         : `${formatSeconds(call.start)} – ${formatSeconds(call.end)} (${formatSeconds(call.end - call.start)})`;
     const parts = [`rank ${call.rank}`, `${call.op} ${peersText(call)}`, exactBytes(call.bytes), time];
     const where = [call.source, call.code].filter(Boolean).join(": ");
-    return [...parts, where].filter(Boolean).join(" · ");
+    return [...parts, waitText(call), where].filter(Boolean).join(" · ");
+  }
+
+  const waited = (call) => (call.moved === null ? 0 : Math.max(call.moved - call.start, 0));
+
+  function waitText(call) {
+    if (call.other === null || waited(call) === 0) return "";
+    return `rank ${calls[call.other].rank} began ${formatSeconds(waited(call))} later`;
   }
 
   // ---- the selection ----
@@ -83,10 +90,12 @@ function build(model, signal) {
       detail.textContent = describe(call);
       root.dataset.selected = call.index;
       root.dataset.selectedOp = call.op;
+      root.dataset.selectedArrows = arrowsOf(call).map(([from, to]) => `${from.index}>${to.index}`).join(" ");
     } else {
       detail.textContent = "";
       delete root.dataset.selected;
       delete root.dataset.selectedOp;
+      delete root.dataset.selectedArrows;
     }
     stage.redraw();
   }
@@ -133,9 +142,39 @@ function build(model, signal) {
     if (selected) {
       const { x, y, width, height } = boxOf(selected);
       paintFocus(context, theme, x, y, width, height);
+      drawArrows(context, theme);
     }
     context.restore();
     return drawn + paint(context, scene.arrows, theme);
+  }
+
+  /** [from, to, start, end] of each arrow: a message, or the rank that a collective waited for. */
+  function arrowsOf(call) {
+    const other = call.other === null ? null : calls[call.other];
+    if (!other) return [];
+    if (!Array.isArray(call.peers)) {
+      const [from, to] = call.op === "send" ? [call, other] : [other, call];
+      if (to.end === null) return [];
+      const left = from.end === null ? from.start : Math.min(Math.max(from.start, to.start), from.end);
+      return [[from, to, left, to.end]];
+    }
+    const waiting = other === call ? calls.filter((each) => each.other === call.index && each !== call) : [call];
+    return waiting.map((each) => [other, each, other.start, other.start]);
+  }
+
+  function drawArrows(context, theme) {
+    for (const [from, to, start, end] of arrowsOf(selected)) {
+      const [a, b] = [boxOf(from), boxOf(to)];
+      const down = to.rank > from.rank;
+      const [x1, x2] = [toX(start), toX(end)];
+      const [y1, y2] = [a.y + (down ? a.height : 0), b.y + (down ? 0 : b.height)];
+      const angle = Math.atan2(y2 - y1, x2 - x1);
+      const side = (turn) => `${x2 - 9 * Math.cos(angle + turn)} ${y2 - 9 * Math.sin(angle + turn)}`;
+      for (const [stroke, stroke_width] of [["surface", 4], ["text", 2]]) {
+        paint(context, [{ kind: "path", d: `M${x1} ${y1}L${x2} ${y2}`, stroke, stroke_width }], theme);
+      }
+      paint(context, [{ kind: "path", d: `M${x2} ${y2}L${side(0.4)}L${side(-0.4)}Z`, fill: "text" }], theme);
+    }
   }
 
   function drawCalls(context, theme) {
@@ -151,13 +190,23 @@ function build(model, signal) {
       const { color: own, ink } = looks.get(call.op);
       const fill = call.end === null ? stripes : own;
       if (fill !== color) context.fillStyle = color = fill;
-      if (width > 6 && height > 6) {
-        roundedBar(context, x, y, width, height, 2);
-        context.fill();
-      } else context.fillRect(x, y, width, height);
+      const waits = waited(call) === 0 ? 0 : clamp(toX(call.moved) - x, 0, width);
+      const drawPart = (left, part) => {
+        if (width > 6 && height > 6) {
+          roundedBar(context, left, y, part, height, 2);
+          context.fill();
+        } else context.fillRect(left, y, part, height);
+      };
+      if (waits > 0) {
+        context.globalAlpha = 0.35; // WAITING in timeline.py
+        drawPart(x, waits);
+        context.globalAlpha = 1;
+      }
+      if (width > waits) drawPart(x + waits, width - waits);
       if (height < 11 || width < 30) continue;
-      const begin = Math.max(x, box.left) + 6;
-      const room = Math.min(x + width, box.right) - begin - 4;
+      const onWait = waits > width - waits;
+      const begin = Math.max(onWait ? x : x + waits, box.left) + 6;
+      const room = Math.min(onWait ? x + waits : x + width, box.right) - begin - 4;
       const label = call.end === null ? pendingLabel(call) : call.op;
       const size = context.measureText(label).width;
       if (size > room) continue;
@@ -168,7 +217,7 @@ function build(model, signal) {
         context.fillRect(begin - 3, y + 1, size + 6, height - 2);
         context.globalAlpha = 1;
       }
-      context.fillStyle = call.end === null ? theme.text : ink;
+      context.fillStyle = call.end === null || onWait ? theme.text : ink;
       context.fillText(label, begin, y + height / 2 + 3.5);
       color = null;
     }

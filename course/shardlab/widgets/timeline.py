@@ -1,15 +1,20 @@
-"""The timeline: each rank's calls as bars; in a hang, arrows show which rank waits for which."""
+"""The timeline: each rank's calls as bars; in a hang, arrows show which rank waits for which.
+
+A bar is pale until all ranks that take part in its call have begun it. Bytes of a message cannot
+move before that; some collectives move bytes between the ranks that are already there.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from shardlab.errors import LaunchError
 from shardlab.run import Call, MeasuredBlock, Run
+from shardlab.trace.meetings import Meeting, meetings
 from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
@@ -22,6 +27,8 @@ AXIS = 48.0  # height below the plot: ticks and the legend
 ARROWS = 118.0  # width to the right of the plot for the arrows of a hang
 MAX_LANES = 4
 MAX_ARROWS = 256
+MIN_WAITING = 0.75  # CSS pixels
+WAITING = 0.35  # opacity of the part of a bar in which a call waits; timeline.js has it too
 
 
 class Timeline(Picture):
@@ -34,7 +41,9 @@ class Timeline(Picture):
         self._run, self._error = run, error
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
-        self._layout = layout = TimelineLayout(run, self._calls, bool(self._waits))
+        met = {call: meeting for meeting in meetings(run.calls) for call in meeting.calls}
+        self._layout = layout = TimelineLayout(run, self._calls, met, bool(self._waits))
+        place = {call: index for index, call in enumerate(self._calls)}
         self._background = layout.background(self._calls, self._states())
         self._arrows = layout.arrows(self._waits)
         scene = {
@@ -49,7 +58,7 @@ class Timeline(Picture):
             "error_color": ERROR,
             "headline": "" if error is None else error.headline,
             "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
-            "calls": [layout.for_browser(call) for call in self._calls],
+            "calls": [layout.for_browser(call, place) for call in self._calls],
             "blocks": [[b.rank, b.label, b.start_s, b.end_s] for b in run.traffic.blocks],
             "waits": [[wait.waiter, wait.awaited, wait.in_cycle] for wait in self._waits],
             "background": as_json(self._background),
@@ -126,8 +135,15 @@ def from_zero(run: Run) -> Run:
 class TimelineLayout:
     """Positions of times and ranks. Concurrent calls of a rank are in separate lanes of its row."""
 
-    def __init__(self, run: Run, calls: Sequence[Call], with_arrows: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        calls: Sequence[Call],
+        meeting_of: Mapping[Call, Meeting],
+        with_arrows: bool,
+    ) -> None:
         n = run.world_size
+        self.meeting_of = meeting_of
         self.lane_of, self.lanes = assign_lanes(calls)
         space = 20 if with_arrows else 8  # between two arrowheads, and between bars
         self.row = max(9.0, min(14.0 * self.lanes + space, 40.0, 560.0 / n))
@@ -149,13 +165,31 @@ class TimelineLayout:
         right = self.right if call.end_s is None else self.x(call.end_s)
         return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
 
-    def for_browser(self, call: Call) -> list[Any]:
-        """A call as timeline.js reads it."""
+    def transfer_start_s(self, call: Call) -> float | None:
+        """When all ranks that take part in a call had begun it; None if that never happened.
+
+        A small message may leave before its receiver is there: then the send did not wait.
+        """
+        met_s = self.meeting_of[call].met_s
+        if met_s is None or call.end_s is None:
+            return None
+        return met_s if met_s <= call.end_s else call.start_s
+
+    def for_browser(self, call: Call, place: Mapping[Call, int]) -> list[Any]:
+        """A call as timeline.js reads it. At the end: when it stopped waiting, and the index of
+        the call at the other end of a message, or of the last one that joined a collective."""
+        moved_s = self.transfer_start_s(call)
+        others = [each for each in self.meeting_of[call].calls if each is not call]
+        if call.is_p2p:
+            other = others[-1] if others else None
+        else:
+            other = None if moved_s is None else self.meeting_of[call].calls[-1]
         end_s = None if call.end_s is None else round(call.end_s, 7)
         peers = call.peer if call.is_p2p else list(call.group)
         return [
             call.rank, self.lane_of[call], call.op, call.bytes, peers,
             round(call.start_s, 7), end_s, call.source, call.code,
+            None if moved_s is None else round(moved_s, 7), None if other is None else place[other],
         ]  # fmt: skip
 
     def background(self, calls: Sequence[Call], states: dict[int, str]) -> list[Mark]:
@@ -190,8 +224,15 @@ class TimelineLayout:
             marks.append(Rect(x=x, y=y, width=10, height=10, fill=op_color(op), radius=2))
             marks.append(Text(x=x + 15, y=y + 9, text=op, size=11, fill="muted"))
             x += 30 + text_width(op, 11)
+        y = self.bottom + 28
+        if calls:
+            text = "paler: others have not begun yet"
+            marks.append(
+                Rect(x=x, y=y, width=10, height=10, fill="muted", radius=2, opacity=WAITING)
+            )
+            marks.append(Text(x=x + 15, y=y + 9, text=text, size=11, fill="muted"))
+            x += 30 + text_width(text, 11)
         if any(call.end_s is None for call in calls):
-            y = self.bottom + 28
             marks.append(Rect(x=x, y=y, width=18, height=10, fill=ERROR, hatch=True))
             marks.append(Text(x=x + 23, y=y + 9, text="never ended", size=11, fill="muted"))
         return marks
@@ -239,28 +280,58 @@ class TimelineLayout:
         return marks
 
     def bars(self, calls: Sequence[Call]) -> list[Mark]:
-        """Bars of the static picture. Small ones share a path per colour: there may be 16,000."""
-        small: dict[str, list[str]] = defaultdict(list)
+        """Bars of the static picture, paler while a call waits for other ranks.
+
+        Small ones share a path for each look: there may be 16,000.
+        """
+        small: dict[tuple[str, float], list[str]] = defaultdict(list)
         large: list[Mark] = []
         for call in calls:
             left, top, width, height = self.box(call)
             if call.end_s is not None and not (width > 6 and height > 6):
-                small[op_color(call.op)].append(
-                    f"M{left:.1f} {top:.1f}h{width:.1f}v{height:.1f}h{-width:.1f}z"
-                )
+                waits = self._waiting_width(call)
+                for x, part, opacity in (
+                    (left, waits, WAITING),
+                    (left + waits, width - waits, 1.0),
+                ):
+                    if part > 0:
+                        small[op_color(call.op), opacity].append(
+                            f"M{x:.1f} {top:.1f}h{part:.1f}v{height:.1f}h{-part:.1f}z"
+                        )
             else:
                 large += self._large_bar(call)
-        merged = [Path(d="".join(parts), fill=color) for color, parts in small.items()]
+        merged = [
+            Path(d="".join(parts), fill=color, opacity=opacity)
+            for (color, opacity), parts in small.items()
+        ]
         return [*merged, *large]
+
+    def _waiting_width(self, call: Call) -> float:
+        """Of the part of a call's bar in which it waits, at its left; 0 if too thin to see."""
+        left, _, width, _ = self.box(call)
+        moved_s = self.transfer_start_s(call)
+        waits = 0.0 if moved_s is None else min(self.x(moved_s) - left, width)
+        return waits if waits >= MIN_WAITING else 0.0
 
     def _large_bar(self, call: Call) -> list[Mark]:
         left, top, width, height = self.box(call)
         pending = call.end_s is None
         color = ERROR if pending else op_color(call.op)
+        waits = self._waiting_width(call)
         marks: list[Mark] = [
-            Rect(x=left, y=top, width=width, height=height, fill=color, hatch=pending, radius=2)
-        ]
+            Rect(
+                x=x, y=top, width=part, height=height, fill=color, hatch=pending, radius=2,
+                opacity=opacity,
+            )
+            for x, part, opacity in ((left, waits, WAITING), (left + waits, width - waits, 1.0))
+            if part > 0
+        ]  # fmt: skip
         label = f"{call.op} {_peers_text(call)}, {call.source}" if pending else call.op
+        on_wait = waits > width - waits
+        if on_wait:
+            width = waits
+        else:
+            left, width = left + waits, width - waits
         if height < 11 or text_width(label, 11) > width - 8:
             return marks
         if pending:  # a plain backdrop keeps the stripes out of the text
@@ -270,7 +341,7 @@ class TimelineLayout:
                     fill="surface", opacity=0.85, radius=2,
                 )
             )  # fmt: skip
-        ink = "text" if pending else ink_on(color)
+        ink = "text" if pending or on_wait else ink_on(color)
         marks.append(Text(x=left + 6, y=top + height / 2 + 3.5, text=label, size=11, fill=ink))
         return marks
 

@@ -135,3 +135,30 @@ def test_ticks_are_round() -> None:
     assert time_ticks(0.0, 0.0061, 6) == pytest.approx([0, 0.002, 0.004, 0.006])
     assert tick_labels([0.0, 0.002], 0.0061) == ["0 ms", "2 ms"]
     assert tick_labels([0.0005, 0.001], 0.0061) == ["0.5 ms", "1.0 ms"]
+
+
+def test_a_call_waits_until_the_other_end_begins_and_then_transfers() -> None:
+    send = p2p("send", 0, 1, 8, start_s=0.001, end_s=0.009)
+    receive = p2p("recv", 1, 0, 8, start_s=0.006, end_s=0.010)
+    widget = timeline(make_run(2, [send, receive]))
+    moved = {call[0]: call[-2] - call[5] for call in widget.scene["calls"]}
+    assert moved == {0: pytest.approx(0.005), 1: 0}
+    assert [call[-1] for call in widget.scene["calls"]] == [1, 0]
+    assert 'opacity="0.35"' in widget.static_svg()
+
+
+def test_a_message_that_left_before_its_receive_began_did_not_wait() -> None:
+    send = p2p("send", 0, 1, 8, start_s=0.001, end_s=0.002)
+    receive = p2p("recv", 1, 0, 8, start_s=0.006, end_s=0.007)
+    calls = timeline(make_run(2, [send, receive])).scene["calls"]
+    assert [call[-2] == call[5] for call in calls] == [True, True]
+
+
+def test_a_collective_waits_for_the_rank_that_comes_last() -> None:
+    calls = [
+        collective("all_reduce", r, 3, start_s=s, end_s=0.010)
+        for r, s in enumerate((1e-3, 7e-3, 2e-3))
+    ]
+    rows = timeline(make_run(3, calls)).scene["calls"]
+    assert [row[-1] for row in rows] == [1, 1, 1]
+    assert [row[-2] - row[5] for row in rows] == pytest.approx([6e-3, 0, 5e-3])

@@ -1,0 +1,59 @@
+"""Which calls belong together: a send and its receive, or one collective on all its ranks.
+
+A send and its receive wait for each other. What a collective can move before all its ranks have
+begun it depends on its algorithm.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from shardlab.run import Call
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """calls: of one send or collective, in the order in which they began.
+
+    met_s: when the last one began; None if a rank never came.
+    """
+
+    calls: tuple[Call, ...]
+    met_s: float | None
+
+    @property
+    def sender(self) -> Call | None:
+        return self._one("send")
+
+    @property
+    def receiver(self) -> Call | None:
+        return self._one("recv")
+
+    def _one(self, op: str) -> Call | None:
+        return next((call for call in self.calls if call.op == op), None)
+
+
+def meetings(calls: Iterable[Call]) -> list[Meeting]:
+    """All of a run, by the first call of each."""
+    together: dict[Hashable, list[Call]] = defaultdict(list)
+    for call in sorted(calls, key=lambda call: call.start_s):
+        together[_key(call)].append(call)
+    return [_meeting(members) for members in together.values()]
+
+
+def _meeting(members: list[Call]) -> Meeting:
+    first = members[0]
+    expected = 2 if first.is_p2p else max(len(first.group), 1)
+    met_s = members[-1].start_s if len(members) >= expected else None
+    return Meeting(tuple(members), met_s)
+
+
+def _key(call: Call) -> Hashable:
+    if not call.is_p2p:
+        return call.group, call.seq
+    if call.peer is None:  # a receive from any rank that never got anything
+        return id(call)
+    ends = (call.rank, call.peer) if call.op == "send" else (call.peer, call.rank)
+    return call.group, call.seq, call.tag, ends
