@@ -2,7 +2,7 @@
 
 Runs: traffic map, ring player, timeline, memory timeline, activation timeline. Formulas, with
 measurements next to them: memory bars, shard map, offload times, tensor split, pipeline schedules,
-unit life.
+unit life. Before a run: a prediction, which is compared with what was measured.
 """
 
 from shardlab.widgets import palette
@@ -11,6 +11,7 @@ from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedule
+from shardlab.widgets.prediction import Prediction, predict
 from shardlab.widgets.ring_player import RingPlayer, ring_player
 from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
@@ -25,6 +26,7 @@ __all__ = [
     "MemoryTimeline",
     "OffloadTimes",
     "PipelineSchedule",
+    "Prediction",
     "RingPlayer",
     "ShardMap",
     "TensorSplit",
@@ -38,6 +40,7 @@ __all__ = [
     "offload_times",
     "palette",
     "pipeline_schedule",
+    "predict",
     "ring_player",
     "shard_map",
     "tensor_split",

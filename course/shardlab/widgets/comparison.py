@@ -1,0 +1,149 @@
+"""The answer to a prediction: guess and measurement on one axis, with a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import traitlets
+
+from shardlab.widgets.palette import MEASURED, PREDICTED
+from shardlab.widgets.picture import Picture, asset, module
+from shardlab.widgets.scene import Mark, Path, Text, line, to_svg, wrap
+from shardlab.widgets.verdict import Verdict, format_amount, on_numbers, on_options
+
+if TYPE_CHECKING:
+    from shardlab.widgets.prediction import Guess, Prediction
+
+WIDTH = 640.0
+ROW = 26.0
+TOP = 24.0
+LEFT, RIGHT = 110.0, 410.0  # the axis
+GUESS_X, ANSWER_X = 436.0, 546.0  # columns of numbers
+
+
+def _reference(prediction: Prediction, _: object) -> str:
+    """What `host.getModel` of anywidget takes."""
+    return f"anywidget:{prediction.model_id}"
+
+
+class Comparison(Picture):
+    """A guess next to the answer. Made by `Prediction.compare`.
+
+    In a notebook the answer is hidden until the reader has committed a guess or asks for it; the
+    verdict follows the prediction, which may be made after the run. ``verdict`` is None without
+    a guess.
+    """
+
+    _esm: ClassVar[str] = module("verdict.js", "comparison.js")
+    _css: ClassVar[str] = asset("widgets.css") + asset("prediction.css")
+    # Not anywidget's WidgetTrait, which needs a browser.
+    prediction = traitlets.Any().tag(sync=True, to_json=_reference)
+
+    def __init__(
+        self, prediction: Prediction, answer: Guess, named: Mapping[str, Guess], source: str
+    ) -> None:
+        asked = prediction.scene
+        scene = {
+            "question": asked["question"],
+            "unit": asked["unit"],
+            "labels": asked["labels"],
+            "is_choice": prediction.is_choice(),
+            "answer": _as_list(answer),
+            "answer_text": prediction.text_of(answer),
+            "named": {name: _as_list(value) for name, value in named.items()},
+            "source": source,
+            "width": WIDTH,
+            "axis": [LEFT if asked["labels"] else 14.0, RIGHT],
+            "columns": [GUESS_X, ANSWER_X],
+            "top": TOP,
+            "row": ROW,
+            "roles": {"predicted": PREDICTED, "measured": MEASURED},
+        }
+        super().__init__(scene=scene, prediction=prediction)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        scene = self.scene
+        if self.prediction.value is None:
+            return None
+        guess = _as_list(self.prediction.value)
+        if scene["is_choice"]:
+            return on_options(guess, scene["answer"], scene["named"], scene["source"])
+        return on_numbers(
+            guess, scene["answer"], scene["named"], scene["labels"], scene["source"]
+        )
+
+    def summary(self) -> str:
+        answer = f"{self.scene['question']}: {self.scene['source']} {self.scene['answer_text']}"
+        verdict = self.verdict
+        if verdict is None:
+            return answer
+        return f"{answer}; predicted {self.prediction.guess_text()}. {verdict.text}"
+
+    def static_svg(self) -> str:
+        scene, verdict = self.scene, self.verdict
+        guess = None if verdict is None else _as_list(self.prediction.value)
+        title = scene["question"]
+        if scene["is_choice"]:
+            words = wrap(f"{scene['source']}: {scene['answer_text']}", 13, WIDTH)
+            marks: list[Mark] = [
+                Text(x=0, y=14 + 18 * row, text=text, size=13) for row, text in enumerate(words)
+            ]
+            height = 10.0 + 18 * len(words)
+        else:
+            marks = marks_of(scene, guess)
+            height = height_of(scene)
+        footer = "" if verdict is None else f"Predicted {self.prediction.guess_text()}. {verdict.text}"
+        return to_svg(marks, WIDTH, height, title=title, footer=footer)
+
+
+def height_of(scene: Mapping[str, Any]) -> float:
+    return float(scene["top"] + scene["row"] * len(scene["answer"]) + 24)
+
+
+def marks_of(scene: Mapping[str, Any], guess: Sequence[float] | None) -> list[Mark]:
+    """Guess and answer on an axis from 0; comparison.js has the same function."""
+    top, row, unit, roles = scene["top"], scene["row"], scene["unit"], scene["roles"]
+    left, right = scene["axis"]
+    guess_x, answer_x = scene["columns"]
+    largest = max([*scene["answer"], *(guess or [])]) or 1.0
+    bottom = top + row * len(scene["answer"])
+    marks: list[Mark] = [
+        Text(x=answer_x + 14, y=12, text=scene["source"], size=12, fill="muted"),
+        circle(answer_x + 5, 8, roles["measured"]),
+    ]
+    if guess is not None:
+        marks.append(Text(x=guess_x + 14, y=12, text="your guess", size=12, fill="muted"))
+        marks.append(diamond(guess_x + 5, 8, roles["predicted"]))
+    marks.append(line(left, top - 4, left, bottom))
+    for at, anchor in ((0.0, "middle"), (largest, "middle")):
+        x = left + (right - left) * at / largest
+        text = format_amount(at, unit) if at else "0"
+        marks.append(Text(x=x, y=bottom + 16, text=text, size=12, anchor=anchor, fill="muted"))
+    for index, answer in enumerate(scene["answer"]):
+        y = top + row * (index + 0.5)
+        marks.append(line(left, y, right, y))
+        if scene["labels"]:
+            label = scene["labels"][index]
+            marks.append(Text(x=left - 12, y=y + 4, text=label, size=12, anchor="end"))
+        marks.append(circle(left + (right - left) * answer / largest, y, roles["measured"]))
+        marks.append(Text(x=answer_x, y=y + 4, text=format_amount(answer, unit), size=12))
+        if guess is not None:
+            guessed = guess[index]
+            marks.append(diamond(left + (right - left) * guessed / largest, y, roles["predicted"]))
+            marks.append(Text(x=guess_x, y=y + 4, text=format_amount(guessed, unit), size=12))
+    return marks
+
+
+def circle(x: float, y: float, color: str) -> Path:
+    return Path(d=f"M{x - 6:.2f} {y:.2f}a6 6 0 1 0 12 0a6 6 0 1 0 -12 0Z", fill=color)
+
+
+def diamond(x: float, y: float, color: str) -> Path:
+    d = f"M{x:.2f} {y - 7:.2f}L{x + 7:.2f} {y:.2f}L{x:.2f} {y + 7:.2f}L{x - 7:.2f} {y:.2f}Z"
+    return Path(d=d, fill=color, stroke="surface")
+
+
+def _as_list(amount: Any) -> list[Any]:
+    return list(amount) if isinstance(amount, list) else [amount]
