@@ -27,7 +27,7 @@ import torch.distributed as dist
 
 from shardlab import DeadlockError, RankError, launch
 from shardlab.machine import choose_device, max_ranks
-from shardlab.widgets import format_bytes, timeline, traffic_map
+from shardlab.widgets import format_bytes, predict, timeline, traffic_map
 
 # %% [markdown]
 # ## Four processes say hello
@@ -82,16 +82,20 @@ def pass_around(length):
     return token[0].item()
 
 # %% [markdown]
-# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Replace `None` with a number, or leave it: every cell also runs without a guess.
+# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Type a number into the field below and press Enter. (Every cell also runs without a guess.)
 
 # %%
-# Your prediction: the bytes that each rank sends
-predicted_bytes = None
+predicted_bytes = predict("Bytes that each rank sends", unit="B")
+predicted_bytes
 
 # %%
 length = 262_144
 run = launch(pass_around, length, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
+
+# %%
+sent = run.traffic.sent_by_rank
+predicted_bytes.compare(sent.mean(), {"what all ranks send together": sent.sum(), "the number of elements": length})
 
 # %% [markdown]
 # On the left, rows are senders and columns are receivers: 0 → 1, 1 → 2, 2 → 3, 3 → 0. On the right are the bytes that each rank sent, with your guess above them if you made one. In this course **orange is predicted and blue is measured**.
@@ -204,7 +208,7 @@ print(run.device, "because:", run.device_reason, "· backend of each rank:", run
 #
 # ## How the course works
 #
-# 1. **Chapter.** Read it, type in your predictions and run it. Nothing in it is graded.
+# 1. **Chapter.** Read it, predict what will happen, and run it. Nothing in it is graded.
 # 2. **Lab.** The lab with the same number is in `labs/`. Each exercise has a task, a specification that you can run, and a budget, usually in bytes. You write the marked cell.
 # 3. **Check.** The cell below yours runs your code on real ranks and shows each case: the result on every rank, the bytes against the budget, and what went wrong, if anything did. Run it as often as you like.
 # 4. **Hints.** Each exercise has a few, collapsed. The last one nearly gives the answer away, so open them one at a time.

@@ -25,7 +25,7 @@ from torch import nn
 
 from shardlab import data, launch, models
 from shardlab.estimate import memory
-from shardlab.widgets import format_bytes, memory_timeline, palette
+from shardlab.widgets import format_bytes, memory_timeline, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -91,11 +91,11 @@ def train(size="1M", batch_size=8, context=64, dtype=torch.float32, autocast=Non
     return model
 
 # %% [markdown]
-# We run it on one rank and count its live tensors. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, or **activations**, which the forward pass computes and the backward pass needs again. **In which phase will memory be highest?** `"forward"`, `"backward"` or `"step"`.
+# We run it on one rank and count its live tensors. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, or **activations**, which the forward pass computes and the backward pass needs again. **In which phase will memory be highest?**
 
 # %%
-# Your prediction: the phase with the highest memory
-predicted_phase = None
+predicted_phase = predict("The phase with the highest memory", options=["forward", "backward", "step"])
+predicted_phase
 
 # %%
 def measure(**setting):
@@ -104,8 +104,10 @@ def measure(**setting):
     return launch(without_result, world_size=1, memory=True, device="cpu")
 
 run = measure()
-print("your prediction:", predicted_phase, "   highest in:", run.memory[0].peak_phase)
 memory_timeline(run)
+
+# %%
+predicted_phase.compare(run.memory[0].peak_phase)
 
 # %% [markdown]
 # Activations accumulate during the forward pass, layer by layer. The backward pass goes through the layers in reverse, uses activations to compute gradients, and frees them. So the peak is where forward ends and backward begins. The optimizer's states appear in the first step and stay: that is why we need at least two steps.
@@ -139,14 +141,17 @@ for category, expected_bytes in predicted.items():
 # **By which factor does the peak grow** when the batch is twice as large?
 
 # %%
-# Your prediction: the factor
-predicted_factor = None
+predicted_factor = predict("Factor by which the peak grows")
+predicted_factor
 
 # %%
 larger = measure(batch_size=16)
 factor = larger.memory[0].peak_bytes / run.memory[0].peak_bytes
-print(f"your prediction: {predicted_factor}   measured: {factor:.2f}")
 memory_timeline({"batch 8": run, "batch 16": larger})
+
+# %%
+activations = [each.memory[0].at("forward")["activations"] for each in (run, larger)]
+predicted_factor.compare(factor, {"by how much the activations grow": activations[1] / activations[0]})
 
 # %% [markdown]
 # Less than twice, because the model states do not grow. Only the activations are twice as large. Can they be predicted as well?
@@ -216,8 +221,8 @@ for each in runs.values():
 # **How many bytes for each parameter will the model states take under autocast?** In fp32 it was 16.
 
 # %%
-# Your prediction: bytes of model states for each parameter, under autocast
-predicted_bytes = None
+predicted_bytes = predict("Bytes of model states for each parameter, under autocast", unit="bytes")
+predicted_bytes
 
 # %%
 precisions = {
@@ -228,12 +233,18 @@ precisions = {
 memory_timeline(precisions)
 
 # %%
-print("your prediction:", predicted_bytes)
+states_bytes = {}  # for each parameter
 for name, each in precisions.items():
     live = each.memory[0].at("step")
     states = sum(live[category] for category in ("parameters", "gradients", "optimizer"))
+    states_bytes[name] = states / parameters
+named = {"what the whole model takes in bf16": states_bytes["bf16"]}
+predicted_bytes.compare(states_bytes["bf16 autocast"], named)
+
+# %%
+for name, each in precisions.items():
     kept = each.memory[0].at("forward")["activations"]
-    print(f"{name:14} {states / parameters:5.2f} bytes for each parameter,", end=" ")
+    print(f"{name:14} {states_bytes[name]:5.2f} bytes for each parameter,", end=" ")
     print(f"activations {format_bytes(kept)}")
 
 # %% [markdown]
@@ -264,8 +275,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the trained model, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass computes. **What fraction of it is 0 in fp16?**
 
 # %%
-# Your prediction: a fraction, 0 to 1
-predicted_fraction = None
+predicted_fraction = predict("Fraction of the logits' gradient that is 0 in fp16", most=1)
+predicted_fraction
 
 # %%
 def gradients(dtype, scale):
@@ -296,7 +307,9 @@ exact = parameter_grads[0]
 errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in parameter_grads]
 
 # %%
-print("your prediction:", predicted_fraction)
+predicted_fraction.compare(zeros[1])
+
+# %%
 print("zeros in the logits' gradient, error of the parameters' gradient:")
 for name, share, error in zip(SETTINGS, zeros, errors, strict=True):
     print(f"{name:36} {share:6.1%} {error:8.2%}")
@@ -393,8 +406,8 @@ assert run.outputs[0] != run.outputs[1]
 # bf16 pays for its range with precision. Between 1 and 2 its numbers are 2⁻⁷ = 0.0078 apart, just below 1 half as far. What happens to a weight near 1 when each Adam step moves it by about the learning rate, 0.001? Layer-norm weights start at exactly 1. **How many of the model's 320 layer-norm weights have moved after 10 steps, in bf16?**
 
 # %%
-# Your prediction: the number of weights that moved, 0 to 320
-predicted_moved = None
+predicted_moved = predict("Layer-norm weights, of 320, that have moved after 10 steps in bf16", most=320)
+predicted_moved
 
 # %%
 def norm_weights_after(dtype, steps):
@@ -403,11 +416,14 @@ def norm_weights_after(dtype, steps):
     return torch.cat([norm.weight.detach() for norm in norms])
 
 # %%
-print("your prediction:", predicted_moved)
-for dtype in (torch.bfloat16, torch.float32):
-    weights = launch(norm_weights_after, dtype, 10, world_size=1, device="cpu").outputs[0]
-    moved = int((weights != 1).sum())
-    print(f"{str(dtype):15} {moved} of {len(weights)} have moved,", end=" ")
+dtypes = (torch.bfloat16, torch.float32)
+norms = [launch(norm_weights_after, each, 10, world_size=1, device="cpu").outputs[0] for each in dtypes]
+moved = [int((weights != 1).sum()) for weights in norms]
+predicted_moved.compare(moved[0], {"how many move in fp32": moved[1]}, source="counted")
+
+# %%
+for dtype, weights, count in zip(dtypes, norms, moved, strict=True):
+    print(f"{str(dtype):15} {count} of {len(weights)} have moved,", end=" ")
     print(f"at most {(weights - 1).abs().max():.4f} from 1")
 
 # %% [markdown]

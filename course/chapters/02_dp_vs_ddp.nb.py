@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from shardlab import DeadlockError, RankError, data, estimate, launch, measure, models
-from shardlab.widgets import format_bytes, palette, timeline, traffic_map
+from shardlab.widgets import format_bytes, palette, predict, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -135,15 +135,23 @@ def data_parallel(steps=2, optimizer_class=torch.optim.SGD):
     return parameters_to_vector(model.parameters()).detach()
 
 # %% [markdown]
-# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it; write the answer in terms of `weight_bytes`, one entry for each rank.
+# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it.
 
 # %%
-# Your prediction: the bytes that ranks 0, 1, 2 and 3 send in one step, as a list
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (the weights take {weight_bytes:,})", unit="B", ranks=4)
+predicted_bytes
 
 # %%
 run = launch(data_parallel, 1, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
+
+# %%
+named = {
+    "weights and gradients, without inputs and outputs": [3 * weight_bytes, *[weight_bytes] * 3],
+    "the weights without the gradients": [3 * weight_bytes, 0, 0, 0],
+    "the gradients without the weights": [0, *[weight_bytes] * 3],
+}
+predicted_bytes.compare(run.traffic.sent_by_rank, named)
 
 # %% [markdown]
 # Row 0 is what the hub sends, column 0 what it receives; there is no other traffic. These are rank 1's messages:
@@ -241,8 +249,8 @@ def ddp(steps=2, optimizer_class=torch.optim.SGD, **options):
 # Apart from the line with `DDP(...)` and the rank's own part of the data, this is `one_process`. **How many bytes will each of four ranks send in one step?**
 
 # %%
-# Your prediction: the bytes that each rank sends in one step, in terms of weight_bytes
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (the gradients take {weight_bytes:,})", unit="B")
+predicted_bytes
 
 # %%
 run = launch(ddp, 1, world_size=4, device="cpu")
@@ -253,6 +261,14 @@ measured = run.traffic["step"].sent_by_rank
 predicted = estimate.traffic.sent_bytes("ddp", parameters, 4)
 print(measured, (measured / predicted).round(4))
 assert np.allclose(measured, predicted, rtol=0.01)
+
+# %%
+named = {
+    "what the hub sends with DP": 3 * weight_bytes,
+    "the gradients once, as in a reduce-scatter for very many ranks": weight_bytes,
+    "the value for very many ranks": 2 * weight_bytes,
+}
+predicted_bytes.compare(measured.mean(), named)
 
 # %% [markdown]
 # No rank sends more than another. Inputs and outputs are not sent at all. And on every rank the weights are those of one process:
@@ -271,8 +287,8 @@ for rank, weights in enumerate(run.outputs):
 # We run both once more, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. **By what factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
 
 # %%
-# Your prediction: two factors, DP's and DDP's
-predicted_factors = None
+predicted_factors = predict("Factor from 2 ranks to 8 for the busiest rank", labels=["DP", "DDP"])
+predicted_factors
 
 # %%
 world_sizes = (2, 3, 4, 8)
@@ -287,7 +303,7 @@ for n in world_sizes:
     assert np.allclose(ddp_sent[n], estimate.traffic.sent_bytes("ddp", parameters, n), rtol=0.01)
     print(f"N = {n}: DP {format_bytes(dp_sent[n].max())}, DDP {format_bytes(ddp_sent[n].max())}")
 factors = [sent[8].max() / sent[2].max() for sent in (dp_sent, ddp_sent)]
-print(f"your prediction: {predicted_factors}   measured: {factors[0]:.2f} and {factors[1]:.2f}")
+predicted_factors.compare(factors, {"by how much the number of ranks grows": 8 / 2})
 
 # %%
 def plot_busiest(axes, formula, sent):
@@ -343,8 +359,8 @@ print(f"{tensors} gradient tensors, {format_bytes(larger_bytes)} in all")
 # **How many all-reduces will the second pass make**, with buckets of 1 MiB?
 
 # %%
-# Your prediction: the number of all-reduces
-predicted_calls = None
+predicted_calls = predict("All-reduces in the second pass, with buckets of 1 MiB")
+predicted_calls
 
 # %%
 runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, None, 1, 0.25)}
@@ -392,7 +408,10 @@ for cap, run in runs.items():
     print(f"cap {cap!s:>4}: all-reduces {len(calls):>2}, started before the last gradient "
           f"{len(early):>2}, with {share:.0%} of the bytes")
     assert sum(call.bytes for call in calls) == larger_bytes and len(early) == len(calls) - 1
-print("your prediction for 1 MiB:", predicted_calls)
+
+# %%
+made = len(second_pass(runs[1])[1])
+predicted_calls.compare(made, {"one for each gradient": tensors, "all bytes in full buckets": larger_bytes // 2**20}, "counted")
 
 # %% [markdown]
 # All buckets but the last start early. How large are they?
@@ -468,11 +487,11 @@ for call in run.calls:
 # %% [markdown]
 # The first two check that all ranks have the same number of tensors with the same shapes, the third is a **broadcast** of the weights: one rank sends, and afterwards all have the same values.
 #
-# `init_sync=False` turns this off. **Will the replicas then drift further apart, come together, or stay as far apart as they began?**
+# `init_sync=False` turns this off. **Will the replicas then drift further apart, come together, or stay as far apart as they began?** (`init_sync` concerns only the start: the gradients are still averaged.)
 
 # %%
-# Your prediction: "apart", "together" or "stay"
-predicted_drift = None
+predicted_drift = predict("The distance between the replicas", options=["grows", "shrinks", "stays the same"])
+predicted_drift
 
 # %%
 def distance_to_rank_0(model):
@@ -497,12 +516,16 @@ def train_and_compare(init_sync, steps=30):
 together, apart = (
     launch(train_and_compare, sync, world_size=2, device="cpu").outputs for sync in (True, False)
 )
-print("your prediction:", predicted_drift)
 for step in (0, 15, 29):
     with_sync, without_sync = together[1][step], apart[1][step]
     print(f"step {step:>2}, with the broadcast: distance {with_sync[0]:.3f}, loss {with_sync[1]:.2f};"
           f"   without: distance {without_sync[0]:.3f}, loss {without_sync[1]:.2f}")
 assert together[1][:, 0].max() == 0 and np.allclose(apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
+
+# %%
+first, last = apart[1][[0, -1], 0]
+moved = "stays the same" if np.isclose(first, last, rtol=1e-3) else "grows" if last > first else "shrinks"
+predicted_drift.compare(moved)
 
 # %% [markdown]
 # They stay as far apart as they began. Both replicas take exactly the same steps, so the difference between them never changes. There is no error and no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients at two different points, and when you save rank 0's weights, half of the gradients were computed for a different model. DDP synchronizes the start and checks nothing afterwards. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart without any message. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are not parameters and get no gradient. DDP sends rank 0's to all ranks at the start of each forward pass.)
@@ -604,8 +627,8 @@ for kind in ("tied", "untied", "blocks frozen"):
 # DDP divides a batch among N ranks, and with it the work and the activations. Does it divide the rest of the memory as well? With `memory=True` a run also records the live bytes on each rank. **With AdamW, which keeps two numbers for each parameter, how many copies of Ψ will a rank have after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
 
 # %%
-# Your prediction: copies of Ψ for N = 1, 2 and 4, as a list
-predicted_copies = None
+predicted_copies = predict("Copies of Ψ on a rank after a step", labels=["N = 1", "N = 2", "N = 4"])
+predicted_copies
 
 # %%
 live = {}
@@ -617,9 +640,13 @@ for n in (1, 2, 4):
 def in_copies(live_bytes):
     return ", ".join(f"{name} {size / weight_bytes:.2f}" for name, size in live_bytes.items())
 
-print("your prediction:", predicted_copies)
 for n in live:
     print(f"N = {n}:", in_copies(live[n]))
+
+# %%
+kinds = ("parameters", "gradients", "optimizer")
+copies = [sum(live[n][kind] for kind in kinds) / weight_bytes for n in live]
+predicted_copies.compare(copies, {"what it would be if DDP divided it": [copies[0] / n for n in live]})
 
 # %%
 states = estimate.memory.model_states(parameters, precision="fp32", optimizer="adam")

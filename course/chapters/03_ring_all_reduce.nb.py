@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import nn
 
 from shardlab import DeadlockError, estimate, launch
-from shardlab.widgets import format_bytes, palette, ring_player, timeline, traffic_map
+from shardlab.widgets import format_bytes, palette, predict, ring_player, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -68,16 +68,20 @@ def add_all_then_send_back(total, peers):
         dist.send(total, dst=peer)
 
 # %% [markdown]
-# **How many bytes will each of four ranks send?** For example `[tensor_bytes, 0, 0, 0]`, if you think that only rank 0 sends.
+# **How many bytes will each of four ranks send?**
 
 # %%
-# Your prediction: the bytes that ranks 0, 1, 2 and 3 send, as a list
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (the tensor takes {tensor_bytes:,})", unit="B", ranks=4)
+predicted_bytes
 
 # %%
 run = launch(hub_all_reduce, length, world_size=4, device="cpu")
 print("sum on each rank:", run.outputs)
 traffic_map(run, predicted=predicted_bytes)
+
+# %%
+one_way = {"rank 0's part": [3 * tensor_bytes, 0, 0, 0], "what the others send": [0, *[tensor_bytes] * 3]}
+predicted_bytes.compare(run.traffic.sent_by_rank, one_way)
 
 # %% [markdown]
 # All traffic is in row 0 and column 0. Rank 0 sends (N − 1)·S and receives as much: **2(N − 1)·S bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
@@ -161,8 +165,8 @@ for rank, tensor in enumerate(run.outputs):
 # Follow chunk 0 through the plan: rank 1 sends it first, then rank 2, then rank 3, and each has added its own part before it sends. **On which rank will chunk 2 be complete?**
 
 # %%
-# Your prediction: the rank, 0 to 3
-predicted_rank = None
+predicted_rank = predict("Chunk 2 is complete on", options=[f"rank {rank}" for rank in range(4)])
+predicted_rank
 
 # %%
 run = launch(reduce_scatter_of_four, inputs=own_numbers(), device="cpu")
@@ -171,7 +175,8 @@ for rank, tensor in enumerate(run.outputs):
 
 # %%
 complete_on = [rank for rank, tensor in enumerate(run.outputs) if tensor.chunk(4)[2][0] == 1111]
-print("your prediction:", predicted_rank, "   chunk 2 is complete on rank:", complete_on)
+first_sender = f"rank {SCATTER_PLAN[0].index(2)}"
+predicted_rank.compare(f"rank {complete_on[0]}", {"the rank that sends chunk 2 first": first_sender})
 
 # %% [markdown]
 # After N − 1 steps rank r has the complete chunk r. Its other chunks are partial sums that nobody needs.
@@ -216,11 +221,11 @@ ring_player(run)
 #
 # ## How many bytes is that?
 #
-# There are 2(N − 1) steps, and in each a rank sends one chunk of S/N bytes. **How many bytes does each rank send in all**, for our S and N = 4?
+# Count the steps of both plans, and think of the size of a chunk. **How many bytes does each rank send in all**, for our S and N = 4?
 
 # %%
-# Your prediction: the bytes that each rank sends
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (S is {tensor_bytes:,})", unit="B")
+predicted_bytes
 
 # %% [markdown]
 # PyTorch has the whole algorithm in one call, `dist.all_reduce`. In gloo it is a ring, too:
@@ -234,8 +239,17 @@ def all_reduce(length):
 run = launch(all_reduce, length, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
 
+# %%
+steps = len(SCATTER_PLAN) + len(GATHER_PLAN)
+named = {
+    "whole tensors instead of chunks": steps * tensor_bytes,
+    "one of the two halves": len(GATHER_PLAN) * tensor_bytes / 4,
+    "the value for very many ranks": 2 * tensor_bytes,
+}
+predicted_bytes.compare(run.traffic.sent_by_rank.mean(), named)
+
 # %% [markdown]
-# Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
+# There are 2(N − 1) steps, and in each a rank sends a chunk of S/N bytes. Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
 
 # %%
 world_sizes = (2, 4, 8)
@@ -394,8 +408,8 @@ def time_all_sizes(repeats):
 # Two ranks first. **By what factor will the time grow** from the smallest tensor, 256 bytes, to one 64 times as large? And from 256 KiB to 16 MiB, again 64 times as large?
 
 # %%
-# Your prediction: two factors, small tensors and large ones
-predicted_factors = None
+predicted_factors = predict("Factor for 64 times the bytes", labels=["small tensors", "large tensors"])
+predicted_factors
 
 # %%
 def measure_seconds(world_size, repeats=5):
@@ -404,7 +418,7 @@ def measure_seconds(world_size, repeats=5):
 
 seconds = {2: measure_seconds(2, repeats=25)}
 factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
-print(f"your prediction: {predicted_factors}   measured: {factors[0]:.1f} and {factors[1]:.1f}")
+predicted_factors.compare(factors, {"what bandwidth alone would cost": sizes[3] / sizes[0]})
 
 # %% [markdown]
 # Small tensors cost about the same, whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. Here, one message means one step of the ring; gloo itself splits a chunk into pieces, so that it can add one while the next arrives (gloo/allreduce.cc).
@@ -457,8 +471,8 @@ figure.tight_layout()
 # Each additional rank makes the chunks of a ring smaller, S/N each, and more numerous. What do small chunks cost? Take our tensor, once in one all-reduce, and once split into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
 
 # %%
-# Your prediction: the factor
-predicted_factor = None
+predicted_factor = predict("Time of 64 all-reduces of a piece, over that of one of the whole")
+predicted_factor
 
 # %%
 def whole_and_in_pieces(length, pieces):
@@ -469,7 +483,8 @@ def whole_and_in_pieces(length, pieces):
 run = launch(whole_and_in_pieces, length, 64, world_size=2, device="cpu")
 whole_s, pieces_s = np.max(run.outputs, axis=0)
 modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
-print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: {pieces_s / whole_s:.1f}")
+print(f"model: {modelled:.1f}")
+predicted_factor.compare(pieces_s / whole_s, {"what latency alone would cost": 64, "what the model predicts": modelled})
 
 # %% [markdown]
 # The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.

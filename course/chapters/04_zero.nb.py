@@ -28,7 +28,7 @@ import torch.distributed as dist
 from shardlab import data, launch, measure, models, shards
 from shardlab.estimate import memory, traffic
 from shardlab.estimate.zero_extras import zero_extras
-from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette, shard_map
+from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette, predict, shard_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -93,11 +93,11 @@ def train(batch, config):
     return layout
 
 # %% [markdown]
-# Stage 0 shards nothing. **How many bytes of model states per parameter does each of the four ranks hold?**
+# Stage 0 shards nothing. **How many parameters can a model have at most, on four GPUs with 80 GB each, at stage 0?** (1 GB is 10⁹ bytes; count only model states.)
 
 # %%
-# Your prediction: bytes per parameter on each rank, at stage 0
-predicted_bytes = None
+predicted_largest = predict("Largest model at stage 0 on four GPUs with 80 GB", unit="billion parameters")
+predicted_largest
 
 # %% [markdown]
 # The first run loads DeepSpeed, once per notebook. `memory=True` tracks every tensor's storage; we look at what is alive after the second backward pass.
@@ -114,11 +114,13 @@ def states_per_rank(run, moment="after backward"):
     live = run.memory.at(moment)
     return np.array([live[state].max() for state in STATES]) / parameters
 
-print("parameters, gradients, optimizer:", states_per_rank(runs[0]).round(3))
-print("your prediction:", predicted_bytes, "  measured:", states_per_rank(runs[0]).sum().round(3))
+each = states_per_rank(runs[0])
+print("parameters, gradients, optimizer:", each.round(3), "  together:", each.sum().round(3))
+largest = 80 / each.sum()
+predicted_largest.compare(largest, {"what would fit if the ranks shared the work": world_size * largest})
 
 # %% [markdown]
-# All 16, on each of the four ranks. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
+# All 16, on each of the four ranks: more ranks do not make room for a larger model. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
 #
 # ## Three stages
 #
@@ -136,8 +138,8 @@ print("your prediction:", predicted_bytes, "  measured:", states_per_rank(runs[0
 # **For N = 4, how many bytes per parameter does a rank hold at stages 1, 2 and 3?**
 
 # %%
-# Your prediction: bytes per parameter on each rank at stages 1, 2 and 3, as a list
-predicted_by_stage = None
+predicted_by_stage = predict("Bytes per parameter on each rank", unit="bytes", labels=["stage 1", "stage 2", "stage 3"])
+predicted_by_stage
 
 # %%
 free_after_use = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
@@ -151,7 +153,12 @@ for stage, run in runs.items():
     paper = memory.model_states(parameters, stage=stage, world_size=world_size).device_bytes
     each = states_per_rank(run)
     print(f"{stage:5} {paper / parameters:7.2f} {each.sum():9.2f}  ", each.round(2))
-print("your prediction for stages 1, 2 and 3:", predicted_by_stage)
+
+# %%
+by_stage = [states_per_rank(runs[stage]).sum() for stage in (1, 2, 3)]
+paper = [memory.model_states(1, stage=stage, world_size=world_size).device_bytes for stage in (1, 2, 3)]
+named = {"the paper's count: here a gradient may be freed earlier, as explained below": paper}
+predicted_by_stage.compare(by_stage, named)
 
 # %% [markdown]
 # Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go. (At stage 0 there is a step before the first one: DeepSpeed runs the optimizer once on zero gradients, to create its states.)
@@ -213,20 +220,22 @@ for stage in (1, 2):
 # %% [markdown]
 # ## A slice is not a layer
 #
-# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and splits it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP:
+# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and splits it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP, and find where it is in the buffer. **Which ranks hold its optimizer states at stage 1?**
 
 # %%
 tensor = "blocks.0.mlp.down.weight"
-print(tensor, tuple(model.get_parameter(tensor).shape))
+before = list(numels)[: list(numels).index(tensor)]
+start = sum(numels[name] for name in before)
+print(f"{tensor}: elements {start:,} to {start + numels[tensor]:,} of {parameters:,}")
 
 # %%
-# Your prediction: the ranks that hold its optimizer states at stage 1, as a list
-predicted_ranks = None
+predicted_ranks = predict("Ranks that hold a part of it", options=[f"rank {r}" for r in range(4)], several=True)
+predicted_ranks
 
 # %%
 layouts = {f"stage {stage}": shards.gather(runs[stage].outputs) for stage in (1, 2, 3)}
 holders = layouts["stage 1"].ranks_of(tensor, "optimizer")
-print("your prediction:", predicted_ranks, "   its optimizer states are on ranks:", holders)
+predicted_ranks.compare([f"rank {rank}" for rank in holders])
 
 # %% [markdown]
 # The picture shows the engines of the runs above, after the second backward pass. Each row is a rank, each colour a tensor. Choose a stage, hover over a piece, and find the three borders.
@@ -283,8 +292,8 @@ print("as published")
 # That is the paper's count. **What do you expect from our runs at stages 0, 1, 2 and 3, over gloo?**
 
 # %%
-# Your prediction: elements that each rank sends per step, in Ψ, at stages 0 to 3, as a list
-predicted_traffic = None
+predicted_traffic = predict("Elements that each rank sends per step", unit="Ψ", labels=[f"stage {s}" for s in range(4)])
+predicted_traffic
 
 # %%
 def sent_per_rank(run):
@@ -293,7 +302,8 @@ def sent_per_rank(run):
     return sent / 2 / parameters * world_size / (world_size - 1)
 
 measured = [sent_per_rank(run) for run in runs.values()]
-print("your prediction:", predicted_traffic, "  measured:", np.round(measured, 2))
+in_theory = [traffic.sent_bytes(how, 1, world_size)[0] / 3 for how in ("ddp", "zero1", "zero2", "zero3")]
+predicted_traffic.compare(measured, {"the paper's count": in_theory})
 
 # %% [markdown]
 # Three of the four are above the paper's 2, 2, 2, 3. The recorded calls show why. Below, a call's elements are those of its input: the whole tensor, or for an all-gather the rank's slice, a quarter.
@@ -351,28 +361,32 @@ assert sent_per_rank(run) < 2.5
 # %% [markdown]
 # ## When memory is not saved
 #
-# So far the configuration was tuned for a small model. Here is stage 3 with DeepSpeed's defaults. **How many bytes per parameter do the parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
+# So far the configuration was tuned for a small model. Here is stage 3 with DeepSpeed's defaults. By default, a tensor of fewer than 100,000 elements stays whole on every rank, in addition to the slices (`stage3_param_persistence_threshold`): gathering a small tensor takes time, and freeing it saves little memory. **How many bytes per parameter do the parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
 
 # %%
-# Your prediction: bytes that each parameter takes on a rank, at stage 3 with defaults
-predicted_default = None
+print(f"{len(numels)} tensors; the largest has {max(numels.values()):,} elements")
+
+# %%
+predicted_default = predict("Bytes per parameter that the parameters take on a rank", unit="bytes")
+predicted_default
 
 # %%
 default_config = {**configuration(3), "zero_optimization": {"stage": 3}}
 default_run = launch(train, default_config, **options)
 live = default_run.memory.at("after backward")
-print("your prediction:", predicted_default, "  measured:", states_per_rank(default_run)[0].round(2))
 print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
+named = {"the formula": 2 / world_size, "what they take at stage 0": states_per_rank(runs[0])[0]}
+predicted_default.compare(states_per_rank(default_run)[0], named)
 
 # %% [markdown]
 # That is more than the 2 of stage 0. Two defaults are meant for models a thousand times as large:
 #
-# - **Persistent parameters.** Gathering a small tensor takes time and saves little memory, so tensors below `stage3_param_persistence_threshold`, 100,000 elements, stay whole on every rank. Here that is all of them: 2 for the whole, 0.5 for the slice.
+# - **Persistent parameters**, which stay whole. Here that is all of them: 2 for the whole, 0.5 for the slice.
 # - **Buckets.** Gradients are collected in a buffer of `reduce_bucket_size`, 500 million elements, which stage 3 allocates at the start and keeps: 10⁹ bytes. Stages 1 and 2 allocate theirs in each backward pass.
 
 # %%
 persistent = zero_extras(numels, stage=3, world_size=world_size)["persistent tensors"][0]
-print("persistent:", persistent / parameters, "  largest tensor:", max(numels.values()))
+print("persistent:", persistent / parameters)
 assert np.isclose(states_per_rank(default_run)[0], 0.5 + persistent / parameters)
 assert np.isclose(live["buckets"], 2 * 500_000_000, rtol=0.01).all()
 

@@ -49,6 +49,7 @@ from shardlab.widgets import (
     format_bytes,
     memory_timeline,
     palette,
+    predict,
     timeline,
     traffic_map,
     unit_life,
@@ -138,8 +139,8 @@ zero3_config = {
 # In fp32 with AdamW a parameter takes 4 bytes, its gradient 4, and Adam's two means 8. **How many bytes per parameter does each of the four ranks hold after backward, with `fully_shard`?**
 
 # %%
-# Your prediction: bytes per parameter on each rank, with fully_shard
-predicted_states = None
+predicted_states = predict("Bytes per parameter on each rank, with fully_shard", unit="bytes")
+predicted_states
 
 # %%
 options = {"memory": True, "device": "cpu"}
@@ -151,11 +152,13 @@ runs = {
 
 # %%
 STATES = ("parameters", "gradients", "optimizer")
+held = {}
 for name, run in runs.items():
     live = run.memory.at("backward")
     each = np.array([live[state].max() for state in STATES]) / parameters
+    held[name] = each.sum()
     print(f"{name:7} {each.sum():5.2f} =", each.round(2))
-print("your prediction for FSDP:", predicted_states)
+predicted_states.compare(held["FSDP"], {"what DDP holds": held["DDP"]})
 
 # %% [markdown]
 # With FSDP it is a quarter of everything: 16/N. (DeepSpeed holds one more number per parameter of its slice, because its optimizer updates an fp32 copy even if the parameters are fp32 already.) The formulas, held against the run:
@@ -264,8 +267,8 @@ def one_block(inputs, method):
 # Five batches, each twice as large as the one before. With FSDP a rank gets a quarter of each, with tensor parallelism all of it. **If the batch has 16 times as many tokens, by what factor do the bytes grow that each rank sends, with FSDP and with tensor parallelism?**
 
 # %%
-# Your prediction: two factors as a list, first for FSDP, then for tensor parallelism
-predicted_growth = None
+predicted_growth = predict("Factor by which the bytes grow", labels=["FSDP", "tensor parallel"])
+predicted_growth
 
 # %%
 token_counts = [128, 256, 512, 1024, 2048]  # of the whole batch
@@ -291,7 +294,9 @@ def sent_by_tokens(method):
 
 sent = {method: sent_by_tokens(method) for method in block_runs}
 growth = [float(round(each[-1] / each[0], 1)) for each in sent.values()]
-print("your prediction:", predicted_growth, "  measured:", growth)
+named = {"the right factors, for the wrong methods": growth[::-1],
+         "by how much the batch grows": token_counts[-1] / token_counts[0]}
+predicted_growth.compare(growth, named)
 
 # %% [markdown]
 # FSDP sends parameters and gradients: 3(N − 1)/N·Ψ of the layer (4 with gloo), whatever the tokens. Tensor parallelism sends activations: 8·T·D·(N − 1)/N elements for T tokens (chapter 07), whatever the parameters.
@@ -364,8 +369,8 @@ def one_step(batch):
 # Six blocks and the root. **How many all-gathers and how many reduce-scatters will this step make?**
 
 # %%
-# Your prediction: all-gathers and reduce-scatters of one step, as a list
-predicted_messages = None
+predicted_messages = predict("Messages of one step", labels=["all-gathers", "reduce-scatters"])
+predicted_messages
 
 # %%
 two_batches = [data.batch(0, 8, 64, rank, 2) for rank in range(2)]
@@ -395,8 +400,10 @@ def order_of(run):
 # %%
 print(order_of(life))
 made = Counter(call.op for call in life.calls if call.rank == 0)
-print("your prediction:", predicted_messages, "  made:", list(made.values()))
 assert list(made.values()) == [fsdp.all_gathers, fsdp.reduce_scatters]
+once, twice = fsdp.reduce_scatters, 2 * fsdp.reduce_scatters
+named = {"one gather for each unit": [once, once], "two gathers for each unit, also for the root": [twice, once]}
+predicted_messages.compare(list(made.values()), named, "counted")
 
 # %% [markdown]
 # - **Forward**: gather the root (the embedding is needed first), then gather a block, compute, free it, gather the next one. The root stays whole: the last norm and the logits need it, and backward begins with them.
@@ -452,8 +459,8 @@ def two_steps(batches, choice, reshard=True):
 # We look at the second step; in the first, each rank still creates the model. DDP keeps 4 bytes per parameter whole. **If the root is the only unit, how many bytes does a rank hold at most per parameter, counting parameters alone?**
 
 # %%
-# Your prediction: bytes per parameter, of parameters alone, at their highest, with the root only
-predicted_root_only = None
+predicted_root_only = predict("Bytes per parameter, of parameters alone, with the root only", unit="bytes")
+predicted_root_only
 
 # %%
 choices = ["root only", "2 × 3 blocks", "3 × 2 blocks"]
@@ -492,7 +499,11 @@ for choice, run in by_choice.items():
     print(f"{choice:16} {len(calls):6} {largest / 1024:13.0f}", end=" ")
     print("{:21.2f} {:8.2f}".format(*np.divide(peaks, parameters)), f"{sent:9.2f} Ψ")
     assert len(calls) == predicted[choice].messages and np.isclose(*peaks, rtol=0.01)
-print("your prediction for the root only:", predicted_root_only)
+
+# %%
+whole, sliced = 4, 4 / N
+named = {"all parameters, without the rank's slice": whole, "the slice, without what is gathered": sliced}
+predicted_root_only.compare(highest(by_choice["root only"], "parameters") / parameters, named)
 
 # %%
 messages = [predicted[choice].messages for choice in choices]
@@ -538,8 +549,8 @@ figure.tight_layout()
 # The root is special because backward begins right after its forward ends: it would be freed and gathered again at once. **How many elements does each of the four ranks send per step with True, with False, and with 2?** (Over gloo, where a reduce-scatter sends 2(N − 1)/N.)
 
 # %%
-# Your prediction: elements that each rank sends with True, False and 2, in Ψ, as a list
-predicted_reshard = None
+predicted_reshard = predict("Elements that each rank sends", unit="Ψ", labels=["True", "False", "2"])
+predicted_reshard
 
 # %%
 by_reshard = {True: by_choice["6 blocks"]}
@@ -555,7 +566,14 @@ for reshard, run in by_reshard.items():
     print(f"{reshard!s:6} {gathers} gathers, sent: predicted", end=" ")
     print(f"{expected.sent_bytes / 4 / parameters:.2f} Ψ, measured {sent / 4 / parameters:.2f} Ψ")
     assert gathers == expected.all_gathers and abs(sent / expected.sent_bytes - 1) < 0.02
-print("your prediction:", predicted_reshard)
+
+# %%
+measured = [run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters for run in by_reshard.values()]
+in_a_ring = [
+    unit_step(units, N, root=root, reshard_after_forward=each).sent_bytes / 4 / parameters
+    for each in by_reshard
+]
+predicted_reshard.compare(measured, {"what they send where a reduce-scatter is a ring": in_a_ring})
 
 # %% [markdown]
 # What is not gathered again has to stay. Here is what a rank holds at the end of forward, beyond what it holds with `True`:
@@ -749,8 +767,8 @@ def two_steps_on_mesh(batch, groups):
 # Let ranks 0 and 1 be one node, ranks 2 and 3 another. First all four ranks share one set of shards, then two groups of two. **How many elements does the first node send to the second in a step, in Ψ?** (Remember that gloo runs a reduce-scatter as an all-reduce.)
 
 # %%
-# Your prediction: elements that leave the node under FSDP and under HSDP, in Ψ, as a list
-predicted_leaving = None
+predicted_leaving = predict("Elements that leave the first node in a step", unit="Ψ", labels=["FSDP", "HSDP"])
+predicted_leaving
 
 # %%
 own_batches = [data.batch(0, 2, 32, rank, 4) for rank in range(4)]
@@ -760,11 +778,12 @@ mesh_runs = {
     for name, groups in (("FSDP", 1), ("HSDP", 2))
 }
 assert torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
-print("your prediction:", predicted_leaving, "  (equal losses on all ranks in both steps)")
+leaving = []
 for name, run in mesh_runs.items():
-    leaving = run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
+    leaving.append(run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi)
     held = run.memory.at("step 1")["gradients"][0] / 4 / psi
-    print(f"{name}: {leaving:.2f} Ψ leave the node; a rank keeps {held:.2f} Ψ of gradients")
+    print(f"{name}: {leaving[-1]:.2f} Ψ leave the node; a rank keeps {held:.2f} Ψ of gradients")
+predicted_leaving.compare(leaving, {"the same for both": leaving[0]})
 
 # %% [markdown]
 # HSDP sends about a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
@@ -857,8 +876,9 @@ for name, ranks in (("HSDP, 8 ranks in a row", 8), ("FSDP on 512 ranks", 512)):
 # **The model is loaded in fp32 and `param_dtype` is bf16. Which dtype do a rank's shard and its gradient have after backward?**
 
 # %%
-# Your prediction: the dtype of a shard and of its gradient, as a list of two strings
-predicted_dtypes = None
+DTYPES = [f"{shard} and {gradient}" for shard in ("fp32", "bf16") for gradient in ("fp32", "bf16")]
+predicted_dtypes = predict("Dtypes of a shard and of its gradient", options=DTYPES)
+predicted_dtypes
 
 # %%
 def one_backward(batch, param_dtype, reduce_dtype):
@@ -875,7 +895,9 @@ precision_runs = {
     reduce_dtype: launch(one_backward, bf16, reduce_dtype, **on_four)
     for reduce_dtype in (None, fp32)
 }
-print("your prediction:", predicted_dtypes, "  measured:", precision_runs[fp32].outputs[0][0])
+short = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}
+found = [short[dtype] for dtype in precision_runs[fp32].outputs[0][0]]
+predicted_dtypes.compare(" and ".join(found))
 
 # %% [markdown]
 # Both are fp32. The bf16 copies exist only while a unit is gathered, and the sum of the gradients is cast back. `reduce_dtype=None` means `param_dtype`. Which bytes does each choice save?
@@ -948,8 +970,8 @@ def train_and_count(model, optimizer, batch, steps=20):
 # Adam's first step moves every weight by about lr = 10⁻⁵, whatever its gradient is. **Which share of the weights does the first step change if the model was loaded in bf16?**
 
 # %%
-# Your prediction: the share of the weights that the first step changes in bf16, between 0 and 1
-predicted_changed = None
+predicted_changed = predict("Share of the weights that the first step changes in bf16", most=1)
+predicted_changed
 
 # %%
 text = [data.batch(500, 4, 32, rank, 2) for rank in range(2)]
@@ -968,7 +990,8 @@ for name, case in cases.items():
     (tuned[name], changed[name]), _ = launch(finetune, weights, *case, **on_two).outputs
     first, last = tuned[name][0], tuned[name][-1]
     print(f"{name:22} {changed[name]:.3f} of the weights changed; loss {first:.4f} to {last:.4f}")
-print("your prediction:", predicted_changed)
+share = float(changed["bf16, no policy"])
+predicted_changed.compare(share, {"the share that it changes in fp32": float(changed["fp32, with a policy"])})
 
 # %% [markdown]
 # From bf16 the loss hardly falls, and a policy for a model loaded in bf16 does not help: it sets the dtype for computing, and that was bf16 already. `reduce_dtype` is not the reason either.
@@ -1070,8 +1093,9 @@ assert (in_forward, in_backward) == (shard_bytes, up_again + shard_bytes)
 # By default FSDP reduces gradients after every micro-batch. `set_requires_gradient_sync(False)` keeps them on the rank, until a backward with `True` reduces the sum. **With four micro-batches, what does a rank pass to reduce-scatter in a step, and what does it hold between micro-batches, without the switch and with it?**
 
 # %%
-# Your prediction: elements reduced and held, without and with the switch, as a list of four, in Ψ
-predicted_accumulation = None
+EACH = ["reduced, without", "held, without", "reduced, with it", "held, with it"]
+predicted_accumulation = predict("Elements of the gradients, with four micro-batches", unit="Ψ", labels=EACH)
+predicted_accumulation
 
 # %%
 def accumulate(micro_batches, sync_every_time):
@@ -1088,7 +1112,7 @@ def accumulate(micro_batches, sync_every_time):
 # %%
 four_each = [[data.batch(i, 2, 32, rank, 4) for i in range(4)] for rank in range(4)]
 four_micro_batches, sums = {"inputs": four_each, "device": "cpu", "quiet": True}, []
-print("your prediction:", predicted_accumulation, "  held: between micro-batches")
+found = []
 for name, sync in (("reduce every time", True), ("reduce once", False)):
     run = launch(accumulate, sync, memory=True, **four_micro_batches)
     total = {op: round(amount, 2) for (op, *_), amount in calls_of(run, "step").items()}
@@ -1097,8 +1121,12 @@ for name, sync in (("reduce every time", True), ("reduce once", False)):
     predicted = 3 / 4 * (4 * gathers + 2 * (4 if sync else 1))  # 2: gloo's reduce-scatter
     assert np.isclose(sent, predicted, rtol=0.02)
     print(f"{name}: {total}; sent {sent:.2f} Ψ (predicted {predicted:.2f}); held {held:.2f} Ψ")
+    found += [total["reduce_scatter"], held]
     sums.append(run.outputs[0])
 assert torch.allclose(*sums, atol=1e-6)
+
+# %%
+predicted_accumulation.compare(found, {"the two ways, exchanged": found[2:] + found[:2]})
 
 # %% [markdown]
 # The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: Ψ instead of Ψ/N. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
@@ -1131,8 +1159,8 @@ assert two_losses[0] == two_losses[1]
 # Before a save you can have each rank's shards, or everything on one rank. **How many elements does each rank send for the one and for the other?**
 
 # %%
-# Your prediction: elements that each rank sends for shards and for a full state dict, as a list, in Ψ
-predicted_state_dicts = None
+predicted_state_dicts = predict("Elements that each rank sends", unit="Ψ", labels=["shards", "full"])
+predicted_state_dicts
 
 # %%
 def two_state_dicts():
@@ -1149,13 +1177,14 @@ def two_state_dicts():
 # %%
 state_run = launch(two_state_dicts, world_size=4, device="cpu", quiet=True)
 predicted = 3 / 4 * (1 + models.gpt("0.3M").token.weight.numel() / psi)
-print(f"your prediction: {predicted_state_dicts}   predicted for the full one: {predicted:.2f} Ψ")
+print(f"predicted for the full one: {predicted:.2f} Ψ")
 for label in ("shards", "full"):
     sent = state_run.traffic[label].sent_by_rank.mean() / 4 / psi
     ops = [op for op, *_ in calls_of(state_run, label)]
     print(f"{label}: {sent:.2f} Ψ sent by each rank, calls {ops}")
 print("shape of a shard, tensors in each:", state_run.outputs)
 assert np.isclose(sent, predicted, rtol=0.05)
+predicted_state_dicts.compare([0, sent], {"without the second copy of the tied matrix": [0, 3 / 4]})
 
 # %% [markdown]
 # `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. The others get an empty dictionary, but they have to call the function, or rank 0 would wait for them forever.

@@ -30,7 +30,7 @@ from torch import nn
 from shardlab import data, launch, models, placement
 from shardlab.estimate import memory, offload
 from shardlab.pools import PoolError, Pools
-from shardlab.widgets import memory_bars, offload_times, palette
+from shardlab.widgets import memory_bars, offload_times, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -55,8 +55,8 @@ with pools:
 # Now we put a model on the device, in bf16, and run one forward and backward pass over real text. **How many bytes per parameter are on the device after backward?** (The inputs are too small to matter.)
 
 # %%
-# Your prediction: bytes per parameter on the device after backward
-predicted_bytes_each = None
+predicted_bytes_each = predict("Bytes per parameter on the device after backward", unit="bytes")
+predicted_bytes_each
 
 # %%
 model = models.gpt("0.3M").bfloat16()
@@ -73,7 +73,9 @@ with pools:
     forward_and_backward(model, tokens, targets)
 live_bytes = pools.live_bytes("device")
 print(f"Ψ = {count:,}   on the device: {live_bytes}")
-print(f"your prediction: {predicted_bytes_each}   measured: {live_bytes['bfloat16'] / count:.3f}")
+with_adam = memory.model_states(count).device_bytes / count
+named = {"what training with Adam takes, but there is no optimizer yet": with_adam}
+predicted_bytes_each.compare(live_bytes["bfloat16"] / count, named)
 
 # %%
 assert abs(live_bytes["bfloat16"] / count - 4) < 0.01  # 2Ψ of parameters, 2Ψ of gradients
@@ -108,8 +110,8 @@ def swapped_step(model, states, pools, lr=1e-3):
 # **How many bytes per parameter go up to the device in this step, and how many come down to the host?**
 
 # %%
-# Your prediction: bytes up and bytes down per parameter, as a pair
-predicted_swap = None
+predicted_swap = predict("Bytes per parameter that cross the link", unit="bytes", labels=["up", "down"])
+predicted_swap
 
 # %%
 pools = Pools("cpu")
@@ -119,8 +121,8 @@ with pools:
     before = pools.to_host_bytes  # creating the states moved the weights once
     swapped_step(model, states, pools)
 swap_moved = pools.to_device_bytes / count, (pools.to_host_bytes - before) / count
-up, down = swap_moved
-print(f"your prediction: {predicted_swap}   measured: {up:.0f} up, {down:.0f} down")
+sixteen_bit = 2 * pools.live_bytes("device")["bfloat16"] / 4 / count
+predicted_swap.compare(swap_moved, {"what the 16-bit parameters and gradients would take": sixteen_bit})
 
 # %% [markdown]
 # It works, and between steps no states are on the device. But all 12Ψ bytes cross twice, and while a parameter is updated, its states and its fp32 gradient are on the device:
@@ -211,15 +213,18 @@ for what, host_bytes in [
 # The paper trains a model with 13B parameters on a single V100 with 32 GB. Let us reproduce that number (GB = 10⁹ bytes). **How many GB of model states stay on the device, and how many are on the host?**
 
 # %%
-# Your prediction: GB on the device and GB on the host, as a pair
-predicted_13b_gb = None
+predicted_13b_gb = predict("Model states of 13B parameters", unit="GB", labels=["device", "host"])
+predicted_13b_gb
 
 # %%
 plain = memory.model_states(13e9)
 offloaded_13b = memory.model_states(13e9, stage=2, offload_optimizer=True)
-print(f"no offload: {plain.device_bytes / 1e9:.0f} GB on the device")
-print(f"offloaded: {offloaded_13b.device_bytes / 1e9:.0f} GB on the device,",
-      f"{offloaded_13b.host_bytes / 1e9:.0f} GB on the host   your prediction: {predicted_13b_gb}")
+plain_gb = plain.device_bytes / 1e9
+on_device, on_host = offloaded_13b.device_bytes / 1e9, offloaded_13b.host_bytes / 1e9
+print(f"no offload: {plain_gb:.0f} GB on the device")
+print(f"offloaded: {on_device:.0f} GB on the device, {on_host:.0f} GB on the host")
+named = {"the parameters counted twice": [on_device, plain_gb], "no offload": [plain_gb, 0]}
+predicted_13b_gb.compare([on_device, on_host], named, "calculated")
 
 # %%
 assert offloaded_13b.device_bytes == 2 * 13e9 < 32e9 < plain.device_bytes
@@ -277,8 +282,9 @@ print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s,",
 # Forward and backward take 6Ψ operations per token, so with T tokens per step they take 6ΨT seconds, divided by the operations per second of the device. The moves take 4Ψ seconds, divided by the bytes per second of the link, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
 
 # %%
-# Your prediction: "larger", "smaller" or "same"
-predicted_share = None
+SHARES = ["larger", "smaller", "the same"]
+predicted_share = predict("For a model ten times as large, offload's share of the step is", options=SHARES)
+predicted_share
 
 # %%
 MACHINE = {"device_flops_per_s": 50e12, "link_bytes_per_s": 16e9, "host_parameters_per_s": 4e9}
@@ -293,7 +299,8 @@ def times_longer(parameters, tokens):
 small, large = times_longer(1e9, 8192), times_longer(10e9, 8192)
 assert abs(small / large - 1) < 1e-9
 print(f"with offload a step takes {small:.2f} times as long for 1B, {large:.2f} for 10B parameters")
-print("your prediction:", predicted_share)
+change = "the same" if abs(small / large - 1) < 1e-9 else "larger" if large > small else "smaller"
+predicted_share.compare(change, source="calculated")
 
 # %% [markdown]
 # The same: Ψ is in every term and cancels. What matters is **tokens per step**. Moves and update happen once, however large the batch:
@@ -383,15 +390,19 @@ def train_both():
 # **Will the losses of the two be equal, close, or different?**
 
 # %%
-# Your prediction: "equal", "close" or "different"
-predicted_losses = None
+predicted_losses = predict("The losses with and without offload are", options=["equal", "close", "different"])
+predicted_losses
 
 # %%
 run = launch(train_both, world_size=2, device="cpu", timeout_s=60)
 for rank, both in enumerate(run.outputs):
     for name, (losses, _) in zip(("plain ", "offload"), both):
         print(f"rank {rank} {name:>7}:", [round(loss, 4) for loss in losses])
-print("your prediction:", predicted_losses)
+
+# %%
+losses = [(plain[0], offloaded[0]) for plain, offloaded in run.outputs]
+far = max(abs(a - b) for both in losses for a, b in zip(*both, strict=True))
+predicted_losses.compare("equal" if far == 0 else "close" if far < 0.01 else "different")
 
 # %%
 for plain, offloaded in run.outputs:

@@ -35,7 +35,7 @@ from torch.nn import functional
 # %%
 from shardlab import data, launch, measure, models
 from shardlab.estimate import activations, ring_sent_bytes, scatter_or_gather_sent_bytes, traffic
-from shardlab.widgets import format_bytes, palette, tensor_split, traffic_map
+from shardlab.widgets import format_bytes, palette, predict, tensor_split, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -85,8 +85,8 @@ tensor_split("columns", tokens=T, width=D, world_size=N)
 # An MLP is two matrix products with a GELU in between: H = GELU(X·W₁), Y = H·W₂. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if W₁ is split by columns and W₂ by rows?**
 
 # %%
-# Your prediction: the number of all-reduces in the MLP's forward pass
-predicted_all_reduces = None
+predicted_all_reduces = predict("All-reduces in the MLP's forward pass")
+predicted_all_reduces
 
 # %% [markdown]
 # In this run each rank gets its own parts of W₁ and W₂, the same X, and the same dY, the gradient with respect to Y.
@@ -117,8 +117,9 @@ def calls_of(run, label):
 
 # %%
 run = launch(mlp, x, dy, inputs=parts, **options)
-print("your prediction:", predicted_all_reduces)
 print("forward:", calls_of(run, "forward"), "  backward:", calls_of(run, "backward"))
+made = calls_of(run, "forward")["all_reduce"]
+predicted_all_reduces.compare(made, {"one for each matrix": len(parts[0])}, "counted")
 
 # %% [markdown]
 # One in forward and one in backward. On every rank the result equals that of one process, and each rank's gradients are its parts of the whole gradients:
@@ -204,14 +205,15 @@ def one_layer(x, plan):
 # The two halves of a layer, attention and MLP, make one all-reduce each in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
 
 # %%
-# Your prediction: the number of all-reduces of one layer in backward
-predicted_backward = None
+predicted_backward = predict("All-reduces of one layer in backward")
+predicted_backward
 
 # %%
 batch = torch.randn(4, T // 4, D)  # 4 sequences of 128 tokens
 plain = launch(one_layer, layer_plan(Replicate()), inputs=[batch] * N, memory=True, **options)
 print("forward:", calls_of(plain, "forward"), "  backward:", calls_of(plain, "backward"))
-print("your prediction for backward:", predicted_backward)
+made = calls_of(plain, "backward")["all_reduce"]
+predicted_backward.compare(made, {"the number of an MLP alone": calls_of(run, "backward")["all_reduce"]}, "counted")
 
 # %% [markdown]
 # Two and two: for each half's output in forward and for its input's gradient in backward, 2(N − 1)/N·S each. In elements that is 8·T·D·(N − 1)/N per layer, as in Narayanan et al. (2021, section 3.2).
@@ -258,8 +260,8 @@ tensor_split("sequence", tokens=T, width=D, world_size=N)
 # **How many bytes does it send, as a multiple of what the all-reduces sent, if all collectives run as rings?**
 
 # %%
-# Your prediction: bytes with sequence parallelism, divided by those of plain tensor parallelism
-predicted_ratio = None
+predicted_ratio = predict("Bytes with sequence parallelism, over those of plain tensor parallelism")
+predicted_ratio
 
 # %%
 predicted = {
@@ -269,9 +271,11 @@ predicted = {
     for how in ("ring", "gloo")
 }
 without = traffic.tensor_parallel_layer(T, D, N, element_bytes=4)
-print("your prediction:", predicted_ratio)
-for how, sent in predicted.items():
-    print(f"reduce-scatter as {how}: {sent.total_bytes / without.total_bytes:.2f} times")
+ratios = {how: sent.total_bytes / without.total_bytes for how, sent in predicted.items()}
+for how, ratio in ratios.items():
+    print(f"reduce-scatter as {how}: {ratio:.2f} times")
+named = {"what gloo sends": ratios["gloo"], "as if each half cost as much as an all-reduce": 2}
+predicted_ratio.compare(ratios["ring"], named, "calculated")
 
 # %% [markdown]
 # Equal: reduce-scatter and all-gather *are* the two halves of an all-reduce. But gloo runs a reduce-scatter as a whole all-reduce (chapter 03), so here we will measure 1.5 times as many. Two things change in the plan: activations outside are `Shard(1)`, split along the tokens, and the norms become `SequenceParallel`.
@@ -324,8 +328,8 @@ print("without gathering again:          ", without.backward_bytes / S, "S")
 # No: three numbers per token are enough, the largest logit (so that no exponential overflows), the sum of exponentials, and the target's logit, which only one rank has. **How many bytes does each rank send in these three all-reduces, for a batch of T tokens?** (4 bytes per number.)
 
 # %%
-# Your prediction: bytes that each rank sends to compute the loss from split logits
-predicted_loss = None
+predicted_loss = predict(f"Bytes that each rank sends for the loss, with T = {T} and N = {N}", unit="B")
+predicted_loss
 
 # %%
 def model_plan(logits):
@@ -382,9 +386,12 @@ def all_reduces_of_loss(run):
 
 # %%
 calls, sent = all_reduces_of_loss(split)
-print(f"your prediction: {predicted_loss}   sent: {sent:,.0f} bytes in {calls} all-reduces")
 V = 256
-print(f"gathering all logits: {scatter_or_gather_sent_bytes(4 * T * V, N):,.0f} bytes")
+all_logits = scatter_or_gather_sent_bytes(4 * T * V, N)
+print(f"in {calls} all-reduces; gathering all logits: {all_logits:,.0f} bytes")
+named = {"the numbers themselves: an all-reduce sends 2(N − 1)/N of them": calls * 4 * T,
+         "one all-reduce": sent / calls, "gathering all logits": all_logits}
+predicted_loss.compare(sent, named, "counted")
 
 # %% [markdown]
 # Three all-reduces, and their bytes do not depend on V. The whole forward pass sends what we predict for the layers, the embedding, and the three numbers:
@@ -415,8 +422,8 @@ print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB split
 # If a group spans whole nodes, NCCL runs a ring through each of the 8 cards, and each ring carries an eighth of the bytes (Hu et al. 2025). **Is one group over two nodes, N = 16, slower than N = 8 in one?**
 
 # %%
-# Your prediction: time with N = 16 over two nodes, divided by time with N = 8 in one
-predicted_slowdown = None
+predicted_slowdown = predict("Time with N = 16 over two nodes, over time with N = 8 in one")
+predicted_slowdown
 
 # %%
 flops_per_s, nvlink_bytes_per_s, network_bytes_per_s = 140e12, 300e9, 25e9
@@ -443,8 +450,9 @@ for name, (computes, sends) in times.items():
 
 # %%
 one_node, two_nodes = sum(times["N = 8"]), sum(times["N = 16, two nodes"])
-print(f"your prediction: {predicted_slowdown}   calculated: {two_nodes / one_node:.2f}")
 assert one_node / 2 < two_nodes < one_node and busy["N = 16, two nodes"] < busy["N = 8"]
+alone = times["N = 16, two nodes"][0] / times["N = 8"][0]
+predicted_slowdown.compare(two_nodes / one_node, {"what computing alone would give": alone}, "calculated")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -491,8 +499,8 @@ print("data-parallel groups:  ", ranks.T.tolist())
 # Now a real run with four ranks, 2 × 2. Tensor parallelism uses one dimension of the mesh, FSDP2 the other: along the columns it shards each rank's part of the model, as in ZeRO's stage 3. **Which ranks will rank 0 send to, and which not?**
 
 # %%
-# Your prediction: the ranks that rank 0 sends to, as a list
-predicted_peers = None
+predicted_peers = predict("Rank 0 sends to", options=["rank 1", "rank 2", "rank 3"], several=True)
+predicted_peers
 
 # %%
 def train_on_a_mesh(batch):
@@ -521,8 +529,12 @@ for rank, (coordinate, losses) in enumerate(mesh_run.outputs):
     print(f"rank {rank}: (dp, tp) = {tuple(coordinate)}, losses {np.round(losses, 4)}")
 
 # %%
-print("your prediction:", predicted_peers)
 traffic_map(mesh_run, block="step 1")
+
+# %%
+sent = mesh_run.traffic["step 1"].sent_bytes[0]
+peers = [f"rank {rank}" for rank in range(4) if sent[rank] > 0.01 * sent.max()]
+predicted_peers.compare(peers, {"all of them": ["rank 1", "rank 2", "rank 3"]})
 
 # %% [markdown]
 # Rank 0 sends nothing to rank 3. Each of the other pairs has its own purpose and its own formula:

@@ -29,7 +29,7 @@ from shardlab import DeadlockError, data, launch, measure, models
 from shardlab.estimate.model_traffic import pipeline_boundaries
 from shardlab.pipeline import cut_gpt, messages, run_schedule
 from shardlab.simulate.pipeline import Costs, IllegalSchedule, simulate
-from shardlab.widgets import format_bytes, palette, pipeline_schedule, timeline
+from shardlab.widgets import format_bytes, palette, pipeline_schedule, predict, timeline
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -96,8 +96,8 @@ def train(schedule, pace=None):
 # **For what share of the step does a device compute, on average?**
 
 # %%
-# Your prediction: the share of the time that a device computes, between 0 and 1
-predicted_share = None
+predicted_share = predict("Share of the time that a device computes", most=1)
+predicted_share
 
 # %%
 unit_s = 0.02
@@ -111,7 +111,7 @@ pipeline_schedule(p, 1, schedules=["naive"], measured=measured, unit_s=unit_s)
 
 # %%
 alone = simulate(naive(p))
-print(f"your prediction: {predicted_share}   simulated: {1 - alone.bubble_fraction:.2f}")
+predicted_share.compare(1 - alone.bubble_fraction, {"the share that it idles": alone.bubble_fraction}, "simulated")
 
 # %% [markdown]
 # It is 1/p. The step takes as long as on one device, and p − 1 of p devices are idle. Idle time is called the **bubble**. The other devices add memory, but no speed.
@@ -137,14 +137,15 @@ for device, actions in enumerate(gpipe(2, 3)):
 # **With p = 4 devices and m = 8 micro-batches, by what fraction is the step longer than the work alone?**
 
 # %%
-# Your prediction: GPipe's idle time over the time of the work alone, for p = 4 and m = 8
-predicted_bubble = None
+predicted_bubble = predict("GPipe's idle time over the time of the work alone, for p = 4 and m = 8")
+predicted_bubble
 
 # %%
 m = 8
-bubble = simulate(gpipe(p, m)).bubble_over_ideal
-print("your prediction:", predicted_bubble, "  simulated:", bubble)
+result = simulate(gpipe(p, m))
+bubble = result.bubble_over_ideal
 assert bubble == (p - 1) / m
+predicted_bubble.compare(bubble, {"the share of the whole step": result.bubble_fraction, "p/m": p / m}, "simulated")
 
 # %% [markdown]
 # You can read the formula off the picture below. Device 3 starts only after p − 1 forwards, and p − 1 backwards follow its last action: it idles for the time of p − 1 micro-batches and works for the time of m. **Bubble over the ideal: (p − 1)/m.** Some papers use the fraction of the total time instead, (p − 1)/(m + p − 1), which is 0.27 where ours is 0.375. Always check which convention a number uses.
@@ -198,8 +199,8 @@ for name, run in runs.items():
 # A small bubble needs many micro-batches. With eight of them, rank 0 held eight under GPipe and four under 1F1B. **With sixteen, how many does it hold at most under each?**
 
 # %%
-# Your prediction: the most micro-batches of 16 that rank 0 holds, under GPipe and under 1F1B, as a list
-predicted_held = None
+predicted_held = predict("Micro-batches of 16 that rank 0 holds at most", labels=["GPipe", "1F1B"])
+predicted_held
 
 # %% [markdown]
 # This time we count bytes. `memory=True` tracks every tensor's storage. The memory that one more micro-batch takes on a rank is the difference between a run with two and a run with one.
@@ -212,8 +213,9 @@ def most_activations(schedule):
 one, two = most_activations(gpipe(p, 1)), most_activations(gpipe(p, 2))
 of_16 = {"gpipe": gpipe(p, 16), "1f1b": one_f_one_b(p, 16)}
 held = {name: 1 + (most_activations(s) - one) / (two - one) for name, s in of_16.items()}
-print("your prediction:", predicted_held)
 print("measured, by rank:", {name: each.round(2).tolist() for name, each in held.items()})
+named = {"twice what it held with eight": [2 * runs[name].outputs[0][0].peak_in_flight for name in held]}
+predicted_held.compare([each[0] for each in held.values()], named)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -258,15 +260,15 @@ for micro_batches in (8, 6, 4, 3):
 # Each micro-batch now crosses more stage boundaries. **With four devices, by what factor do the total bytes sent grow from v = 1 to v = 2?**
 
 # %%
-# Your prediction: bytes sent with v = 2 over bytes sent with v = 1, for p = 4
-predicted_factor = None
+predicted_factor = predict("Bytes sent with v = 2 over bytes sent with v = 1, for p = 4")
+predicted_factor
 
 # %%
 runs["interleaved"] = launch(train, interleaved, pace.in_chunks(2), world_size=p, device="cpu", quiet=True)
 check(runs["interleaved"].outputs)
 sent = {name: run.traffic["step"].sent_bytes for name, run in runs.items()}
 factor = sent["interleaved"].sum() / sent["1f1b"].sum()
-print(f"your prediction: {predicted_factor}   measured: {factor:.3f}")
+predicted_factor.compare(factor, {"the factor of the stages; count the boundaries between them": 2 * p / p})
 
 # %% [markdown]
 # For each micro-batch, one tensor of the shape `SHAPE` crosses each boundary forward and one comes back. There were p − 1 = 3 boundaries; now there are v·p − 1 = 7, and the last device sends to the first, too. The formula, device by device:

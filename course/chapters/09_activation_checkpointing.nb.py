@@ -38,7 +38,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from shardlab import data, launch, lifetimes, measure, models
 from shardlab.estimate import activations, model_traffic
 from shardlab.pools import Pools
-from shardlab.widgets import activation_timeline, format_bytes, palette
+from shardlab.widgets import activation_timeline, format_bytes, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -66,8 +66,8 @@ uncheckpointed = record(gpt())
 # The input of a block is s tokens of b sequences, each a vector of h numbers: sbh numbers in, and as many out. **For each number of its input, how many numbers does a block keep for the backward?**
 
 # %%
-# Your prediction: numbers that a block keeps, for each number of its input
-predicted_kept = None
+predicted_kept = predict("Numbers that a block keeps, for each number of its input")
+predicted_kept
 
 # %%
 sbh_bytes = batch_size * tokens * config.width * 4  # fp32
@@ -78,7 +78,8 @@ def kept_by(part, recorded):
 for life in kept_by("blocks.1", uncheckpointed):
     print(f"{life.bytes / sbh_bytes:6.2f}  {life.name.removeprefix('blocks.1.')}")
 measured_kept = sum(life.bytes for life in kept_by("blocks.1", uncheckpointed)) / sbh_bytes
-print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
+largest = max(life.bytes for life in kept_by("blocks.1", uncheckpointed)) / sbh_bytes
+predicted_kept.compare(measured_kept, {"its largest tensor alone": largest})
 
 # %% [markdown]
 # Slightly more than sixteen. Each line is a tensor, with the module and the operator that created it (`addmm` is a matmul plus a bias). Each is kept because some derivative needs it:
@@ -148,8 +149,8 @@ figure.tight_layout()
 # `checkpoint(function, x)` runs the function and keeps only x. When the backward reaches it, it runs the function again, keeps everything this time, and backpropagates through it. We do that with every block. **By what factor do the kept bytes of a block shrink?**
 
 # %%
-# Your prediction: bytes that a block keeps, over the bytes it keeps if it is checkpointed
-predicted_factor = None
+predicted_factor = predict("Factor by which the kept bytes of a block shrink")
+predicted_factor
 
 # %%
 plain_checkpoint = partial(checkpoint, use_reentrant=False)
@@ -161,7 +162,7 @@ def checkpoint_blocks(model, how=plain_checkpoint):
 
 checkpointed = record(checkpoint_blocks(gpt()))
 left = sum(life.bytes for life in kept_by("blocks.1", checkpointed)) / sbh_bytes
-print(f"your prediction: {predicted_factor}   measured: {measured_kept / left:.1f}")
+predicted_factor.compare(measured_kept / left, {"the number of layers": config.layers})
 
 # %%
 activation_timeline({"keeps everything": uncheckpointed, "checkpointed": checkpointed})
@@ -186,8 +187,8 @@ for recorded, formula in ((uncheckpointed, total), (checkpointed, sum(full.value
 # The backward computes about twice as much as the forward: a gradient for each input and one for each weight. So a step costs 1 + 2 forwards. **By what factor does its work grow if every block runs its forward once more?**
 
 # %%
-# Your prediction: work of a checkpointed step, over that of a plain one
-predicted_work = None
+predicted_work = predict("Work of a checkpointed step, over that of a plain one")
+predicted_work
 
 # %%
 def count_flops(model):
@@ -201,8 +202,9 @@ def count_flops(model):
 forward, plain = count_flops(gpt(dropout=0.1))
 _, again = count_flops(checkpoint_blocks(gpt(dropout=0.1)))
 print(f"plain step: {plain / forward:.2f} forwards, checkpointed: {again / forward:.2f}")
-print(f"your prediction: {predicted_work}   counted: {again / plain:.3f}")
 assert plain == 3 * forward and abs(again / plain - 4 / 3) < 0.02
+named = {"as if the forward were half of a step": 3 / 2, "as if the whole step ran twice": 2}
+predicted_work.compare(again / plain, named, "counted")
 
 # %% [markdown]
 # A third more, except for the output head, which is not checkpointed. (The counter counts matmuls, which are nearly all of the work.) Timing it on your machine shows the same, with noise.
@@ -226,8 +228,8 @@ for stops_early in (True, False):
 # Chen et al. (2016) train a chain of a thousand layers this way. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak, with the best c?**
 
 # %%
-# Your prediction: tensors at the peak, for 36 layers in the best number of segments
-predicted_peak = None
+predicted_peak = predict("Tensors at the peak, for 36 layers in the best number of segments")
+predicted_peak
 
 # %%
 n, x = 36, torch.randn(256, 64)
@@ -243,8 +245,9 @@ def peak_tensors(segments):
 segments = (1, 2, 3, 6, 12, 18, 36)
 peaks = [round(peak_tensors(c), 2) for c in segments]
 print("segments:", segments, "\npeaks:   ", peaks)
-print(f"your prediction: {predicted_peak}   measured: {min(peaks)} at {segments[np.argmin(peaks)]}")
 assert np.allclose(peaks, [c + n / c for c in segments])
+named = {"the kept inputs, or the tensors of a segment, but both are live": n**0.5, "all layers": n}
+predicted_peak.compare(min(peaks), named)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -344,8 +347,9 @@ assert round(gib["tensor parallel"] / gib["… and selective"]) == 5
 # Dropout draws a random mask. If the second run draws a different one, the backward differentiates a function that was never applied. So `checkpoint` saves the **state of the random number generator** before the first run and restores it for the second. You can switch that off. **Will the gradients then equal those without checkpoints? And will you see an error?**
 
 # %%
-# Your prediction: "equal" or "different", and "an error" or "silence", as a pair
-predicted_without_state = None
+OUTCOMES = ["equal", "different, with an error", "different, and nothing warns you"]
+predicted_without_state = predict("The gradients without the saved state are", options=OUTCOMES)
+predicted_without_state
 
 # %%
 def gradients(model):
@@ -360,7 +364,7 @@ for restores in (True, False):
     got = gradients(checkpoint_blocks(gpt(dropout=0.1), how))
     off = ((got - truth).norm() / truth.norm()).item()
     print(f"random state restored: {restores}   bit-equal: {torch.equal(got, truth)}   off by {off:.0%}")
-print("your prediction:", predicted_without_state)
+predicted_without_state.compare(OUTCOMES[0] if torch.equal(got, truth) else OUTCOMES[2])
 
 # %% [markdown]
 # With the state restored, the gradients are bit-equal. Without it they are wrong, and nothing warns you: the loss is correct, because it comes from the first run, and training continues, badly. Your own `checkpoint` in the lab has to get this right.
@@ -437,8 +441,8 @@ def train(how):
 # **If the checkpoints are partitioned over two ranks, what fraction of their bytes does each rank keep? And what must the ranks send in the backward that they did not send before?**
 
 # %%
-# Your prediction: the fraction of the checkpoints' bytes on each rank, if partitioned
-predicted_share = None
+predicted_share = predict("Fraction of the checkpoints' bytes on each rank, if partitioned", most=1)
+predicted_share
 
 # %%
 ranks = {"world_size": 2, "device": "cpu", "quiet": True, "timeout_s": 120}
@@ -451,8 +455,8 @@ others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both 
 for how, size in kept.items():
     print(f"{how:>12}: {format_bytes(size):>9} on each rank")
 share = (kept["partitioned"] - others) / inputs_bytes
-print(f"of the checkpoints: {share:.3f}   your prediction: {predicted_share}")
 assert abs(share - 1 / 2) < 0.001
+predicted_share.compare(share, {"a whole copy on each rank": 1})
 
 # %% [markdown]
 # It is 1/t, to within a few bytes. Now the cost. A layer has two all-reduces in the forward and two in the backward. The second forward **repeats** its two: checkpointing a tensor-parallel block costs traffic, too. In addition, partitioned inputs are all-gathered, once for each block:
@@ -503,8 +507,8 @@ assert down == up == inputs_bytes
 # DeepSpeed's configuration has a section for all this, and many believe that it switches checkpointing on. **How does it change the bytes that the forward keeps?**
 
 # %%
-# Your prediction: bytes kept with the section, over bytes kept without
-predicted_effect = None
+predicted_effect = predict("Bytes kept with the section, over bytes kept without")
+predicted_effect
 
 # %%
 section = {"activation_checkpointing": {"partition_activations": True, "cpu_checkpointing": True}}
@@ -527,8 +531,8 @@ for name, *case in (("no section", {}), ("section alone", section), ("the model 
     found[name] = launch(train_by_configuration, *case, **ranks).outputs[0]
     print(f"{name}: {format_bytes(found[name])} kept")
 without, alone, called = found.values()
-print("your prediction:", predicted_effect, "  measured:", alone / without)
 assert alone == without > 3 * called
+predicted_effect.compare(alone / without, {"the effect if the model calls it": called / without})
 
 # %% [markdown]
 # It does not change a byte. The section only sets **how** `deepspeed.checkpointing.checkpoint` works. Your model has to call that function, and your code has to call `configure`.

@@ -36,7 +36,7 @@ import torch.distributed as dist
 from shardlab import data, launch, measure, models
 from shardlab.errors import RankError
 from shardlab.estimate import checkpoint
-from shardlab.widgets import format_bytes, palette
+from shardlab.widgets import format_bytes, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -111,11 +111,12 @@ def restore(job, state, forget=None):
             job[name].load_state_dict(each)
 
 # %% [markdown]
-# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file: once with everything, and once for each piece, without that piece. The restart with everything must give **bit-equal** losses. **Which missing pieces already change the first loss after the restart?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
+# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file: once with everything, and once for each piece, without that piece. The restart with everything must give **bit-equal** losses. **Which missing pieces already change the first loss after the restart?**
 
 # %%
-# Your prediction: the missing pieces that change the first loss after a restart, as a list
-predicted_in_first_loss = None
+PIECES = ["parameters", "optimizer", "schedule", "loss scale", "position", "random state"]
+predicted_in_first_loss = predict("Missing pieces that change the first loss", options=PIECES, several=True)
+predicted_in_first_loss
 
 # %%
 def uninterrupted_and_resumed(folder):
@@ -140,8 +141,9 @@ for forgotten, losses in curves.items():
     differ = [step for step, loss in enumerate(losses) if loss != uninterrupted[step]]
     first[forgotten] = differ[0] if differ else None
     print(f"forgot {forgotten + ':':14}", f"differs from loss {differ[0]} on" if differ else "bit-equal")
-print("your prediction:", predicted_in_first_loss)
 assert first["nothing"] is None and None not in [first[name] for name in list(first)[1:]]
+at_once = [name for name, step in first.items() if step == 0]
+predicted_in_first_loss.compare(at_once, {"those that change some loss": PIECES})
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -179,8 +181,8 @@ assert abs(weights / 329 - 1) < 0.005 and abs(total / 2300 - 1) < 0.005
 # In plain data parallelism every rank has everything, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** to its own file. Four ranks hold the parameters and both Adam states of a GPT of 3 million parameters, S bytes in total. **While rank 0 gathers and saves, how many bytes does it hold, in units of S? And how many do all ranks send in total?**
 
 # %%
-# Your prediction: bytes that rank 0 holds and bytes that all ranks send, both in S, as a pair
-predicted_gather = None
+predicted_gather = predict("While rank 0 gathers and saves", unit="S", labels=["rank 0 holds", "all ranks send"])
+predicted_gather
 
 # %%
 world_size = 4
@@ -219,7 +221,12 @@ for name, run in saves.items():
     sent = run.traffic["save"].sent_by_rank.sum() / total_bytes
     seconds = max(block.end_s - block.start_s for block in run.traffic["save"].blocks)
     print(f"{name:>8}: held by rank, in S: {held.round(2)}  sent: {sent:.2f} S  took {seconds * 1e3:.0f} ms")
-print("your prediction:", predicted_gather)
+
+# %%
+gather = saves["rank 0"]
+found = [gather.memory[0].peak_bytes / total_bytes, gather.traffic["save"].sent_by_rank.sum() / total_bytes]
+named = {"the whole, without the slice that rank 0 has": [1, found[1]], "as if rank 0 sent to itself": [found[0], 1]}
+predicted_gather.compare(found, named)
 
 # %% [markdown]
 # The formula agrees with the measurement. If rank 0 saves everything, it holds S plus a slice, and (N − 1)/N · S crosses the network. If the ranks save their own slices, each holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
@@ -285,11 +292,11 @@ for path in sorted(disk.glob("died_*")):
 # %% [markdown]
 # ## A kill during a save
 #
-# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Which steps do the four files contain after that, by rank?**
+# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Whose files contain step 4 after that?**
 
 # %%
-# Your prediction: the step in each of the four files, by rank, as a list
-predicted_steps = None
+predicted_files = predict("Files with step 4", options=[f"rank {rank}" for rank in range(4)], several=True)
+predicted_files
 
 # %%
 def save_over_and_over(folder):
@@ -307,7 +314,9 @@ try:
 except RankError as error:
     print(error.headline)
 files = [torch.load(disk / f"model_{rank}.pt", weights_only=True) for rank in range(4)]
-print("your prediction:", predicted_steps, "  in the files:", [file["step"] for file in files])
+steps = [file["step"] for file in files]
+print("in the files:", steps)
+predicted_files.compare([f"rank {rank}" for rank, step in enumerate(steps) if step == 4])
 
 # %% [markdown]
 # Each file is complete, all four load without an error, and together they form a state that the training was never in. So: **never overwrite a checkpoint**. Write each one to a new place.
@@ -445,8 +454,8 @@ print("latest:", (disk / "ds/latest").read_text())
 # There is one file for the model, which is replicated at stage 2, and one for each rank's slice of the optimizer. **Can two ranks load this?**
 
 # %%
-# Your prediction: True or False
-predicted_two_load = None
+predicted_two_load = predict("Two ranks can load it", options=["yes", "no"])
+predicted_two_load
 
 # %%
 def load_with_deepspeed(folder, tag, more):
@@ -457,9 +466,11 @@ def load_with_deepspeed(folder, tag, more):
 # %%
 try:
     launch(load_with_deepspeed, disk / "ds", "step_2", {}, world_size=2, quiet=True, **on_cpu)
+    two_load = True
 except RankError as error:
+    two_load = False
     print(error.message)
-print("your prediction:", predicted_two_load)
+predicted_two_load.compare(two_load)
 
 # %% [markdown]
 # No: each file is a slice exactly as it was in memory. DeepSpeed has two tools to convert it. The first, `zero_to_fp32`, merges the master copies into one plain `state_dict`, for use without DeepSpeed; every checkpoint contains a copy of the script. The result has no optimizer state, so you cannot resume from it exactly.
@@ -542,15 +553,16 @@ assert ended.returncode == 0, ended.stderr
 # Assume that a checkpoint takes δ seconds, and that something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is smallest at τ = √(2δM) (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two checkpoints?**
 
 # %%
-# Your prediction: minutes between two checkpoints
-predicted_minutes = None
+predicted_minutes = predict("Time between two checkpoints", unit="minutes")
+predicted_minutes
 
 # %%
 mtbf_s = 54 * 24 * 3600 / 419
 best_s = checkpoint.best_interval_s(60, mtbf_s)
 lost = checkpoint.overhead_fraction(best_s, 60, mtbf_s)
 print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} of the time is lost")
-print("your prediction:", predicted_minutes)
+named = {"the time between two failures": mtbf_s / 60, "√(δM), without the 2": (60 * mtbf_s) ** 0.5 / 60}
+predicted_minutes.compare(best_s / 60, named, "calculated")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))

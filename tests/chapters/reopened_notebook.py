@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat.sign import NotebookNotary
@@ -13,6 +16,7 @@ from playwright.sync_api import Locator, expect
 from tests.browser.jupyterlab import Cell, JupyterLab, Notebook
 from tests.chapters.running_chapter import Chapter
 
+PREDICTIONS = re.compile("<(Prediction|Comparison): ")
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
@@ -28,14 +32,23 @@ def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
     return notebook
 
 
-def try_the_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
-    """Tries every picture by key and slider, without its kernel; returns the kinds of pictures."""
+def try_the_pictures(
+    chapter: Chapter,
+    lab: JupyterLab,
+    artifacts: Path,
+    also: Callable[[Notebook], None] = lambda notebook: None,
+) -> set[str]:
+    """Tries every picture by key and slider, without its kernel; returns the kinds of pictures.
+
+    also: what else to try in the open notebook.
+    """
     notebook = reopen(chapter, lab)
     seen = set()
     for cell in with_pictures(notebook, VIEW):
         widget = widget_in(cell)
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
+    also(notebook)
     lab.screenshot_in_both_themes(artifacts, views_of(notebook, chapter.name[:2]))
     assert lab.errors == []
     notebook.close()
@@ -86,8 +99,16 @@ def element_of(cell: Cell) -> Locator:
 
 
 def with_pictures(notebook: Notebook, kind: str) -> list[Cell]:
+    """Cells whose output has this type; predictions and their answers are not counted."""
     return [
         cell
         for cell in notebook.cells()
-        if any(kind in output.get("data", {}) for output in cell.outputs())
+        if any(
+            kind in output.get("data", {}) and not PREDICTIONS.match(_text(output))
+            for output in cell.outputs()
+        )
     ]
+
+
+def _text(output: dict[str, Any]) -> str:
+    return "".join(output["data"].get("text/plain", ""))

@@ -17,7 +17,7 @@ from tests import kernels
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ROOT / "course/chapters"
 CELL_LIMIT_S = 120
-PREDICTION = re.compile(r"\A# Your prediction: .+\n(predicted_\w+) = None\Z")
+PREDICTION = re.compile(r"^(predicted_\w+) = predict\(.+\)\n\1\Z", re.MULTILINE)
 
 
 def read(name: str) -> NotebookNode:
@@ -72,7 +72,7 @@ def run(
 ) -> Chapter:
     """Run a chapter in ``folder``; raises if a cell raises.
 
-    predictions: {words in a prediction's comment: the value to type in}.
+    predictions: {words of a question: the guess, as Python code}.
     until: stop before the first cell that contains this text.
     """
     notebook = read(name)
@@ -80,12 +80,11 @@ def run(
         sources = [cell.source for cell in notebook.cells]
         end = next(i for i, source in enumerate(sources) if until in source)
         notebook.cells = notebook.cells[:end]
-    for words, value in (predictions or {}).items():
-        matches = [PREDICTION.match(cell.source) for cell in code_cells(notebook)]
-        found = [match for match in matches if match and words in match[0]]
-        assert len(found) == 1, f"{len(found)} predictions contain: {words}"
-        cell = next(cell for cell in code_cells(notebook) if cell.source == found[0][0])
-        cell.source = f"{found[0][1]} = {value}"
+    for words, guess in (predictions or {}).items():
+        asked = [cell for cell in code_cells(notebook) if PREDICTION.search(cell.source)]
+        (cell,) = (cell for cell in asked if words in cell.source)
+        *ask, name = cell.source.splitlines()
+        cell.source = "\n".join([*ask, f"{name}.value = {guess}", name])
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

@@ -117,17 +117,46 @@ def test_the_map_shows_what_the_run_counted(notebook):
     expect(traffic.locator(".shardlab-sub")).to_have_text("4.0 MiB by 4 ranks")
 
 
-def test_a_prediction_is_shown_next_to_the_measurement(lab, notebook):
-    prediction = notebook.cell("# Your prediction")
-    prediction.type("predicted_bytes = 1_000_000")
-    prediction.run()
-    traffic = notebook.cell("traffic_map(run").run().widget("traffic-map")
+def test_without_a_guess_the_answer_is_hidden_and_nothing_is_printed(notebook, chapter):
+    answer = notebook.cell("predicted_bytes.compare(").widget("comparison")
+    expect(answer).to_have_attribute("data-state", "waiting")
+    assert "MiB" not in answer.inner_text()
+    printed = chapter.text_of("predicted_bytes.compare(")
+    assert printed == "<Comparison: Bytes that each rank sends: measured 1.0 MiB>"
+
+
+def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab, notebook):
+    prediction = notebook.cell("= predict(").widget("prediction")
+    prediction.get_by_role("textbox").focus()
+    lab.page.keyboard.type("a few\n")
+    expect(prediction.get_by_role("status")).to_have_text("“a” is not a number.")
+    expect(prediction.get_by_role("textbox")).to_have_value("a few")
+    lab.page.keyboard.press("ControlOrMeta+a")
+    lab.page.keyboard.type("4 MiB\n")
+    expect(prediction).to_have_attribute("data-value", str(4 * 2**20))
+    assert notebook.cell("= predict(").is_active(), "a key reached the notebook"
+
+    answer = notebook.cell("predicted_bytes.compare(").widget("comparison")
+    expect(answer).to_have_attribute("data-outcome", "named")
+    expect(answer).to_contain_text("that is what all ranks send together")
+    traffic = notebook.cell("traffic_map(run").widget("traffic-map")
     traffic.locator(".shardlab-plot").focus()
     for key in ("ArrowRight", "End"):
         lab.page.keyboard.press(key)
     expect(traffic).to_have_attribute("data-selected", "0,total")
-    expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 1,000,000 bytes")
-    notebook.cell("timeline(run)").run()  # of this run, for the screenshot
+    expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 4,194,304 bytes")
+
+
+def test_a_cell_that_runs_again_keeps_its_guess_which_may_then_be_changed(lab, notebook):
+    asking = notebook.cell("= predict(")
+    expect(asking.widget("prediction").get_by_role("button")).to_have_count(0)  # answered
+    prediction = asking.run().widget("prediction")
+    expect(prediction).to_have_attribute("data-value", str(4 * 2**20))
+    prediction.get_by_role("button", name="Change").click()
+    prediction.get_by_role("textbox").fill("1,000,000")
+    lab.page.keyboard.press("Enter")
+    answer = notebook.cell("predicted_bytes.compare(").run().widget("comparison")
+    expect(answer).to_have_attribute("data-outcome", "close")
 
 
 def test_screenshots_in_both_themes(lab, notebook, artifacts):
@@ -137,6 +166,8 @@ def test_screenshots_in_both_themes(lab, notebook, artifacts):
         {
             "chapter-00-hello": lambda: notebook.cell("def hello()").element,
             "chapter-00-map": lambda: traffic.element,
+            "chapter-00-prediction": lambda: notebook.cell("= predict(").element,
+            "chapter-00-answer": lambda: notebook.cell("predicted_bytes.compare(").element,
             "chapter-00-timeline": lambda: notebook.cell("timeline(run)").element,
             "chapter-00-deadlock": lambda: notebook.cell("timeline(hang)").element,
             "chapter-00-page": lambda: lab.page.locator("#main"),

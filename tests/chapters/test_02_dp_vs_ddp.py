@@ -6,6 +6,7 @@ Its cells assert bytes, gradients and live bytes themselves; we check what they 
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
@@ -16,10 +17,10 @@ pytestmark = pytest.mark.ranks
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
     predictions = {
-        "ranks 0, 1, 2 and 3": "[3 * weight_bytes, weight_bytes, weight_bytes, weight_bytes]",
-        "each rank sends": "1.5 * weight_bytes",
-        "number of all-reduces": "4",
-        '"apart", "together"': '"stay"',
+        "the weights take": "[3 * weight_bytes, weight_bytes, weight_bytes, weight_bytes]",
+        "the gradients take": "1.5 * weight_bytes",
+        "All-reduces in": "tensors",
+        "between the replicas": '"stays the same"',
     }
     chapter = run("02_dp_vs_ddp", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 02: {chapter.seconds:.0f} s (budget: 60 s)")
@@ -31,6 +32,8 @@ def test_all_traffic_is_in_the_hubs_row_and_column(chapter):
     assert "predicted" in picture
     assert picture.count(">1.1 MiB<") == 2 * 3 + 3 + 0  # 6 of the map's cells, 3 ranks' bars
     assert "3.4 MiB" in picture
+    answer = chapter.text_of("without inputs and outputs")
+    assert "That is weights and gradients, without inputs and outputs." in answer
 
 
 def test_each_kind_of_message_has_its_bytes(chapter):
@@ -59,6 +62,7 @@ def test_ddp_sends_the_same_from_every_rank(chapter):
     picture = chapter.svg_of("run = launch(ddp, 1, world_size=4")
     assert "Bytes sent · step" in picture
     assert "predicted" in picture
+    assert "Right, within 2 %." in chapter.text_of('"what the hub sends with DP"')
     printed = chapter.text_of("run = launch(ddp, world_size=4")
     assert printed.count("largest difference from one process") == 4
 
@@ -66,19 +70,21 @@ def test_ddp_sends_the_same_from_every_rank(chapter):
 def test_the_hubs_traffic_grows_with_every_rank_and_the_rings_does_not(chapter):
     printed = chapter.text_of("factors = [")
     assert re.findall(r"N = (\d)", printed) == ["2", "3", "4", "8"]
-    assert printed.strip().endswith("measured: 7.00 and 1.75")
+    assert "measured DP: 7, DDP: 1.75" in printed
     assert "<svg" in chapter.svg_of("DP's hub: (N")
 
 
 def test_all_buckets_but_the_last_start_before_the_last_gradient(chapter):
-    printed = chapter.text_of("your prediction for 1 MiB")
+    printed = chapter.text_of("for cap, run in runs.items():\n    _, calls, ready_s")
     rows = re.findall(
         r"all-reduces +(\d+), started before the last gradient +(\d+), with (\d+)%", printed
     )
     assert rows[0] == ("1", "0", "0")
     assert rows[2:] == [("4", "3", "94"), ("13", "12", "94")]
     assert rows[1][:2] == ("2", "1")  # the default: a first bucket of 1 MiB
-    assert printed.strip().endswith("your prediction for 1 MiB: 4")
+    answer = chapter.text_of("predicted_calls.compare(")
+    assert "counted 4; predicted" in answer
+    assert "that is one for each gradient." in answer
     assert "backward" in chapter.svg_of("timeline(runs[1])")
     assert "<svg" in chapter.svg_of("draw_pass(axes, *second_pass")
 
@@ -101,7 +107,7 @@ def test_ddp_broadcasts_before_the_first_step(chapter):
 
 def test_replicas_stay_as_far_apart_as_they_began(chapter):
     printed = chapter.text_of("together, apart =")
-    assert "your prediction: stay" in printed
+    assert "predicted stays the same. Right." in chapter.text_of("predicted_drift.compare(")
     distances = re.findall(r"distance (\d\.\d+)", printed)
     assert distances[0::2] == ["0.000"] * 3
     assert len(set(distances[1::2])) == 1
@@ -153,4 +159,19 @@ def test_dps_hub_runs_out_of_memory_first(chapter):
 
 @pytest.mark.browser
 def test_its_pictures_still_respond_when_it_is_reopened(chapter, loaded_lab, artifacts):
-    assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"timeline", "traffic-map"}
+    seen = try_the_pictures(chapter, loaded_lab, artifacts, also=predictions_are_answered)
+    assert seen >= {"timeline", "traffic-map"}
+
+
+def predictions_are_answered(notebook):
+    """Without the kernel: one that was made before the notebook was saved, and one made now."""
+    made = notebook.cell("predicted_calls.compare(").widget("comparison")
+    expect(made).to_have_attribute("data-outcome", "named")
+    answer = notebook.cell("predicted_copies.compare(").widget("comparison")
+    expect(answer).to_have_attribute("data-state", "waiting")
+    prediction = notebook.cell("predicted_copies = predict(").widget("prediction")
+    for field in prediction.get_by_role("textbox").all():
+        field.fill("4")
+    prediction.get_by_role("button", name="Commit").click()
+    answer = notebook.cell("predicted_copies.compare(").widget("comparison")
+    expect(answer).to_contain_text("Right, within 2 %.")

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.ranks
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
     predictions = {
-        "as a list": "[3 * tensor_bytes, tensor_bytes, tensor_bytes, tensor_bytes]",
-        "the rank, 0 to 3": "2",
-        "each rank sends": "6 * tensor_bytes // 4",
+        "the tensor takes": "[3 * tensor_bytes, tensor_bytes, tensor_bytes, tensor_bytes]",
+        "Chunk 2 is complete": '"rank 3"',
+        "(S is": "3 * tensor_bytes // 4",
     }
     folder = tmp_path_factory.mktemp("chapter")
     chapter = run("03_ring_all_reduce", folder, predictions=predictions)
@@ -62,7 +62,8 @@ def test_after_three_steps_rank_r_has_the_complete_chunk_r(chapter):
     assert len(rows) == 4
     for rank, row in enumerate(rows):
         assert [i for i, number in enumerate(row) if number == 1111] == [2 * rank, 2 * rank + 1]
-    assert chapter.text_of("complete_on =").strip().endswith("complete on rank: [2]")
+    answer = chapter.text_of("complete_on =")
+    assert "measured rank 2; predicted rank 3. Rank 3: that is the rank that sends" in answer
 
 
 def test_after_the_second_round_all_ranks_have_all_chunks(chapter):
@@ -129,8 +130,12 @@ def test_ddp_sums_all_gradients_in_fewer_calls(chapter):
 
 def test_predictions_are_shown_next_to_the_measurements(chapter):
     assert "predicted" in chapter.svg_of("run = launch(hub_all_reduce")
-    assert "your prediction: 2" in chapter.text_of("complete_on =")
+    assert "Right, within 2 %." in chapter.text_of(
+        "predicted_bytes.compare(run.traffic.sent_by_rank, one"
+    )
     assert "predicted" in chapter.svg_of("run = launch(all_reduce, length, world_size=4")
+    answer = chapter.text_of('"one of the two halves"')
+    assert "0.5 times the measured value: that is one of the two halves." in answer
 
 
 @pytest.mark.browser

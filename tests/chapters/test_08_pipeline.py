@@ -22,16 +22,12 @@ def floats(text):
 
 
 def test_naive_schedule_keeps_one_device_in_four_busy(chapter):
-    assert chapter.text_of("alone = simulate").strip().endswith("simulated: 0.25")
+    assert "simulated 0.25>" in chapter.text_of("alone = simulate")
     assert "<svg" in chapter.svg_of("pipeline_schedule(p, 1")
 
 
 def test_bubbles_match_the_formulas(chapter):
-    assert (
-        chapter.text_of("bubble = simulate(gpipe(p, m)).bubble_over_ideal\nprint")
-        .strip()
-        .endswith("simulated: 0.375")
-    )
+    assert "simulated 0.375>" in chapter.text_of("predicted_bubble.compare(")
     printed = chapter.text_of("result.bubble_over_ideal == (p - 1) / (2 * m)")
     assert "ideal: 0.1875" in printed
     assert "(11, 9, 7, 5)" in printed
@@ -69,7 +65,7 @@ def test_real_ranks_compute_the_gradients_of_one_process(chapter):
 
 
 def test_measured_activations_match_the_simulation(chapter):
-    printed = chapter.text_of("held = {name: 1 +").splitlines()[-1]
+    printed = chapter.text_of("held = {name: 1 +").splitlines()[0]
     assert floats(printed.replace("1f1b", ""))[:8] == pytest.approx(
         [16] * 4 + [4, 3, 2, 1], rel=0.02
     )
@@ -77,7 +73,7 @@ def test_measured_activations_match_the_simulation(chapter):
 
 
 def test_interleaving_sends_across_seven_boundaries_instead_of_three(chapter):
-    factor = re.search(r"measured: (\S+)", chapter.text_of('factor = sent["interleaved"]'))
+    factor = re.search(r"measured (\d\.\d+)", chapter.text_of('factor = sent["interleaved"]'))
     assert float(factor[1]) == pytest.approx(7 / 3, rel=0.01)
     assert "predicted 768.0 KiB" in chapter.text_of("boundary_bytes = ")
 

@@ -28,6 +28,7 @@ def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter)
     assert in_first_loss == {"parameters", "position", "random state"}
     assert set(effects) - in_first_loss == {"optimizer", "schedule", "loss scale"}
     assert "bit-equal" not in effects.values()
+    assert "measured parameters, position, random state>" in text
 
 
 def test_the_optimizer_state_is_twice_as_large_as_the_parameters(chapter):
@@ -42,6 +43,8 @@ def test_rank_0_holds_everything_plus_a_slice_or_only_a_slice(chapter):
     rank_0, sharded = chapter.text_of("in S: {held.round(2)}").splitlines()[:2]
     assert "[1.25 0.25 0.25 0.25]  sent: 0.75 S" in rank_0
     assert "[0.25 0.25 0.25 0.25]  sent: 0.00 S" in sharded
+    answer = chapter.text_of("predicted_gather.compare(")
+    assert "measured rank 0 holds: 1.25 S, all ranks send: 0.75" in answer
     assert "<svg" in chapter.svg_of("for row, (name, run) in enumerate(saves.items())")
 
 
@@ -53,7 +56,9 @@ def test_files_written_before_a_kill_remain(chapter):
 
 
 def test_a_kill_during_a_save_mixes_two_steps(chapter):
-    assert "in the files: [4, 4, 2, 4]" in chapter.text_of("launch(save_over_and_over")
+    printed = chapter.text_of("launch(save_over_and_over")
+    assert "in the files: [4, 4, 2, 4]" in printed
+    assert "measured rank 0, rank 1, rank 3>" in printed
 
 
 def test_renamed_files_are_complete(chapter):
@@ -71,7 +76,9 @@ def test_dcp_loads_four_ranks_files_on_two(chapter):
 
 
 def test_deepspeed_refuses_two_ranks_until_its_tools_convert_the_checkpoint(chapter):
-    assert "used a DP world size of 4" in chapter.text_of("print(error.message)")
+    printed = chapter.text_of("print(error.message)")
+    assert "used a DP world size of 4" in printed
+    assert "Two ranks can load it: measured no>" in printed
     assert "29 tensors, equal to the engine's" in chapter.text_of("merged = launch(merge")
     assert "on 2 ranks: bit-equal, position 2" in chapter.text_of("launch(make_universal")
 
@@ -92,4 +99,5 @@ def test_torchrun_restarts_and_the_script_continues(chapter):
 def test_the_best_interval_between_checkpoints(chapter):
     text = chapter.text_of("best_s = ")
     assert "every 3.1 h: save every 19 min, 10.4% of the time is lost" in text
+    assert "calculated 19.28 minutes" in text
     assert "<svg" in chapter.svg_of("minutes = np.geomspace")

@@ -70,7 +70,7 @@ function factor(words, unit) {
   } else {
     throw new Unreadable(word === undefined ? "A number is missing at the end." : `“${word}” is not a number.`);
   }
-  return /^[^-+*/()]/.test(words[0] ?? "+") ? value * unitFactor(words.shift(), unit) : value;
+  return /^[^-+*/()\d.,]/.test(words[0] ?? "+") ? value * unitFactor(words.shift(), unit) : value;
 }
 
 function unitFactor(word, unit) {

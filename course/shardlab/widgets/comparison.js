@@ -89,7 +89,7 @@ function build(model, signal, host) {
     answer.textContent = shown && scene.is_choice ? `${mine}${capital(scene.source)}: ${scene.answer_text}.` : "";
     plot.hidden = !shown || scene.is_choice;
     if (!stage) return;
-    const words = guess?.map((value, i) => `${scene.labels[i] ?? ""} ${formatAmount(value, scene.unit)}`.trim());
+    const words = guess?.map((value, i) => (scene.labels[i] ? `${scene.labels[i]}: ` : "") + formatAmount(value, scene.unit));
     const label = `${scene.question}: ${words ? `your guess ${words.join(", ")}; ` : ""}${scene.source} ${scene.answer_text}`;
     stage.canvas.setAttribute("aria-label", shown ? label : "");
     stage.redraw();

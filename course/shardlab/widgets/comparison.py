@@ -70,9 +70,7 @@ class Comparison(Picture):
         guess = _as_list(self.prediction.value)
         if scene["is_choice"]:
             return on_options(guess, scene["answer"], scene["named"], scene["source"])
-        return on_numbers(
-            guess, scene["answer"], scene["named"], scene["labels"], scene["source"]
-        )
+        return on_numbers(guess, scene["answer"], scene["named"], scene["labels"], scene["source"])
 
     def summary(self) -> str:
         answer = f"{self.scene['question']}: {self.scene['source']} {self.scene['answer_text']}"
@@ -84,18 +82,18 @@ class Comparison(Picture):
     def static_svg(self) -> str:
         scene, verdict = self.scene, self.verdict
         guess = None if verdict is None else _as_list(self.prediction.value)
-        title = scene["question"]
         if scene["is_choice"]:
-            words = wrap(f"{scene['source']}: {scene['answer_text']}", 13, WIDTH)
+            lines = wrap(f"{scene['source']}: {scene['answer_text']}", 13, WIDTH)
+            if guess is not None:
+                lines = wrap(f"your guess: {self.prediction.guess_text()}", 13, WIDTH) + lines
             marks: list[Mark] = [
-                Text(x=0, y=14 + 18 * row, text=text, size=13) for row, text in enumerate(words)
+                Text(x=0, y=14 + 18 * row, text=words, size=13) for row, words in enumerate(lines)
             ]
-            height = 10.0 + 18 * len(words)
+            height = 10.0 + 18 * len(lines)
         else:
-            marks = marks_of(scene, guess)
-            height = height_of(scene)
-        footer = "" if verdict is None else f"Predicted {self.prediction.guess_text()}. {verdict.text}"
-        return to_svg(marks, WIDTH, height, title=title, footer=footer)
+            marks, height = marks_of(scene, guess), height_of(scene)
+        footer = "" if verdict is None else verdict.text
+        return to_svg(marks, WIDTH, height, title=scene["question"], footer=footer)
 
 
 def height_of(scene: Mapping[str, Any]) -> float:

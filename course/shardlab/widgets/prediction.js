@@ -6,7 +6,7 @@ function numberFields({ question, unit, labels, most }, signal) {
   const fields = (labels.length ? labels : [""]).map((label) => {
     const name = [label || question, unit].filter(Boolean).join(", ");
     const input = make("input", { type: "text", inputmode: "text", autocomplete: "off", "aria-label": name });
-    const reading = make("output", {}); // what the text means
+    const reading = make("span", { class: "shardlab-reading" }); // what the text means
     const look = () => {
       input.removeAttribute("aria-invalid");
       reading.textContent = "";
@@ -106,7 +106,7 @@ function build(model, signal) {
   function inWords(value) {
     const words = [value].flat().map((each, i) => {
       const text = typeof each === "string" ? each : amountInWords(each, unit);
-      return labels.length ? `${labels[i]} ${text}` : text;
+      return labels.length ? `${labels[i]}: ${text}` : text;
     });
     return words.join(", ") || "none";
   }

@@ -1,4 +1,4 @@
-"""A prediction: a question with a field for the reader's guess, which a comparison answers later."""
+"""A prediction: a question and a field for the reader's guess; a comparison answers it later."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Prediction(Picture):
         parts = amount if isinstance(amount, list) else [amount]
         words = [x if isinstance(x, str) else format_amount(x, self.scene["unit"]) for x in parts]
         if labels := self.scene["labels"]:
-            words = [f"{label} {word}" for label, word in zip(labels, words, strict=True)]
+            words = [f"{label}: {word}" for label, word in zip(labels, words, strict=True)]
         return ", ".join(words) or "none"
 
     @traitlets.validate("value")
@@ -160,13 +160,15 @@ def predict(
 
 
 def guess_in(predicted: Any) -> Any:
-    """The guess if ``predicted`` is a `Prediction`, else itself: for ``predicted=`` of a picture."""
+    """The guess in ``predicted=`` of a picture, which may be a `Prediction`."""
     return predicted.value if isinstance(predicted, Prediction) else predicted
 
 
 def _floats(amount: Any) -> list[float]:
     try:
-        numbers = [float(each) for each in amount] if hasattr(amount, "__iter__") else [float(amount)]
+        numbers = (
+            [float(each) for each in amount] if hasattr(amount, "__iter__") else [float(amount)]
+        )
     except (TypeError, ValueError):
         raise ValueError(f"{amount!r} is not a number") from None
     if not all(map(math.isfinite, numbers)) or min(numbers, default=0) < 0:

@@ -1,4 +1,7 @@
-"""How a guess compares with what was measured, in words. ``verdict.js`` does the same; a test compares them."""
+"""How a guess compares with what was measured, in words.
+
+``verdict.js`` does the same; a test compares them.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from shardlab.widgets.units import _fixed, format_bytes, format_seconds
+from shardlab.widgets.units import fixed, format_bytes, format_seconds
 
 EQUAL = 0.02  # a share of the answer: room for rounding, and for the protocol's own bytes
 CLOSE = 0.1
@@ -21,8 +24,8 @@ class Verdict(NamedTuple):
 
 
 def plain(number: float, digits: int = 4) -> str:
-    """``1.375``, ``0.25``, ``262,144``: rounded to ``digits``, but never above the decimal point."""
-    rounded = float(f"{number:.{digits}g}") if abs(number) < 1000 else float(_fixed(number, 0))
+    """``1.375``, ``0.25``, ``262,144``: so many digits, or all before the decimal point."""
+    rounded = float(f"{number:.{digits}g}") if abs(number) < 1000 else float(fixed(number, 0))
     return f"{rounded:,.12f}".rstrip("0").rstrip(".")
 
 
@@ -42,14 +45,14 @@ def on_numbers(
     labels: Sequence[str],
     source: str,
 ) -> Verdict:
-    """``guess`` against ``answer``, number by number; ``labels`` names them if there are several."""
+    """``guess`` against ``answer``, number by number; ``labels`` names several."""
     off = _deviations(guess, answer)
     if max(off) <= EQUAL:
         return Verdict("right", "Right." if max(off) == 0 else "Right, within 2 %.")
     ratio = _common_ratio(guess, answer, source)
     for name, values in named.items():
         if max(_deviations(guess, values)) <= EQUAL:
-            return Verdict("named", _sentence(f"{ratio}: that is {name}" if ratio else f"that is {name}"))
+            return Verdict("named", _sentence(f"{ratio}{': ' if ratio else ''}that is {name}"))
     each = "each " if len(guess) > 1 else ""
     if max(off) <= CLOSE:
         more = f": {ratio}" if ratio and not each else ""
@@ -112,7 +115,7 @@ def _difference(guess: float, answer: float, source: str) -> str:
         return f"0 instead of the {source} value"
     if ratio >= 2 * (1 - EQUAL) or ratio <= 0.5 * (1 + EQUAL):
         return f"{plain(ratio, 2)} times the {source} value"
-    return f"{_fixed(100 * abs(ratio - 1), 0)} % too {'much' if ratio > 1 else 'little'}"
+    return f"{fixed(100 * abs(ratio - 1), 0)} % too {'much' if ratio > 1 else 'little'}"
 
 
 def _listed(options: Sequence[str]) -> str:

@@ -28,28 +28,29 @@ DARK = {
 _SCRIPT = """
 const states = JSON.parse(document.getElementById("state").textContent);
 function modelOf(state) {
-const listeners = new Map();
-return {
-  get: (name) => state[name],
-  set(name, value) {
-    state[name] = value;
-    for (const listener of listeners.get(`change:${name}`) ?? []) listener();
-  },
-  on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
-  off: (event, listener) =>
-    listeners.set(event, (listeners.get(event) ?? []).filter((other) => other !== listener)),
-  save_changes() {},
-  listening: () => [...listeners.values()].flat().length,
-};
+  const listeners = new Map();
+  return {
+    get: (name) => state[name],
+    set(name, value) {
+      state[name] = value;
+      for (const listener of listeners.get(`change:${name}`) ?? []) listener();
+    },
+    on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
+    off: (event, listener) =>
+      listeners.set(event, (listeners.get(event) ?? []).filter((other) => other !== listener)),
+    save_changes() {},
+    listening: () => [...listeners.values()].flat().length,
+  };
 }
-const models = Object.fromEntries(Object.entries(states).map(([name, state]) => [name, modelOf(state)]));
+window.models = {};
+for (const [name, state] of Object.entries(states)) models[name] = modelOf(state);
 window.model = models.shown;
-window.models = models;
 const host = { getModel: async (ref) => models[ref] };
 const source = JSON.parse(document.getElementById("esm").textContent);
 const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
 const widget = (await import(url)).default;
-window.cleanUp = await widget.render({ host, model: window.model, el: document.getElementById("here") });
+const el = document.getElementById("here");
+window.cleanUp = await widget.render({ model, host, el });
 document.body.dataset.ready = "yes";
 """
 
