@@ -644,8 +644,8 @@ for n in live:
     print(f"N = {n}:", in_copies(live[n]))
 
 # %%
-kinds = ("parameters", "gradients", "optimizer")
-copies = [sum(live[n][kind] for kind in kinds) / weight_bytes for n in live]
+categories = ("parameters", "gradients", "optimizer")
+copies = [sum(live[n][each] for each in categories) / weight_bytes for n in live]
 predicted_copies.compare(copies, {"what it would be if DDP divided it": [copies[0] / n for n in live]})
 
 # %%

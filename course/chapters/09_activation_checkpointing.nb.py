@@ -221,14 +221,11 @@ for stops_early in (True, False):
 # %% [markdown]
 # ## How many checkpoints? The square root
 #
-# You do not need a checkpoint at every layer. Divide a chain of n equal layers, each keeping one tensor, into c **segments** of n/c layers. The forward keeps c inputs, and the backward recomputes one segment at a time:
-#
-# > peak ≈ c + n/c, smallest at **c = √n**, where it is 2√n instead of n.
-#
-# Chen et al. (2016) train a chain of a thousand layers this way. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak, with the best c?**
+# You do not need a checkpoint at every layer. Divide a chain of n equal layers, each keeping one tensor, into c **segments** of n/c layers. The forward keeps c inputs, and the backward recomputes one segment at a time. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak? Draw them over the number of segments.**
 
 # %%
-predicted_peak = predict("Tensors at the peak, for 36 layers in the best number of segments")
+segments = (1, 2, 3, 6, 12, 18, 36)
+predicted_peak = predict("Tensors at the peak, for 36 layers", labels=segments, over="segments c", top=40)
 predicted_peak
 
 # %%
@@ -242,12 +239,16 @@ def peak_tensors(segments):
     return lifetimes.record(chain, step).peak_bytes / x.nbytes
 
 # %%
-segments = (1, 2, 3, 6, 12, 18, 36)
 peaks = [round(peak_tensors(c), 2) for c in segments]
 print("segments:", segments, "\npeaks:   ", peaks)
 assert np.allclose(peaks, [c + n / c for c in segments])
-named = {"the kept inputs, or the tensors of a segment, but both are live": n**0.5, "all layers": n}
-predicted_peak.compare(min(peaks), named)
+named = {"the kept inputs alone": segments, "the tensors of a segment alone": [n / c for c in segments]}
+predicted_peak.compare(peaks, named)
+
+# %% [markdown]
+# > peak ≈ c + n/c, smallest at **c = √n**, where it is 2√n instead of n.
+#
+# Chen et al. (2016) train a chain of a thousand layers this way.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))

@@ -1,18 +1,26 @@
 // Guess and answer next to each other. The guess is in the prediction's model, and may come later.
 
-function circle(x, y, fill) {
-  const at = `M${(x - 6).toFixed(2)} ${y.toFixed(2)}`;
-  return { kind: "path", d: `${at}a6 6 0 1 0 12 0a6 6 0 1 0 -12 0Z`, fill };
-}
-
-function diamond(x, y, fill) {
-  const corners = [[x, y - 7], [x + 7, y], [x, y + 7], [x - 7, y]];
-  const d = `M${corners.map((corner) => corner.map((each) => each.toFixed(2)).join(" ")).join("L")}Z`;
-  return { kind: "path", d, fill, stroke: "surface" };
-}
-
-/** Guess (a list, or null) and answer on an axis from 0: the same as in comparison.py. */
+/** Guess (a list, or null) and answer on an axis from 0, or as lines: the same as in comparison.py. */
 function marksOf(scene, guess) {
+  return scene.line ? linesOf(scene, guess) : rowsOf(scene, guess);
+}
+
+function linesOf(scene, guess) {
+  const { roles, answer, labels, line, unit, source } = scene;
+  const [guessX, answerX] = scene.columns;
+  const top = Math.max(line.top, ...answer, ...(guess ?? []));
+  const write = (x, text) => ({ kind: "text", x, y: 12, text, fill: "muted" });
+  const marks = axesMarks(labels, line.axis, top, unit);
+  marks.push(write(answerX + 14, source), circle(answerX + 5, 8, roles.measured));
+  marks.push(...lineMarks(answer, top, roles.measured, false));
+  if (guess) {
+    marks.push(write(guessX + 14, "your guess"), diamond(guessX + 5, 8, roles.predicted));
+    marks.push(...lineMarks(guess, top, roles.predicted, true));
+  }
+  return marks;
+}
+
+function rowsOf(scene, guess) {
   const { top, row, unit, roles, answer, labels, source } = scene;
   const [left, right] = scene.axis;
   const [guessX, answerX] = scene.columns;
@@ -55,7 +63,7 @@ function build(model, signal, host) {
 
   let prediction = null;
   let asked = false; // to see the answer without a guess
-  const height = scene.top + scene.row * scene.answer.length + 24;
+  const height = scene.line ? LINE.height : scene.top + scene.row * scene.answer.length + 24;
   const stage = scene.is_choice
     ? null
     : createStage({ root, plot, width: scene.width, height, draw, signal });

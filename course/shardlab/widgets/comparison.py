@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import traitlets
 
+from shardlab.widgets import guess_line
+from shardlab.widgets.guess_line import circle, diamond
 from shardlab.widgets.palette import MEASURED, PREDICTED
 from shardlab.widgets.picture import Picture, asset, module
-from shardlab.widgets.scene import Mark, Path, Text, line, to_svg, wrap
+from shardlab.widgets.scene import Mark, Text, line, to_svg, wrap
 from shardlab.widgets.verdict import Verdict, format_amount, on_numbers, on_options
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Comparison(Picture):
     a guess.
     """
 
-    _esm: ClassVar[str] = module("verdict.js", "comparison.js")
+    _esm: ClassVar[str] = module("verdict.js", "guess_line.js", "comparison.js")
     _css: ClassVar[str] = asset("widgets.css") + asset("prediction.css")
     # Not anywidget's WidgetTrait, which needs a browser.
     prediction = traitlets.Any().tag(sync=True, to_json=_reference)
@@ -49,6 +51,7 @@ class Comparison(Picture):
             "unit": asked["unit"],
             "labels": asked["labels"],
             "is_choice": prediction.is_choice(),
+            "line": asked["line"],
             "answer": _as_list(answer),
             "answer_text": prediction.text_of(answer),
             "named": {name: _as_list(value) for name, value in named.items()},
@@ -97,11 +100,15 @@ class Comparison(Picture):
 
 
 def height_of(scene: Mapping[str, Any]) -> float:
+    if scene["line"]:
+        return guess_line.HEIGHT
     return float(scene["top"] + scene["row"] * len(scene["answer"]) + 24)
 
 
 def marks_of(scene: Mapping[str, Any], guess: Sequence[float] | None) -> list[Mark]:
-    """Guess and answer on an axis from 0; comparison.js has the same function."""
+    """Guess and answer on an axis from 0, or as lines; comparison.js has the same functions."""
+    if scene["line"]:
+        return _lines(scene, guess)
     top, row, unit, roles = scene["top"], scene["row"], scene["unit"], scene["roles"]
     left, right = scene["axis"]
     guess_x, answer_x = scene["columns"]
@@ -134,13 +141,19 @@ def marks_of(scene: Mapping[str, Any], guess: Sequence[float] | None) -> list[Ma
     return marks
 
 
-def circle(x: float, y: float, color: str) -> Path:
-    return Path(d=f"M{x - 6:.2f} {y:.2f}a6 6 0 1 0 12 0a6 6 0 1 0 -12 0Z", fill=color)
-
-
-def diamond(x: float, y: float, color: str) -> Path:
-    d = f"M{x:.2f} {y - 7:.2f}L{x + 7:.2f} {y:.2f}L{x:.2f} {y + 7:.2f}L{x - 7:.2f} {y:.2f}Z"
-    return Path(d=d, fill=color, stroke="surface")
+def _lines(scene: Mapping[str, Any], guess: Sequence[float] | None) -> list[Mark]:
+    roles, answer = scene["roles"], scene["answer"]
+    guess_x, answer_x = scene["columns"]
+    top = max([scene["line"]["top"], *answer, *(guess or [])])
+    marks = guess_line.axes_marks(scene["labels"], scene["line"]["axis"], top, scene["unit"])
+    marks.append(Text(x=answer_x + 14, y=12, text=scene["source"], size=12, fill="muted"))
+    marks.append(circle(answer_x + 5, 8, roles["measured"]))
+    marks += guess_line.line_marks(answer, top, roles["measured"], is_guess=False)
+    if guess is not None:
+        marks.append(Text(x=guess_x + 14, y=12, text="your guess", size=12, fill="muted"))
+        marks.append(diamond(guess_x + 5, 8, roles["predicted"]))
+        marks += guess_line.line_marks(guess, top, roles["predicted"], is_guess=True)
+    return marks
 
 
 def _as_list(amount: Any) -> list[Any]:

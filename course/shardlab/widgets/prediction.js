@@ -1,10 +1,12 @@
 // A prediction: the reader's guess is read in amount.js and locked once it is committed.
 
 /** One field for each label, or a single one. Like the options below: { node, read, show, lock }. */
-function numberFields({ question, unit, labels, most }, signal) {
+function numberFields({ question, unit, labels, most, line }, signal) {
+  const axis = line?.axis ?? "";
   const node = make("div", { class: "shardlab-fields" });
+  let changed = () => {};
   const fields = (labels.length ? labels : [""]).map((label) => {
-    const name = [label || question, unit].filter(Boolean).join(", ");
+    const name = [axis, label || question, unit].filter(Boolean).join(", ");
     const input = make("input", { type: "text", inputmode: "text", autocomplete: "off", "aria-label": name });
     const reading = make("span", { class: "shardlab-reading" }); // what the text means
     const look = () => {
@@ -17,6 +19,7 @@ function numberFields({ question, unit, labels, most }, signal) {
       } catch (error) {
         if (!(error instanceof Unreadable)) throw error; // reported when the reader commits
       }
+      changed();
     };
     input.addEventListener("input", look, { signal });
     const parts = [input, make("span", { class: "shardlab-unit" }, unit), reading];
@@ -50,7 +53,47 @@ function numberFields({ question, unit, labels, most }, signal) {
   const lock = (locked) => {
     for (const { input } of fields) input.readOnly = locked;
   };
-  return { node, read, show, lock, focus: () => fields[0].input.focus() };
+  const valueAt = (i) => {
+    try {
+      return readAmount(fields[i].input.value, unit, most);
+    } catch {
+      return null; // not typed or drawn yet
+    }
+  };
+  const set = (i, value) => {
+    fields[i].input.value = plain(value, 3).replaceAll(",", "");
+    fields[i].look();
+  };
+  const onChange = (listener) => (changed = listener);
+  return { node, read, show, lock, valueAt, set, onChange, focus: () => fields[0].input.focus() };
+}
+
+/** Axes to draw the numbers on, by mouse; by keyboard they are typed into the fields. */
+function drawingOf(root, scene, fields, isLocked, signal) {
+  const { labels, line, unit, color, question } = scene;
+  const plot = make("div", { class: "shardlab-plot shardlab-drawing" });
+  const values = () => labels.map((_, i) => fields.valueAt(i));
+  const label = `${question}, over ${line.axis}: axes to draw on. The fields below do the same.`;
+  const stage = createStage({ root, plot, width: 640, height: LINE.height, label, draw, signal });
+
+  function draw(context, theme) {
+    const drawn = values();
+    const top = Math.max(line.top, ...drawn.filter((value) => value !== null));
+    return paint(context, [...axesMarks(labels, line.axis, top, unit), ...lineMarks(drawn, top, color, true)], theme);
+  }
+
+  const put = (event) => {
+    if (isLocked() || event.buttons !== 1) return;
+    const { x, y } = stage.at(event);
+    const share = (x - LINE.left) / (LINE.right - LINE.left);
+    const i = clamp(Math.floor(share * labels.length), 0, labels.length - 1);
+    const height = clamp((LINE.bottom - y) / (LINE.bottom - LINE.top), 0, 1);
+    fields.set(i, (Math.round(100 * height) / 100) * line.top);
+  };
+  stage.canvas.addEventListener("pointerdown", put, { signal });
+  stage.canvas.addEventListener("pointermove", put, { signal });
+  fields.onChange(stage.redraw);
+  return plot;
 }
 
 function optionFields({ question, options, several }, signal) {
@@ -97,9 +140,12 @@ function build(model, signal) {
   const fields = options.length ? optionFields(scene, signal) : numberFields(scene, signal);
   const commit = make("button", { type: "submit" }, "Commit");
   const change = make("button", { type: "button" }, "Change");
-  const hint = options.length ? (several ? "Choose any number of them." : "Choose one.") : HINTS[unit] ?? HINTS[""];
+  const hint = scene.line ? "Draw with the mouse, or type the numbers." : options.length ? (several ? "Choose any number of them." : "Choose one.") : HINTS[unit] ?? HINTS[""];
   const status = make("p", { class: "shardlab-detail", role: "status", tabindex: "-1", "data-hint": hint });
-  const group = make("fieldset", {}, make("legend", {}, question), fields.node);
+  const group = make("fieldset", {}, make("legend", {}, question));
+  const isLocked = () => model.get("value") !== null;
+  if (scene.line) group.append(drawingOf(root, scene, fields, isLocked, signal));
+  group.append(fields.node);
   const form = make("form", { novalidate: "", autocomplete: "off" }, group, commit, change, status);
   root.append(form);
 

@@ -30,7 +30,7 @@ class Prediction(Picture):
     compared with a measurement; from then on the reader cannot change it.
     """
 
-    _esm: ClassVar[str] = module("amount.js", "verdict.js", "prediction.js")
+    _esm: ClassVar[str] = module("amount.js", "verdict.js", "guess_line.js", "prediction.js")
     _css: ClassVar[str] = asset("widgets.css") + asset("prediction.css")
     value = traitlets.Any(None, allow_none=True).tag(sync=True)
     answered = traitlets.Bool(False).tag(sync=True)
@@ -135,11 +135,15 @@ def predict(
     options: Sequence[str] = (),
     several: bool = False,
     most: float | None = None,
+    over: str = "",
+    top: float = 0,
 ) -> Prediction:
     """Ask the reader for a guess before a run; `Prediction.compare` answers it afterwards.
 
     The guess is one number in ``unit``; with ``labels`` (or ``ranks``, the number of ranks) one
-    number for each; with ``options`` one of them, or any of them if ``several``.
+    number for each; with ``options`` one of them, or any of them if ``several``. With ``over``, the
+    name of an axis whose places are the labels, it is a line, drawn by mouse or typed; the other
+    axis goes from 0 to ``top``.
 
     unit: "B" and "s" also accept prefixes (MiB, MB, ms) and are shown with them.
     most: the largest number that makes sense, such as 1 for a share.
@@ -147,6 +151,8 @@ def predict(
     texts = [f"rank {rank}" for rank in range(ranks)] if ranks else [str(each) for each in labels]
     if options and (unit or texts or most is not None):
         raise ValueError("a choice among options has no unit, labels or limit")
+    if over and not (texts and top > 0):
+        raise ValueError("a line over an axis needs labels and a top")
     return Prediction(
         {
             "question": question,
@@ -155,6 +161,7 @@ def predict(
             "options": [str(option) for option in options],
             "several": several,
             "most": most,
+            "line": {"axis": over, "top": top} if over else None,
         }
     )
 

@@ -20,12 +20,12 @@ function judgeNumbers(guess, answer, named, labels, source) {
   const most = Math.max(...off);
   if (most <= EQUAL) return { outcome: "right", text: most === 0 ? "Right." : "Right, within 2 %." };
   const ratio = commonRatio(guess, answer, source);
+  const each = guess.length > 1 ? "each " : "";
   for (const [name, values] of Object.entries(named)) {
     if (Math.max(...deviations(guess, values)) <= EQUAL) {
-      return { outcome: "named", text: sentence(ratio ? `${ratio}: that is ${name}` : `that is ${name}`) };
+      return { outcome: "named", text: sentence(`${ratio && `${each}${ratio}: `}that is ${name}`) };
     }
   }
-  const each = guess.length > 1 ? "each " : "";
   if (most <= CLOSE) {
     return { outcome: "close", text: sentence(`${each}within 10 %${ratio && !each ? `: ${ratio}` : ""}`) };
   }

@@ -50,10 +50,11 @@ def on_numbers(
     if max(off) <= EQUAL:
         return Verdict("right", "Right." if max(off) == 0 else "Right, within 2 %.")
     ratio = _common_ratio(guess, answer, source)
+    each = "each " if len(guess) > 1 else ""
     for name, values in named.items():
         if max(_deviations(guess, values)) <= EQUAL:
-            return Verdict("named", _sentence(f"{ratio}{': ' if ratio else ''}that is {name}"))
-    each = "each " if len(guess) > 1 else ""
+            prefix = f"{each}{ratio}: " if ratio else ""
+            return Verdict("named", _sentence(f"{prefix}that is {name}"))
     if max(off) <= CLOSE:
         more = f": {ratio}" if ratio and not each else ""
         return Verdict("close", _sentence(f"{each}within 10 %{more}"))

@@ -6,7 +6,7 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from shardlab.widgets import predict
+from shardlab.widgets import guess_line, predict
 from shardlab.widgets.comparison import marks_of
 from shardlab.widgets.picture import asset
 from shardlab.widgets.scene import as_json
@@ -80,10 +80,12 @@ def test_the_browsers_verdicts_and_marks_are_pythons(show: Show) -> None:
     guess = predict("verdicts", unit="B", labels=["first", "second"])
     comparison = guess.compare([100, 3], NAMED)
     page = show(comparison).page
-    scene = json.dumps(comparison.scene)
+    over = predict("verdicts", labels=["1", "2"], over="segments", top=10).compare([2, 7])
+    scenes = json.dumps([comparison.scene, over.scene])
     found = script(
         page,
-        f"""const [named, scene] = [{json.dumps(NAMED)}, {scene}];
+        f"""const [named, scenes] = [{json.dumps(NAMED)}, {scenes}];
+        {asset("guess_line.js")}
         {asset("comparison.js").split("function build")[0]}
         const [numbers, chosen] = [{json.dumps(NUMBERS)}, {json.dumps(CHOSEN)}];
         const judge = (...all) => Object.values(judgeNumbers(...all));
@@ -94,7 +96,7 @@ def test_the_browsers_verdicts_and_marks_are_pythons(show: Show) -> None:
           zero: judge([2], [0], {{}}, [], "counted"),
           options: chosen.map((guess) => Object.values(choose(guess))),
           amounts: [0.5, 1 / 3, 16, 999.96, 1234.5, 4e6].map((x) => formatAmount(x, "Ψ")),
-          marks: marksOf(scene, [150, 2]),
+          marks: scenes.map((scene) => marksOf(scene, [150, 2])),
         }};""",
     )
     assert isinstance(found, dict)
@@ -108,8 +110,9 @@ def test_the_browsers_verdicts_and_marks_are_pythons(show: Show) -> None:
     assert found["options"] == [list(on_options(g, ["a"], both, "found")) for g in CHOSEN]
     amounts = (0.5, 1 / 3, 16, 999.96, 1234.5, 4e6)
     assert found["amounts"] == [format_amount(x, "Ψ") for x in amounts]
-    marks = as_json(marks_of(comparison.scene, [150, 2]))
-    assert [_rounded(mark) for mark in found["marks"]] == [_rounded(mark) for mark in marks]
+    for in_browser, each in zip(found["marks"], (comparison, over), strict=True):
+        marks = as_json(marks_of(each.scene, [150, 2]))
+        assert [_rounded(mark) for mark in in_browser] == [_rounded(mark) for mark in marks]
 
 
 def _rounded(mark: dict[str, object]) -> dict[str, object]:
@@ -189,3 +192,24 @@ def test_a_choice_is_answered_in_words(show: Show) -> None:
     root.page.evaluate("models.prediction.set('value', 'forward')")
     expect(root).to_contain_text("Not forward: measured was backward.")
     expect(root).to_contain_text("Your guess: forward. Measured: backward.")
+
+
+def test_a_line_is_drawn_by_mouse_or_typed(show: Show) -> None:
+    question = predict("Tensors at the peak", labels=[1, 2, 3], over="segments", top=40)
+    root = show(question)
+    box = root.locator("canvas").bounding_box()
+    assert box
+    scale = box["width"] / 640
+    mouse = root.page.mouse
+    for index, value in ((0, 40), (1, 20)):
+        x, y = guess_line.x_of(index, 3), guess_line.y_of(value, 40)
+        mouse.move(box["x"] + x * scale, box["y"] + y * scale)
+        mouse.down()
+    mouse.up()
+    fields = root.get_by_role("textbox")
+    assert [field.input_value() for field in fields.all()] == ["40", "20", ""]
+    root.get_by_role("textbox", name="segments, 3").fill("1e2")
+    root.page.keyboard.press("Enter")
+    assert root.page.evaluate("model.get('value')") == [40, 20, 100]
+    root.locator("canvas").click()  # it is locked
+    assert [field.input_value() for field in fields.all()] == ["40", "20", "1e2"]
