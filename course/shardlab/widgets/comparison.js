@@ -78,9 +78,9 @@ function build(model, signal, host) {
   }
 
   function judge(guess) {
-    const { answer, named, labels, source } = scene;
+    const { answer, named, places, source } = scene;
     if (scene.is_choice) return judgeOptions(guess, answer, named, source);
-    return judgeNumbers(guess, answer, named, labels, source);
+    return judgeNumbers(guess, answer, named, places, source);
   }
 
   function show() {

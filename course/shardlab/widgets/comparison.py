@@ -11,7 +11,7 @@ from shardlab.widgets import guess_line
 from shardlab.widgets.guess_line import circle, diamond
 from shardlab.widgets.palette import MEASURED, PREDICTED
 from shardlab.widgets.picture import Picture, asset, module
-from shardlab.widgets.scene import Mark, Text, line, to_svg, wrap
+from shardlab.widgets.scene import Mark, Text, line, text_width, to_svg, wrap
 from shardlab.widgets.verdict import Verdict, format_amount, on_numbers, on_options
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 WIDTH = 640.0
 ROW = 26.0
 TOP = 24.0
-LEFT, RIGHT = 110.0, 410.0  # the axis
+RIGHT = 410.0  # the end of the axis; it begins after the longest label
 GUESS_X, ANSWER_X = 436.0, 546.0  # columns of numbers
 
 
@@ -50,6 +50,10 @@ class Comparison(Picture):
             "question": asked["question"],
             "unit": asked["unit"],
             "labels": asked["labels"],
+            "places": [
+                f"{asked['line']['axis']} = {label}" if asked["line"] else label
+                for label in asked["labels"]
+            ],
             "is_choice": prediction.is_choice(),
             "line": asked["line"],
             "answer": _as_list(answer),
@@ -57,7 +61,10 @@ class Comparison(Picture):
             "named": {name: _as_list(value) for name, value in named.items()},
             "source": source,
             "width": WIDTH,
-            "axis": [LEFT if asked["labels"] else 14.0, RIGHT],
+            "axis": [
+                22 + max((text_width(each, 12) for each in asked["labels"]), default=0),
+                RIGHT,
+            ],
             "columns": [GUESS_X, ANSWER_X],
             "top": TOP,
             "row": ROW,
@@ -73,7 +80,7 @@ class Comparison(Picture):
         guess = _as_list(self.prediction.value)
         if scene["is_choice"]:
             return on_options(guess, scene["answer"], scene["named"], scene["source"])
-        return on_numbers(guess, scene["answer"], scene["named"], scene["labels"], scene["source"])
+        return on_numbers(guess, scene["answer"], scene["named"], scene["places"], scene["source"])
 
     def summary(self) -> str:
         answer = f"{self.scene['question']}: {self.scene['source']} {self.scene['answer_text']}"
