@@ -117,7 +117,7 @@ def states_per_rank(run, moment="after backward"):
 each = states_per_rank(runs[0])
 print("parameters, gradients, optimizer:", each.round(3), "  together:", each.sum().round(3))
 largest = 80 / each.sum()
-predicted_largest.compare(largest, {"what would fit if the ranks shared the work": world_size * largest})
+predicted_largest.compare(largest, {"what would fit if the ranks shared the states": world_size * largest})
 
 # %% [markdown]
 # All 16, on each of the four ranks: more ranks do not make room for a larger model. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
@@ -302,7 +302,9 @@ def sent_per_rank(run):
     return sent / 2 / parameters * world_size / (world_size - 1)
 
 measured = [sent_per_rank(run) for run in runs.values()]
-in_theory = [traffic.sent_bytes(how, 1, world_size)[0] / 3 for how in ("ddp", "zero1", "zero2", "zero3")]
+for_large_n = world_size / (world_size - 1) / 4  # and elements, not bytes
+methods = ("ddp", "zero1", "zero2", "zero3")
+in_theory = [traffic.sent_bytes(method, 1, world_size)[0] * for_large_n for method in methods]
 predicted_traffic.compare(measured, {"the paper's count": in_theory})
 
 # %% [markdown]
@@ -328,7 +330,6 @@ for stage, run in runs.items():
 # With these three accounted for, formula and measurement agree again. Small messages add a few percent.
 
 # %%
-methods = ("ddp", "zero1", "zero2", "zero3")
 def predicted_sent(method, reduce_scatter):
     tied = 2 * numels["token.weight"] / parameters if method == "zero3" else 0
     sent = traffic.sent_bytes(method, 1, world_size, reduce_scatter=reduce_scatter)[0] / 4

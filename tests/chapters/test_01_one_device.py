@@ -35,7 +35,7 @@ def test_it_learns(chapter):
 def test_the_peak_is_where_forward_ends_and_backward_begins(chapter):
     cell = "run = measure()"
     answer = chapter.text_of("predicted_phase.compare(")
-    assert "measured backward; predicted step. Not step: measured was backward." in answer
+    assert "measured backward; predicted step. Not “step” but “backward”." in answer
     picture = chapter.svg_of(cell)
     for word in ("activations", "optimizer", "forward", "backward", "step"):
         assert word in picture

@@ -79,7 +79,7 @@ function build(model, signal, host) {
 
   function judge(guess) {
     const { answer, named, places, source } = scene;
-    if (scene.is_choice) return judgeOptions(guess, answer, named, source);
+    if (scene.is_choice) return judgeOptions(guess, answer, named);
     return judgeNumbers(guess, answer, named, places, source);
   }
 

@@ -79,7 +79,7 @@ class Comparison(Picture):
             return None
         guess = _as_list(self.prediction.value)
         if scene["is_choice"]:
-            return on_options(guess, scene["answer"], scene["named"], scene["source"])
+            return on_options(guess, scene["answer"], scene["named"])
         return on_numbers(guess, scene["answer"], scene["named"], scene["places"], scene["source"])
 
     def summary(self) -> str:

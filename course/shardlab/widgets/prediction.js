@@ -150,11 +150,9 @@ function build(model, signal) {
   root.append(form);
 
   function inWords(value) {
-    const words = [value].flat().map((each, i) => {
-      const text = typeof each === "string" ? each : amountInWords(each, unit);
-      return labels.length ? `${labels[i]}: ${text}` : text;
-    });
-    return words.join(", ") || "none";
+    if (labels.length) return "Your guess is above."; // in its fields
+    const words = typeof value === "number" ? amountInWords(value, unit) : listed([value].flat());
+    return `Your guess: ${words}.`;
   }
 
   function show() {
@@ -171,7 +169,7 @@ function build(model, signal) {
       status.textContent = answered ? "It has run. Guess before you look: the answer below is still hidden." : "";
     } else {
       const next = answered ? "The answer is below. To guess again, run this cell again." : "Now run the next cells.";
-      status.textContent = `Your guess: ${inWords(value)}. ${next}`;
+      status.textContent = `${inWords(value)} ${next}`;
     }
   }
 

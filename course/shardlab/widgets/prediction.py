@@ -130,7 +130,7 @@ def predict(
     question: str,
     *,
     unit: str = "",
-    labels: Sequence[str] = (),
+    labels: Sequence[object] = (),
     ranks: int = 0,
     options: Sequence[str] = (),
     several: bool = False,

@@ -37,7 +37,7 @@ function judgeNumbers(guess, answer, named, labels, source) {
   return { outcome: "off", text: sentence(text) };
 }
 
-function judgeOptions(guess, answer, named, source) {
+function judgeOptions(guess, answer, named) {
   const missing = answer.filter((option) => !guess.includes(option));
   const wrong = guess.filter((option) => !answer.includes(option));
   if (!missing.length && !wrong.length) return { outcome: "right", text: "Right." };
@@ -47,7 +47,7 @@ function judgeOptions(guess, answer, named, source) {
     }
   }
   if (guess.length === 1 && answer.length === 1) {
-    return { outcome: "off", text: sentence(`not ${guess[0]}: ${source} was ${answer[0]}`) };
+    return { outcome: "off", text: `Not “${guess[0]}” but “${answer[0]}”.` };
   }
   const parts = [`${answer.length - missing.length} of ${answer.length} found`];
   if (missing.length) parts.push(`missing: ${listed(missing)}`);

@@ -68,7 +68,7 @@ def on_numbers(
 
 
 def on_options(
-    guess: Sequence[str], answer: Sequence[str], named: Mapping[str, Sequence[str]], source: str
+    guess: Sequence[str], answer: Sequence[str], named: Mapping[str, Sequence[str]]
 ) -> Verdict:
     """Options that were chosen against those that are right."""
     missing = [option for option in answer if option not in guess]
@@ -79,7 +79,7 @@ def on_options(
         if set(values) == set(guess):
             return Verdict("named", _sentence(f"{_listed(guess)}: that is {name}"))
     if len(guess) == len(answer) == 1:
-        return Verdict("off", _sentence(f"not {guess[0]}: {source} was {answer[0]}"))
+        return Verdict("off", f"Not “{guess[0]}” but “{answer[0]}”.")
     found = f"{len(answer) - len(missing)} of {len(answer)} found"
     parts = [found]
     if missing:

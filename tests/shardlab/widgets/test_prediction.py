@@ -60,12 +60,11 @@ def test_a_common_factor_is_named_once() -> None:
 
 def test_options_that_are_missing_or_wrong_are_named() -> None:
     named = {"every piece": ["a", "b", "c"]}
-    assert on_options(["a", "b"], ["a", "b"], named, "measured").outcome == "right"
-    assert on_options(["c"], ["a"], {}, "measured").text == "Not c: measured was a."
-    assert on_options(["a", "c"], ["a", "b"], named, "found").text == (
-        "1 of 2 found; missing: b; wrong: c."
-    )
-    assert on_options(["a", "b", "c"], ["a"], named, "found").outcome == "named"
+    assert on_options(["a", "b"], ["a", "b"], named).outcome == "right"
+    assert on_options(["c"], ["a"], {}).text == "Not “c” but “a”."
+    text = on_options(["a", "c"], ["a", "b"], named).text
+    assert text == "1 of 2 found; missing: b; wrong: c."
+    assert on_options(["a", "b", "c"], ["a"], named).outcome == "named"
 
 
 def test_numbers_keep_what_precedes_the_decimal_point() -> None:

@@ -89,7 +89,7 @@ def test_the_browsers_verdicts_and_marks_are_pythons(show: Show) -> None:
         {asset("comparison.js").split("function build")[0]}
         const [numbers, chosen] = [{json.dumps(NUMBERS)}, {json.dumps(CHOSEN)}];
         const judge = (...all) => Object.values(judgeNumbers(...all));
-        const choose = (guess) => judgeOptions(guess, ["a"], {{ both: ["b", "a"] }}, "found");
+        const choose = (guess) => judgeOptions(guess, ["a"], {{ both: ["b", "a"] }});
         return {{
           both: numbers.map((guess) => judge(guess, [100, 3], named, ["x", "y"], "measured")),
           one: numbers.map(([guess]) => judge([guess], [100], {{}}, [], "counted")),
@@ -107,7 +107,7 @@ def test_the_browsers_verdicts_and_marks_are_pythons(show: Show) -> None:
     assert found["one"] == [list(on_numbers(g[:1], [100], {}, [], "counted")) for g in NUMBERS]
     assert found["zero"] == list(on_numbers([2], [0], {}, [], "counted"))
     both = {"both": ["b", "a"]}
-    assert found["options"] == [list(on_options(g, ["a"], both, "found")) for g in CHOSEN]
+    assert found["options"] == [list(on_options(g, ["a"], both)) for g in CHOSEN]
     amounts = (0.5, 1 / 3, 16, 999.96, 1234.5, 4e6)
     assert found["amounts"] == [format_amount(x, "Ψ") for x in amounts]
     for in_browser, each in zip(found["marks"], (comparison, over), strict=True):
@@ -132,7 +132,7 @@ def test_a_guess_is_committed_by_keyboard_and_may_be_changed_before_the_run(show
     assert [box.input_value() for box in root.get_by_role("textbox").all()] == ["3 MB", "some"]
     commit(root, "3 MB", "1 MiB")
     assert root.page.evaluate("model.get('value')") == [3_000_000, MIB]
-    expect(root.get_by_role("status")).to_contain_text("rank 1: 1,048,576 bytes (1.0 MiB)")
+    expect(root.get_by_role("status")).to_contain_text("Now run the next cells.")
     expect(field).not_to_be_editable()
     root.get_by_role("button", name="Change").press("Enter")
     assert root.get_attribute("data-state") == "open"
@@ -190,7 +190,7 @@ def test_a_choice_is_answered_in_words(show: Show) -> None:
     guess = predict("The phase with the highest memory", options=["forward", "backward"])
     root = show(guess.compare("backward"))
     root.page.evaluate("models.prediction.set('value', 'forward')")
-    expect(root).to_contain_text("Not forward: measured was backward.")
+    expect(root).to_contain_text("Not “forward” but “backward”.")
     expect(root).to_contain_text("Your guess: forward. Measured: backward.")
 
 
