@@ -400,7 +400,7 @@ for rank, both in enumerate(run.outputs):
         print(f"rank {rank} {name:>7}:", [round(loss, 4) for loss in losses])
 
 # %%
-losses = [(plain[0], offloaded[0]) for plain, offloaded in run.outputs]
+losses = [(without[0], with_it[0]) for without, with_it in run.outputs]
 far = max(abs(a - b) for both in losses for a, b in zip(*both, strict=True))
 predicted_losses.compare("equal" if far == 0 else "close" if far < 0.01 else "different")
 
