@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import nbformat
 from nbformat.sign import NotebookNotary
@@ -99,16 +98,10 @@ def element_of(cell: Cell) -> Locator:
 
 
 def with_pictures(notebook: Notebook, kind: str) -> list[Cell]:
-    """Cells whose output has this type; predictions and their answers are not counted."""
+    """Cells with an output of this type; those of predictions and their answers are left out."""
     return [
         cell
         for cell in notebook.cells()
-        if any(
-            kind in output.get("data", {}) and not PREDICTIONS.match(_text(output))
-            for output in cell.outputs()
-        )
+        if not PREDICTIONS.search(cell.text())
+        and any(kind in output.get("data", {}) for output in cell.outputs())
     ]
-
-
-def _text(output: dict[str, Any]) -> str:
-    return "".join(output["data"].get("text/plain", ""))

@@ -122,7 +122,7 @@ def test_without_a_guess_the_answer_is_hidden_and_nothing_is_printed(notebook, c
     expect(answer).to_have_attribute("data-state", "waiting")
     assert "MiB" not in answer.inner_text()
     printed = chapter.text_of("predicted_bytes.compare(")
-    assert printed == "<Comparison: Bytes that each rank sends: measured 1.0 MiB>"
+    assert printed.strip() == "<Comparison: Bytes that each rank sends: measured 1.0 MiB>"
 
 
 def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab, notebook):
