@@ -16,8 +16,8 @@ from IPython.display import display
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
 _SVG_IN_URL = "data:image/svg+xml;base64,"
-# In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden as soon as
-# the live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
+# In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
+# live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
 _ONE_OF_TWO = """<style>
 .jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
 .jp-OutputArea-child:has(> * .shardlab-static) + * > .jp-OutputArea-output:not(:has(*)) {
