@@ -103,7 +103,7 @@ def test_peaks_are_in_the_step_and_fall_with_sharding(chapter):
     assert rows[0][3:6] == ["2.00", "6.00", "12.00"]
     both = ["step", "8.00", "2.00", "1.00", "3.00"]
     assert [row[:6] for row in rows[1:3]] == [["1", *both], ["2", *both]]
-    assert chapter.text_of("in_step = ").count("measured 8, predicted 8") == 2
+    assert chapter.text_of("in_step = ").count("measured 8.004, predicted 8 (") == 2
 
 
 def test_bytes_per_parameter_by_who_counts(chapter):
