@@ -22,6 +22,10 @@ import os
 import time
 
 import psutil
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 

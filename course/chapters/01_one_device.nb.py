@@ -20,6 +20,10 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 from torch import nn
 

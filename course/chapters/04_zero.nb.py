@@ -22,6 +22,10 @@ import json
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 

@@ -24,6 +24,10 @@ import statistics
 import time
 
 import matplotlib.pyplot as plt
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 from torch import nn
 

@@ -111,7 +111,7 @@ def mlp(part, x, dy):
 # %%
 def calls_of(run, label):
     """Collectives of rank 0 within a measured block."""
-    block = run.traffic[label].blocks[0]
+    block = next(block for block in run.traffic[label].blocks if block.rank == 0)
     inside = [c for c in run.calls if c.rank == 0 and block.start_s <= c.start_s <= block.end_s]
     return Counter(call.op for call in inside)
 
@@ -391,7 +391,7 @@ print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:
 # %%
 def all_reduces_of_loss(run):
     """The number of all-reduces of one number per token in a forward pass, and the bytes they send."""
-    block = run.traffic["forward 0"].blocks[0]
+    block = next(block for block in run.traffic["forward 0"].blocks if block.rank == 0)
     small = [
         call for call in run.calls
         if call.rank == 0 and block.start_s <= call.start_s <= block.end_s and call.bytes == 4 * T

@@ -20,6 +20,10 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh

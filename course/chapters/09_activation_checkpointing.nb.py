@@ -25,6 +25,10 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor.parallel as tp

@@ -30,6 +30,10 @@ from pathlib import Path
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 
