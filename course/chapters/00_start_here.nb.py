@@ -22,10 +22,14 @@ import os
 import time
 
 import psutil
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 
-from shardlab import DeadlockError, RankError, launch
+from shardlab import DeadlockError, RankError, launch, show_table
 from shardlab.machine import choose_device, max_ranks
 from shardlab.widgets import format_bytes, predict, timeline, traffic_map
 
@@ -104,8 +108,10 @@ predicted_bytes.compare(sent.mean(), {"what all ranks send together": sent.sum()
 
 # %%
 print(run.traffic.source)
-for rank, sent in enumerate(run.traffic.sent_by_rank):
-    print(f"rank {rank} sent {sent:,} bytes: the tensor's {4 * length:,} and {sent - 4 * length} more")
+show_table(
+    {"rank": "d", "sent, bytes": ",d", "of them the tensor": ",d", "and more": ",d"},
+    [(rank, sent, 4 * length, sent - 4 * length) for rank, sent in enumerate(run.traffic.sent_by_rank)],
+)
 
 # %% [markdown]
 # The few extra bytes are gloo's protocol. A sender announces each message and its length; a receiver replies that it is ready, and these replies are the pale cells against the ring's direction.
@@ -122,12 +128,13 @@ run.outputs
 timeline(run)
 
 # %% [markdown]
-# The same calls as text. Each is recorded with the line of your code that made it, and error messages show these lines:
+# The same calls as a table. Each is recorded with the line of your code that made it, and error messages show these lines:
 
 # %%
-for call in run.calls:
-    preposition = "to" if call.op == "send" else "from"
-    print(f"rank {call.rank}  {call.op} {preposition} rank {call.peer}   {call.source}")
+show_table(
+    {"rank": "d", "call": "", "with rank": "d", "line of your code": ""},
+    [(call.rank, call.op, call.peer, call.source) for call in run.calls],
+)
 
 # %% [markdown]
 # ## When a rank fails
@@ -183,18 +190,21 @@ launch(nap, 0.5, world_size=2).outputs
 # ## Your machine
 
 # %%
-print("cores       ", len(os.sched_getaffinity(0)))
-print("free memory ", format_bytes(psutil.virtual_memory().available))
-print("GPUs        ", torch.cuda.device_count())
-print("max ranks   ", max_ranks(), "(the limit of launch here)")
+show_table({"this machine": "", "has": str}, [
+    ("cores", len(os.sched_getaffinity(0))),
+    ("free memory", format_bytes(psutil.virtual_memory().available)),
+    ("GPUs", torch.cuda.device_count()),
+    ("ranks at most, in one launch", max_ranks()),
+])
 
 # %% [markdown]
 # There may be more ranks than cores; they then take turns. The default, `device="auto"`, uses GPUs if there is one for each rank, and CPUs otherwise:
 
 # %%
-for world_size in (1, 2, 4, 8):
-    device, why = choose_device("auto", world_size)
-    print(f"world size {world_size}: {device} ({why})")
+show_table(
+    {"world size": "d", "device": "", "because": ""},
+    [(world_size, *choose_device("auto", world_size)) for world_size in (1, 2, 4, 8)],
+)
 
 # %% [markdown]
 # Each run also reports what it ran on:

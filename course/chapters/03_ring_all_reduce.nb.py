@@ -24,11 +24,15 @@ import time
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardlab import DeadlockError, estimate, launch
+from shardlab import DeadlockError, estimate, holds, launch, show_table
 from shardlab.widgets import format_bytes, palette, predict, ring_player, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -84,7 +88,7 @@ one_way = {"rank 0's part": [3 * tensor_bytes, 0, 0, 0], "what the others send":
 predicted_bytes.compare(run.traffic.sent_by_rank, one_way)
 
 # %% [markdown]
-# All traffic is in row 0 and column 0. Rank 0 sends (N − 1)·S and receives as much: **2(N − 1)·S bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
+# All traffic is in row 0 and column 0. Rank 0 sends $(N-1) \cdot S$ and receives as much: **$2(N-1) \cdot S$ bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
 
 # %%
 timeline(run)
@@ -249,26 +253,27 @@ named = {
 predicted_bytes.compare(run.traffic.sent_by_rank.mean(), named)
 
 # %% [markdown]
-# There are 2(N − 1) steps, and in each a rank sends a chunk of S/N bytes. Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
+# There are $2(N-1)$ steps, and in each a rank sends a chunk of $S/N$ bytes. Each rank sends $2(N-1) \cdot \frac{S}{N}$ bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
 
 # %%
 world_sizes = (2, 4, 8)
 ring_runs = {n: launch(all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
 for n, run in ring_runs.items():
     predicted, measured = estimate.ring_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
-    ratio = measured.mean() / predicted
-    print(f"N = {n}: {format_bytes(predicted)} predicted, measured / predicted = {ratio:.4f}")
-    assert (abs(measured / predicted - 1) < 0.01).all()  # on every rank
+    holds(f"N = {n}: each rank sends 2(N − 1)/N · S", measured, predicted, rtol=0.01, unit="bytes")
 
 # %% [markdown]
 # And the hub, for the same world sizes. We compare the busiest rank, because all others wait for it.
 
 # %%
 hub_runs = {n: launch(hub_all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
+show_table(
+    {"ranks N": "d", "rank 0 sends": format_bytes, "each other rank": format_bytes},
+    [(n, *run.traffic.sent_by_rank[:2]) for n, run in hub_runs.items()],
+)
 for n, run in hub_runs.items():
-    predicted, measured = estimate.hub_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
-    print(f"N = {n}: rank 0 sends {format_bytes(measured[0])}, the others {format_bytes(measured[1])}")
-    assert (abs(measured / predicted - 1) < 0.01).all()
+    predicted = estimate.hub_sent_bytes(tensor_bytes, n)
+    holds(f"N = {n}: as the formula says", run.traffic.sent_by_rank, predicted, rtol=0.01, unit="bytes")
 
 # %%
 def plot_busiest_rank(axes, formula, runs, world_sizes=range(1, 17)):
@@ -287,11 +292,11 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce in which the ranks do the adding can send fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
+# The hub's line grows with every rank; the ring's never reaches $2S$. Patarasuk and Yuan (2009) prove that no all-reduce in which the ranks do the adding can send fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, $2(N-1) \cdot S$. The ring does not save bytes, it spreads them.
 #
 # ## Half a ring: a surprise in the library
 #
-# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Ours from above does; for the comparison we give it a tensor as large as before. PyTorch's call is `reduce_scatter_single`; before version 2.13 it was `reduce_scatter_tensor`, and `all_gather_single` was `all_gather_into_tensor`. Most code you will read has these older names, which still work, with a warning.
+# Reduce-scatter alone is half of the ring, so it should send half the bytes, $\frac{N-1}{N} S$. Ours from above does; for the comparison we give it a tensor as large as before. PyTorch's call is `reduce_scatter_single`; before version 2.13 it was `reduce_scatter_tensor`, and `all_gather_single` was `all_gather_into_tensor`. Most code you will read has these older names, which still work, with a warning.
 
 # %%
 def own_reduce_scatter(length):
@@ -379,10 +384,7 @@ timeline(run)
 #
 # So far we counted bytes. Time has a second part. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: β seconds, one over the **bandwidth** in bytes per second. This is the **alpha-beta model**:
 #
-# ```
-# in general           t  =  α · messages   +  β · bytes
-# ring all-reduce      t  =  α · 2(N − 1)   +  β · 2(N − 1)/N · S
-# ```
+# $$t = \alpha \cdot \text{messages} + \beta \cdot \text{bytes}, \qquad t_{\text{ring all-reduce}} = \alpha \cdot 2(N-1) + \beta \cdot \frac{2(N-1)}{N} S$$
 #
 # We measure all-reduces of several sizes and fit α and β. One launch measures all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait for each other) makes the ranks start together.
 
@@ -447,9 +449,10 @@ print("latency and bandwidth cost the same at", format_bytes(crossover_bytes))
 # %%
 seconds |= {n: measure_seconds(n) for n in (4, 8)}
 predicted_s = {n: model.seconds(*costs(sizes, n)) for n in seconds}
-for n in seconds:
-    small, large = (seconds[n] / predicted_s[n])[[0, -1]]
-    print(f"N = {n}: measured / predicted = {small:.1f} at {sizes[0]} B, {large:.1f} at 16 MiB")
+show_table(
+    {"ranks N": "d", "measured / predicted at 256 B": ".1f", "at 16 MiB": ".1f"},
+    [(n, *(seconds[n] / predicted_s[n])[[0, -1]]) for n in seconds],
+)
 print("cores for the ranks to share:", len(os.sched_getaffinity(0)))
 
 # %%
@@ -505,10 +508,12 @@ def two_steps():
 # %%
 run = launch(two_steps, world_size=2, device="cpu")
 parameters, tensors = run.outputs[0]
-print(f"{tensors} gradients of {format_bytes(4 * parameters)} in all; what rank 0 all-reduced:")
-for call in run.calls:
-    if call.rank == 0 and call.op == "all_reduce":
-        print(f"  {format_bytes(call.bytes)} at {call.start_s:.3f} s")
+print(f"{tensors} gradients of {format_bytes(4 * parameters)} in all")
+mine = [call for call in run.calls if call.rank == 0 and call.op == "all_reduce"]
+show_table(
+    {"rank 0 all-reduces": format_bytes, "at, in s": ".3f"},
+    [(call.bytes, call.start_s) for call in mine],
+)
 
 # %% [markdown]
 # There are fewer all-reduces than gradients. The first step uses one bucket, because DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets, each closed as soon as it holds the requested size. [Chapter 02](02_dp_vs_ddp.ipynb) looks at these buckets and at their default sizes.
@@ -525,9 +530,9 @@ for call in run.calls:
 #
 # ## What to remember
 #
-# - Hub: 2(N − 1)·S through one rank. Ring: 2(N − 1)/N·S sent by each rank, less than 2 S for any N.
+# - Hub: $2(N-1) \cdot S$ through one rank. Ring: $\frac{2(N-1)}{N} S$ sent by each rank, less than $2S$ for any $N$.
 # - All-reduce = reduce-scatter + all-gather, N − 1 steps each.
-# - Small tensors cost latency, 2(N − 1)·α; large ones bandwidth. Combine small ones.
+# - Small tensors cost latency, $2(N-1) \cdot \alpha$; large ones bandwidth. Combine small ones.
 # - Never let all ranks wait in `send` at the same time.
 #
 # Now write it yourself: [Lab 03](../../labs/03_ring_all_reduce/03_ring_all_reduce.ipynb).

@@ -38,7 +38,19 @@ class Chapter:
 
     def text_of(self, code: str) -> str:
         """The text output of the only cell with ``code``: what it printed, and its value."""
-        return "".join(self._texts(self._cell(code)))
+        *before, last = self._texts(self._cell(code)) or [""]
+        return "".join(text if text.endswith("\n") else f"{text}\n" for text in before) + last
+
+    def table_of(self, code: str) -> list[dict[str, str]]:
+        """The rows {heading: cell} of the only table under the only cell with ``code``."""
+        tables = [
+            output.data["text/plain"].splitlines()
+            for output in self._cell(code).outputs
+            if output.get("data", {}).get("text/html", "").startswith("<table>")
+        ]
+        assert len(tables) == 1, f"{len(tables)} tables under: {code}"
+        headings, *rows = (re.split(" {2,}", line.strip()) for line in tables[0])
+        return [dict(zip(headings, row, strict=True)) for row in rows]
 
     def svg_of(self, code: str) -> str:
         """The SVG output of the only cell with ``code``."""

@@ -73,17 +73,14 @@ def test_after_the_second_round_all_ranks_have_all_chunks(chapter):
 
 def test_the_ring_sends_what_the_formula_says(chapter):
     printed = chapter.text_of("ring_runs = ")
-    shares = [float(share) for share in re.findall(r"measured / predicted = (\d\.\d+)", printed)]
-    assert shares == pytest.approx([1, 1, 1], abs=0.01)
-    assert re.findall(r"N = (\d)", printed) == ["2", "4", "8"]
+    assert re.findall(r"✓ N = (\d)", printed) == ["2", "4", "8"]
 
 
 def test_the_hub_sends_more_with_every_rank(chapter):
-    printed = chapter.text_of("hub_runs = ")
-    assert re.findall(r"rank 0 sends (\S+ MiB), the others (\S+ MiB)", printed) == [
-        ("4.0 MiB", "4.0 MiB"),
-        ("12.0 MiB", "4.0 MiB"),
-        ("28.0 MiB", "4.0 MiB"),
+    assert [tuple(row.values()) for row in chapter.table_of("hub_runs = ")] == [
+        ("2", "4.0 MiB", "4.0 MiB"),
+        ("4", "12.0 MiB", "4.0 MiB"),
+        ("8", "28.0 MiB", "4.0 MiB"),
     ]
     assert "<svg" in chapter.svg_of("axes.annotate")
 
@@ -115,14 +112,15 @@ def test_the_model_is_fitted_and_tested_on_unseen_measurements(chapter):
     assert re.search(
         r"latency α = \d+ µs, bandwidth 1/β = \S+ GB/s", chapter.text_of("AlphaBeta.fit")
     )
-    assert chapter.text_of("predicted_s = {").count("measured / predicted") == 3
+    assert [row["ranks N"] for row in chapter.table_of("predicted_s = {")] == ["2", "4", "8"]
     assert "<svg" in chapter.svg_of("loglog")
 
 
 def test_ddp_sums_all_gradients_in_fewer_calls(chapter):
     printed = chapter.text_of("launch(two_steps")
     tensors, total = re.match(r"(\d+) gradients of (\S+) MiB", printed).groups()
-    buckets = [float(size) for size in re.findall(r"^  (\S+) MiB at", printed, re.MULTILINE)]
+    rows = chapter.table_of("launch(two_steps")
+    buckets = [float(row["rank 0 all-reduces"].removesuffix(" MiB")) for row in rows]
     assert buckets[0] == float(total)  # the first step: one bucket
     assert sum(buckets[1:]) == pytest.approx(float(total), abs=0.1)
     assert 1 < len(buckets[1:]) < int(tensors)

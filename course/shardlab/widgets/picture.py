@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
 import anywidget
 import traitlets
 from IPython import get_ipython
+from IPython.display import display
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
+_SVG_IN_URL = "data:image/svg+xml;base64,"
+# In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
+# live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
+_ONE_OF_TWO = """<style>
+.jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
+.jp-OutputArea-child:has(> * .shardlab-static) + * > .jp-OutputArea-output:not(:has(*)) {
+  display: none; }
+</style>"""
 
 
 def asset(name: str) -> str:
@@ -46,10 +58,30 @@ class Picture(anywidget.AnyWidget):
             super().open()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data: dict[str, Any] = {"text/plain": repr(self), "image/svg+xml": self.static_svg()}
-        if self.comm is not None:
-            data[_WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+        """The static picture. In a notebook that is not trusted, its text alternative is shown."""
+        svg = self.static_svg()
+        source = _SVG_IN_URL + b64encode(svg.encode()).decode()
+        kind = re.sub("(?<=[a-z])([A-Z])", r" \1", type(self).__name__).capitalize()
+        words = escape(f"{kind}: {self.summary()}")
+        image = f'<img class="shardlab-static" alt="{words}" src="{source}">'
+        data = {
+            "text/plain": repr(self),
+            "text/html": image + _ONE_OF_TWO,
+            "image/svg+xml": svg,
+        }
         return data, {}
+
+    def _ipython_display_(self) -> None:
+        """Show the static picture and, where it can be shown, the live one in its place.
+
+        Two outputs, because JupyterLab would save a single one without its picture: it does not
+        save the state of widgets, and shows "model not found" for them when it opens the notebook
+        again. nbconvert does as well, and takes a widget's code from the internet.
+        """
+        display(self._repr_mimebundle_()[0], raw=True)
+        if self.comm is not None:
+            view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+            display({_WIDGET_VIEW: view}, raw=True)
 
 
 class Adjustable(Picture):
