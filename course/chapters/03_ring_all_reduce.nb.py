@@ -523,7 +523,7 @@ show_table(
 # What you saw of the algorithm is also true on GPUs. These things differ:
 #
 # - **Other wires.** Ranks on one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings in parallel, laid out so that all links are in use (Hu et al. 2025).
-# - **Trees.** A ring needs 2(N − 1) messages one after another. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
+# - **Trees.** A ring needs $2(N-1)$ messages one after another. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
 # - **Switches that add.** With NVLink SHARP or InfiniBand SHARP the network does the adding. The lower bound above assumes that the ranks do it, so it does not apply there.
 # - **Asynchronous calls.** On a GPU `dist.all_reduce` only queues the work and returns immediately. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.
 # - **The wire is hidden.** The operating system does not see these bytes; Shardlab computes them from the calls, and `run.traffic.source` says so.

@@ -160,9 +160,10 @@ def paper_and_measured(stage, run):
     each = states_per_rank(run)
     return stage, paper / parameters, each.sum(), *each
 
-show_table(  # in bytes per parameter
+show_table(
     {"stage": "d", "paper": ".2f", "measured": ".2f", **dict.fromkeys(STATES, ".2f")},
     [paper_and_measured(stage, run) for stage, run in runs.items()],
+    caption="bytes per parameter, on each rank",
 )
 
 # %%
@@ -232,9 +233,10 @@ for stage in (1, 2):
     run = launch(first_backward, accumulate, **options)
     gradients[stage] = run.memory.at("first backward")["gradients"] / parameters
     sent[stage] = run.traffic["first backward"].sent_by_rank.sum() / parameters
-show_table(  # in bytes per parameter
+show_table(
     {"stage": "d", **{f"gradients on rank {r}": ".2f" for r in range(4)}, "sent by all ranks": ".1f"},
     [(stage, *gradients[stage], sent[stage]) for stage in gradients],
+    caption="bytes per parameter",
 )
 holds("stage 1 holds whole gradients, in bytes per parameter", gradients[1], 2)
 holds("stage 2 holds less", gradients[2], below=1)
@@ -293,6 +295,7 @@ columns = {f"{name}, stage {stage}": (psi, stage) for name, psi in sizes.items()
 show_table(
     {"N": "d", **dict.fromkeys(columns, ".2f")},
     [(n, *(gigabytes(*column, n) for column in columns.values())) for n in (1, 4, 16, 64, 256, 1024)],
+    caption="GB of model states on each of N devices",
 )
 
 # %%
@@ -443,12 +446,13 @@ show_table(
 # %%
 logs = [run.memory[0] for run in runs.values()]
 kinds = [kind for kind in palette.MEMORY if any(log.at("peak")[kind] for log in logs)]
-show_table(  # in bytes per parameter
+show_table(
     {"stage": "d", "peak in": "", "peak": ".2f", **dict.fromkeys(kinds, ".2f")},
     [
         (stage, log.peak_phase, log.peak_bytes / parameters, *(log.at("peak")[kind] / parameters for kind in kinds))
         for stage, log in enumerate(logs)
     ],
+    caption="bytes per parameter, on each rank",
 )
 
 # %% [markdown]

@@ -278,7 +278,7 @@ block_runs = {
     for method in inputs
 }
 for method, run in block_runs.items():
-    print(f"{method:15} rank 0 multiplies by:", run.stdout[0].strip())
+    print(f"{method}: rank 0 multiplies by", run.stdout[0].strip())
 
 # %% [markdown]
 # The matrix is (384, 96). With FSDP each rank multiplies 32 of the 128 tokens by all of it, with tensor parallelism 128 tokens by a quarter of it. The same number of operations, and nothing else in common:
@@ -399,7 +399,7 @@ def order_of(run):
 # %%
 print(order_of(life))
 made = Counter(call.op for call in life.calls if call.rank == 0)
-assert list(made.values()) == [fsdp.all_gathers, fsdp.reduce_scatters]
+holds("all-gathers and reduce-scatters", list(made.values()), [fsdp.all_gathers, fsdp.reduce_scatters])
 once, twice = fsdp.reduce_scatters, 2 * fsdp.reduce_scatters
 named = {"one gather for each unit": [once, once], "two gathers for each unit, also for the root": [twice, once]}
 predicted_messages.compare(list(made.values()), named, "counted")
@@ -787,8 +787,11 @@ mesh_runs = {
     name: launch(two_steps_on_mesh, groups, memory=True, **on_four)
     for name, groups in (("FSDP", 1), ("HSDP", 2))
 }
-assert torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
-show_table(  # in Ψ
+
+# %%
+equal = torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
+holds("the losses of both are equal, on every rank and in both steps", equal)
+show_table(
     {"in Ψ": "", "sent out of the node": ".2f", "gradients kept by a rank": ".2f"},
     [
         (name, run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi,
@@ -833,7 +836,7 @@ in_row, in_column = hybrid_sharding.sent_bytes(psi, 2, 2, **here)
 one, other = np.eye(2), 1 - np.eye(2)  # the same, and the other, row or column
 predicted = in_row * np.kron(one, other) + in_column * np.kron(other, one)
 sent_matrix = mesh_runs["HSDP"].traffic["step 1"].sent_bytes
-assert np.allclose(sent_matrix, predicted, rtol=0.02, atol=5000)
+holds("from each rank to each other", sent_matrix, predicted, rtol=0.02, atol=5000, unit="bytes")
 traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
 
 # %% [markdown]
@@ -869,12 +872,13 @@ def seconds(nodes, card_bytes_per_s, micro_batches=1):
 # %%
 speeds = {"each GPU": 25e9, "the node": 25e9 / 8}
 columns = {f"{name}, {nodes} nodes": (i, nodes) for nodes in (2, 16, 64) for i, name in enumerate(("FSDP", "HSDP"))}
-show_table(  # communication of a step, in seconds
+show_table(
     {"a card for": "", "micro-batches": "d", **dict.fromkeys(columns, ".2f")},
     [
         (cards, m, *(seconds(nodes, speed, m)[i] for i, nodes in columns.values()))
         for cards, speed in speeds.items() for m in (1, 4)
     ],
+    caption="communication of a step, in seconds",
 )
 
 # %% [markdown]
@@ -1157,7 +1161,7 @@ found = [amount for _, _, reduced, held, *_ in rows for amount in (reduced, held
 predicted_accumulation.compare(found, {"the two ways, exchanged": found[2:] + found[:2]})
 
 # %% [markdown]
-# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: Ψ instead of Ψ/N. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
+# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: $\Psi$ instead of $\Psi/N$. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
 #
 # What if nobody sets it back to `True`?
 

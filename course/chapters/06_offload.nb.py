@@ -331,12 +331,13 @@ def gigabytes(moved):
     sizes = moved.to_host_bytes, moved.to_device_bytes, moved.nvme_read_bytes, moved.nvme_written_bytes
     return [size / 1e9 for size in sizes]
 
-show_table(  # in GB for each rank
+show_table(
     {"placement": "", **dict.fromkeys(("down", "up", "read from NVMe", "written to NVMe"), ".2f")},
     [
         (method, *gigabytes(offload.moved_bytes(7.5e9, method, world_size=8)))
         for method in ("device", "zero-offload", "parameters", "nvme")
     ],
+    caption="GB that each rank moves in a step",
 )
 
 # %% [markdown]

@@ -683,7 +683,7 @@ show_table(
 # ## What to remember
 #
 # - By columns: needs all of X, gives finished columns. By rows: gives partial sums. Columns, then rows: one all-reduce forward, one backward; a layer has two such halves.
-# - 8·T·D·(N − 1)/N elements per layer and micro-batch, whatever the hidden width. This does not shrink with N.
+# - $8\,T D\,\frac{N-1}{N}$ elements per layer and micro-batch, whatever the hidden width. This does not shrink with N.
 # - Sequence parallelism: the same bytes on a ring, and 1/N of the activations in between.
 # - Logits stay where they are: three numbers per token are enough.
 # - On a mesh, `tp` gets the fast links.

@@ -496,9 +496,10 @@ def bubbles(each):
     schedules = one_f_one_b(16, each), interleaved_one_f_one_b(16, each, 4)
     return [simulate(schedule).bubble_over_ideal for schedule in schedules]
 
-show_table(  # over the ideal
-    {"dp": "d", "m": "d", "bubble of 1F1B": ".2f", "with v = 4": ".2f"},
+show_table(
+    {"dp": "d", "m": "d", "1F1B": ".2f", "v = 4": ".2f"},
     [(dp, 2048 // dp, *bubbles(2048 // dp)) for dp in (16, 64, 128)],
+    caption="bubble over the ideal",
 )
 
 # %% [markdown]

@@ -276,9 +276,10 @@ figure.tight_layout()
 
 # %%
 lengths_k = (1, 2, 3, 4, 8)
-show_table(  # the peak, in inputs of a block
+show_table(
     {"blocks": "d", **{f"k = {k}": ".0f" for k in lengths_k}},
     [(layers, *(layers / k + 16 * k for k in lengths_k)) for layers in (4, 16, 126)],
+    caption="the peak, in inputs of a block",
 )
 
 # %% [markdown]

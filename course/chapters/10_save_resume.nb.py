@@ -571,7 +571,8 @@ print("torchrun starts 2 ranks, and starts them again after the kill: up to half
 ended = subprocess.run(command, capture_output=True, text=True, env=environment)
 printed = [line for line in ended.stdout.splitlines() if "attempt" in line]
 print(*sorted(printed, key=lambda line: (line[:9], "done" in line, line)), sep="\n")
-assert ended.returncode == 0, ended.stderr
+if ended.returncode:
+    raise RuntimeError(ended.stderr)
 
 # %% [markdown]
 # (Each rank writes its file in place, without waiting for the others. After what we have seen, how could that go wrong?) On several nodes, `torchrun --nnodes=6:8` continues with the nodes that are left, between 6 and 8; then a different number of ranks loads the checkpoint, as above.
@@ -631,7 +632,7 @@ figure.tight_layout()
 # - A checkpoint takes 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
 # - Write each checkpoint to a new place, wait for all ranks, rename once.
 # - If each slice records its tensor and its position in it, any number of ranks can load the checkpoint.
-# - Save every √(2δM) seconds, and make δ small.
+# - Save every $\sqrt{2\,\delta M}$ seconds, and make $\delta$ small.
 #
 # Now build one that survives crashes: [Lab 10](../../labs/10_save_resume/10_save_resume.ipynb).
 #

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-_LISTED = 4  # more values than this are shown as a range
+_LISTED_CHARS = 24  # longer lists of values are shown as a range
 
 
 def holds(
@@ -93,10 +93,10 @@ def _text(value: Any, numbers: np.ndarray | None, unit: str) -> str:
     flat = numbers.ravel()
     if flat.size > 1 and (flat == flat[0]).all():
         text = f"{flat.size} × {_number(flat[0])}"
-    elif flat.size <= _LISTED:
-        text = ", ".join(map(_number, flat))
     else:
-        text = f"{_number(flat.min())} to {_number(flat.max())}"
+        text = ", ".join(map(_number, flat[:_LISTED_CHARS]))
+        if len(text) > _LISTED_CHARS:
+            text = f"{_number(flat.min())} to {_number(flat.max())}"
     return f"{text} {unit}".strip()
 
 
@@ -110,13 +110,13 @@ def _distance(apart: np.ndarray, size: np.ndarray, rtol: float, atol: float, uni
     """How far the two are apart, and how far they may be."""
     if not rtol and not atol:
         return " (equal)" if not apart.any() else ""
-    at_most = "at most " if apart.size > 1 else ""
+    at_most = "≤ " if apart.size > 1 else ""
     if rtol and not atol and size.all():
         here, allowed = f"{_percent((apart / size).max())}", _percent(rtol)
     else:
         here, allowed = _number(apart.max()), _number((rtol * size + atol).max())
         allowed += unit and f" {unit}"
-    return f" ({at_most}{here} apart; up to {allowed} allowed)"
+    return f" ({at_most}{here} apart; {allowed} allowed)"
 
 
 def _percent(share: float) -> str:

@@ -9,6 +9,7 @@ from numbers import Number
 from typing import Any
 
 Format = str | Callable[[Any], str]
+_CAPTION = 'style="caption-side: top; text-align: left"'
 _ALIGN = 'style="text-align: {}; font-variant-numeric: tabular-nums"'
 
 
@@ -19,11 +20,13 @@ class Table:
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[bool, ...]
+    caption: str = ""
 
     def __repr__(self) -> str:
         lines = (self.headings, *self.rows)
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
+        above = f"{self.caption}:\n" if self.caption else ""
+        return above + "\n".join(
             "  ".join(
                 cell.rjust(width) if right else cell.ljust(width)
                 for cell, width, right in zip(line, widths, self.right, strict=True)
@@ -38,7 +41,8 @@ class Table:
             *[""] * (len(self.headings) - 1),
         ]  # what a row is about is in its first cell
         body = "".join(self._html_row("td", scopes, row) for row in self.rows)
-        return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
+        caption = f"<caption {_CAPTION}>{escape(self.caption)}</caption>" if self.caption else ""
+        return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def _html_row(self, tag: str, scopes: Sequence[str], cells: Sequence[str]) -> str:
         html = ""
@@ -49,21 +53,24 @@ class Table:
         return f"<tr>{html}</tr>"
 
 
-def show_table(columns: Mapping[str, Format], rows: Iterable[Sequence[Any]]) -> None:
+def show_table(
+    columns: Mapping[str, Format], rows: Iterable[Sequence[Any]], *, caption: str = ""
+) -> None:
     """Show ``rows`` as a table, at once, like ``print``.
 
     columns: {heading with its unit: format}. A format is a format spec (``".2f"``, ``",d"``), a
         function from a value to its text (``format_bytes``), or ``""`` for ``str``.
     rows: one sequence of values a row, as long as ``columns``. None is shown as a dash.
+    caption: what all its numbers are, with their unit, if that is not in the headings.
 
     Raises ValueError where a row has another length.
     """
     from IPython.display import display  # not on each rank
 
-    display(table(columns, rows))
+    display(table(columns, rows, caption))
 
 
-def table(columns: Mapping[str, Format], rows: Iterable[Sequence[Any]]) -> Table:
+def table(columns: Mapping[str, Format], rows: Iterable[Sequence[Any]], caption: str = "") -> Table:
     """The table that `show_table` shows."""
     values = [list(row) for row in rows]
     for row in values:
@@ -76,6 +83,7 @@ def table(columns: Mapping[str, Format], rows: Iterable[Sequence[Any]]) -> Table
         tuple(
             any(isinstance(row[index], Number) for row in values) for index in range(len(columns))
         ),
+        caption,
     )
 
 

@@ -43,13 +43,11 @@ class Chapter:
 
     def table_of(self, code: str) -> list[dict[str, str]]:
         """The rows {heading: cell} of the only table under the only cell with ``code``."""
-        tables = [
-            output.data["text/plain"].splitlines()
-            for output in self._cell(code).outputs
-            if output.get("data", {}).get("text/html", "").startswith("<table>")
-        ]
+        shown = [output.get("data", {}) for output in self._cell(code).outputs]
+        tables = [data for data in shown if data.get("text/html", "").startswith("<table>")]
         assert len(tables) == 1, f"{len(tables)} tables under: {code}"
-        headings, *rows = (re.split(" {2,}", line.strip()) for line in tables[0])
+        lines = tables[0]["text/plain"].splitlines()["<caption" in tables[0]["text/html"] :]
+        headings, *rows = (re.split(" {2,}", line.strip()) for line in lines)
         return [dict(zip(headings, row, strict=True)) for row in rows]
 
     def svg_of(self, code: str) -> str:

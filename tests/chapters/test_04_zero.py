@@ -42,7 +42,7 @@ def test_states_fall_stage_by_stage(chapter):
 
 def test_each_difference_has_a_name(chapter):
     printed = chapter.text_of("extras = zero_extras(numels, persistence_threshold=0")
-    apart = [float(percent) for percent in re.findall(r"at most (\S+) % apart", printed)]
+    apart = [float(percent) for percent in re.findall(r"≤ (\S+) % apart", printed)]
     assert len(apart) == 4
     assert max(apart) < 0.1
     names = [row.pop("bytes beyond the paper, rank 2") for row in chapter.table_of("names = list(")]

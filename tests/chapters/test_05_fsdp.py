@@ -162,7 +162,7 @@ def decimals(text):
 
 
 def test_hsdp_sends_a_third_to_the_other_node_and_keeps_twice_as_much(chapter):
-    rows = chapter.table_of("mesh_runs = {")
+    rows = chapter.table_of("sent out of the node")
     fsdp, hsdp = (list(map(float, list(row.values())[1:])) for row in rows)
     assert fsdp == pytest.approx([2.90, 0.25], abs=0.03)
     assert hsdp == pytest.approx([1.00, 0.50], abs=0.03)

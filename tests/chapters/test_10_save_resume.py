@@ -28,7 +28,9 @@ def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter)
     assert in_first_loss == {"parameters", "position", "random state"}
     assert set(first) - in_first_loss == {"optimizer", "schedule", "loss scale"}
     assert "–" not in first.values()
-    assert "measured parameters, position, random state>" in chapter.text_of("predicted_in_first_loss.compare(")
+    assert "measured parameters, position, random state>" in chapter.text_of(
+        "predicted_in_first_loss.compare("
+    )
 
 
 def test_the_optimizer_state_is_twice_as_large_as_the_parameters(chapter):

@@ -36,6 +36,14 @@ def test_every_prediction_is_asked_in_a_cell_of_its_own_and_answered_later(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_tables_and_claims_are_shown_as_such(name):
+    """`show_table` aligns columns, and `holds` prints what it compares: see CONTRIBUTING.md."""
+    lines = [line for cell in code_cells(read(name)) for line in cell.source.splitlines()]
+    padded = re.compile(r"\bprint\(.*\{[^{}]*:[<>^]?[1-9][^{}]*\}")
+    assert [line for line in lines if padded.search(line) or line.startswith("assert ")] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_local_links_exist(name):
     prose = [cell.source for cell in read(name).cells if cell.cell_type == "markdown"]
     links = [link for text in prose for link in re.findall(r"\]\(([^)\s]+)\)", text)]

@@ -20,7 +20,7 @@ def test_it_prints_both_values_and_how_far_they_are_apart(
     holds("bit for bit", True)
     assert capsys.readouterr().out.splitlines() == [
         "✓ the ring's bytes: measured 1,003, 1,001 bytes, predicted 1,000 bytes "
-        "(at most 0.3 % apart; up to 1 % allowed)",
+        "(≤ 0.3 % apart; 1 % allowed)",
         "✓ calls: measured 3, predicted 3 (equal)",
         "✓ the loss: measured 3.25, above 1, below 4",
         "✓ the order: measured ['f0', 'b0'], predicted ['f0', 'b0'] (equal)",
@@ -29,10 +29,10 @@ def test_it_prints_both_values_and_how_far_they_are_apart(
 
 
 def test_many_values_are_shown_as_a_range(capsys: pytest.CaptureFixture[str]) -> None:
-    holds("eight ranks", np.arange(1, 9), below=9)
+    holds("twelve ranks", np.arange(1, 13), below=13)
     holds("alike", np.full(4, 2.5), 2.5)
     assert capsys.readouterr().out.splitlines() == [
-        "✓ eight ranks: measured 1 to 8, below 9",
+        "✓ twelve ranks: measured 1 to 12, below 13",
         "✓ alike: measured 4 × 2.5, predicted 2.5 (equal)",
     ]
 

@@ -27,6 +27,12 @@ def test_as_html_it_has_headers_and_data_is_escaped() -> None:
     assert html.count("text-align: right") == 2 * 3
 
 
+def test_a_caption_says_what_the_numbers_are() -> None:
+    captioned = table(COLUMNS, ROWS, "bytes of a step & more")
+    assert repr(captioned).startswith("bytes of a step & more:\nmethod ")
+    assert ">bytes of a step &amp; more</caption>" in captioned._repr_html_()
+
+
 def test_it_is_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     show_table(COLUMNS, ROWS)
     assert "1.0 MiB" in capsys.readouterr().out

@@ -15,6 +15,7 @@ from IPython.display import display
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
+NAMED_RANKS = 8  # with more, a text alternative would be too long
 _SVG_IN_URL = "data:image/svg+xml;base64,"
 # In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
 # live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
@@ -49,6 +50,10 @@ class Picture(anywidget.AnyWidget):
         """The picture in one line of text."""
         raise NotImplementedError
 
+    def alternative(self) -> str:
+        """What a screen reader says in place of the picture: its values, in a few sentences."""
+        return self.summary()
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary()}>"
 
@@ -58,11 +63,11 @@ class Picture(anywidget.AnyWidget):
             super().open()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The static picture. In a notebook that is not trusted, its text alternative is shown."""
+        """The static picture. A notebook shows it as HTML, which has a text alternative."""
         svg = self.static_svg()
         source = _SVG_IN_URL + b64encode(svg.encode()).decode()
         kind = re.sub("(?<=[a-z])([A-Z])", r" \1", type(self).__name__).capitalize()
-        words = escape(f"{kind}: {self.summary()}")
+        words = escape(f"{kind}: {self.alternative()}")
         image = f'<img class="shardlab-static" alt="{words}" src="{source}">'
         data = {
             "text/plain": repr(self),

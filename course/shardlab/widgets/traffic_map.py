@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardlab.run import Run, Traffic
 from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on
-from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_bytes
@@ -48,6 +48,11 @@ class TrafficMap(Picture):
     def summary(self) -> str:
         view = self._view()
         return f"{view['title']}: " + _total(view["total_bytes"], self.scene["world_size"])
+
+    def alternative(self) -> str:
+        sent = self._view()["sent"]
+        by_rank = [f"rank {rank} sent {format_bytes(sum(row))}" for rank, row in enumerate(sent)]
+        return ", ".join([self.summary(), *(by_rank if len(sent) <= NAMED_RANKS else [])])
 
     def _view(self) -> dict[str, Any]:
         return next(view for view in self.scene["views"] if view["block"] == self.block)
