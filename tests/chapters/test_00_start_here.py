@@ -139,6 +139,12 @@ def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab
     answer = notebook.cell("predicted_bytes.compare(").widget("comparison")
     expect(answer).to_have_attribute("data-outcome", "named")
     expect(answer).to_contain_text("that is what all ranks send together")
+    for words in ("= predict(", "predicted_bytes.compare("):
+        notebook.wait(  # what will be saved has the guess, too
+            """(panel, index) =>
+              JSON.stringify(panel.content.widgets[index].model.outputs).includes("4.0 MiB")""",
+            notebook.cell(words).index,
+        )
     traffic = notebook.cell("traffic_map(run").widget("traffic-map")
     traffic.locator(".shardlab-plot").focus()
     for key in ("ArrowRight", "End"):

@@ -71,6 +71,7 @@ class Comparison(Picture):
             "roles": {"predicted": PREDICTED, "measured": MEASURED},
         }
         super().__init__(scene=scene, prediction=prediction)
+        prediction.observe(self.renew, "value")
 
     @property
     def verdict(self) -> Verdict | None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import anywidget
 import traitlets
 from IPython import get_ipython
-from IPython.display import display
+from IPython.display import DisplayHandle, display
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
@@ -41,6 +41,7 @@ class Picture(anywidget.AnyWidget):
 
     scene = traitlets.Dict().tag(sync=True)
     _css: ClassVar[str] = asset("widgets.css")
+    _shown: DisplayHandle | None = None
 
     def static_svg(self) -> str:
         """The same picture as a static SVG document, for pages without a kernel."""
@@ -83,10 +84,15 @@ class Picture(anywidget.AnyWidget):
         save the state of widgets, and shows "model not found" for them when it opens the notebook
         again. nbconvert does as well, and takes a widget's code from the internet.
         """
-        display(self._repr_mimebundle_()[0], raw=True)
+        self._shown = display(self._repr_mimebundle_()[0], raw=True, display_id=True)
         if self.comm is not None:
             view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
             display({_WIDGET_VIEW: view}, raw=True)
+
+    def renew(self, _: object = None) -> None:
+        """Draw the static picture again where it is shown, so that it is saved as it is now."""
+        if self._shown is not None:
+            self._shown.update(self._repr_mimebundle_()[0], raw=True)
 
 
 class Adjustable(Picture):

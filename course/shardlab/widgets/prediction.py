@@ -39,6 +39,7 @@ class Prediction(Picture):
         self._key = repr(sorted(scene.items()))
         super().__init__(scene={**scene, "color": PREDICTED}, value=_guesses.get(self._key))
         self.observe(self._remember, "value")
+        self.observe(self.renew, "value")
 
     def compare(
         self,

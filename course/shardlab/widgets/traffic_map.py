@@ -108,6 +108,7 @@ class TrafficMap(Picture):
         def draw(_: object) -> None:
             guess = _prediction(prediction.value, len(views[""].sent_bytes))
             self.scene = self._scene(views, guess, block)
+            self.renew()
 
         prediction.observe(draw, "value")
 
