@@ -12,6 +12,7 @@ import nbformat
 from nbformat.sign import NotebookNotary
 from playwright.sync_api import Locator, expect
 
+from tests.browser.accessibility import serious_findings
 from tests.browser.jupyterlab import Cell, JupyterLab, Notebook
 from tests.chapters.running_chapter import Chapter
 
@@ -35,11 +36,14 @@ def try_the_pictures(
     chapter: Chapter,
     lab: JupyterLab,
     artifacts: Path,
+    *,
     also: Callable[[Notebook], None] = lambda notebook: None,
+    with_axe: bool = False,
 ) -> set[str]:
     """Tries every picture by key and slider, without its kernel; returns the kinds of pictures.
 
     also: what else to try in the open notebook.
+    with_axe: also looks for serious findings of axe-core, which takes seconds.
     """
     notebook = reopen(chapter, lab)
     seen = set()
@@ -48,6 +52,8 @@ def try_the_pictures(
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
     also(notebook)
+    if with_axe:
+        assert serious_findings(lab.page, f"[id='{notebook.panel}']") == []
     lab.screenshot_in_both_themes(artifacts, views_of(notebook, chapter.name[:2]))
     assert lab.errors == []
     notebook.close()
