@@ -24,6 +24,8 @@ from tests.shardlab.widgets.test_activation_timeline import training as lifetime
 pytestmark = pytest.mark.browser
 
 VIEW = "application/vnd.jupyter.widget-view+json"
+ASKED = widgets.predict("Bytes that each rank sends (saved)", unit="B", ranks=4)
+ASKED.value = 2**20
 PICTURES = (
     widgets.traffic_map(ring_all_reduce(4)),
     widgets.ring_player(ring_all_reduce(4)),
@@ -36,7 +38,7 @@ PICTURES = (
     widgets.tensor_split(),
     widgets.pipeline_schedule(4, 8),
     widgets.unit_life(units=4),
-    widgets.predict("Bytes that each of 4 ranks sends", unit="B", ranks=4),
+    ASKED,
 )
 
 
