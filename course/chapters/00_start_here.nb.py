@@ -31,12 +31,16 @@ import os
 import time
 
 import psutil
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 
-from shardlab import DeadlockError, RankError, launch
+from shardlab import DeadlockError, RankError, launch, show_table
 from shardlab.machine import choose_device, max_ranks
-from shardlab.widgets import format_bytes, timeline, traffic_map
+from shardlab.widgets import format_bytes, predict, timeline, traffic_map
 
 # %% [markdown]
 # ## Four processes say hello
@@ -91,16 +95,20 @@ def pass_around(length):
     return token[0].item()
 
 # %% [markdown]
-# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Replace `None` with a number, or leave it: every cell also runs without a guess.
+# The tensor has 262,144 elements of type float32, 4 bytes each. **How many bytes will each rank send?** Type a number into the field below and press Enter. (Every cell also runs without a guess.)
 
 # %%
-# Your prediction: the bytes that each rank sends
-predicted_bytes = None
+predicted_bytes = predict("Bytes that each rank sends", unit="B")
+predicted_bytes
 
 # %%
 length = 262_144
 run = launch(pass_around, length, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
+
+# %%
+sent = run.traffic.sent_by_rank
+predicted_bytes.compare(sent.mean(), {"what all ranks send together": sent.sum(), "the number of elements": length})
 
 # %% [markdown]
 # On the left, rows are senders and columns are receivers: 0 → 1, 1 → 2, 2 → 3, 3 → 0. On the right are the bytes that each rank sent, with your guess above them if you made one. In this course **orange is predicted and blue is measured**.
@@ -109,8 +117,10 @@ traffic_map(run, predicted=predicted_bytes)
 
 # %%
 print(run.traffic.source)
-for rank, sent in enumerate(run.traffic.sent_by_rank):
-    print(f"rank {rank} sent {sent:,} bytes: the tensor's {4 * length:,} and {sent - 4 * length} more")
+show_table(
+    {"rank": "d", "sent, bytes": ",d", "of them the tensor": ",d", "and more": ",d"},
+    [(rank, sent, 4 * length, sent - 4 * length) for rank, sent in enumerate(run.traffic.sent_by_rank)],
+)
 
 # %% [markdown]
 # The few extra bytes are gloo's protocol. A sender announces each message and its length; a receiver replies that it is ready, and these replies are the pale cells against the ring's direction.
@@ -127,12 +137,13 @@ run.outputs
 timeline(run)
 
 # %% [markdown]
-# The same calls as text. Each is recorded with the line of your code that made it, and error messages show these lines:
+# The same calls as a table. Each is recorded with the line of your code that made it, and error messages show these lines:
 
 # %%
-for call in run.calls:
-    preposition = "to" if call.op == "send" else "from"
-    print(f"rank {call.rank}  {call.op} {preposition} rank {call.peer}   {call.source}")
+show_table(
+    {"rank": "d", "call": "", "with rank": "d", "line of your code": ""},
+    [(call.rank, call.op, call.peer, call.source) for call in run.calls],
+)
 
 # %% [markdown]
 # ## When a rank fails
@@ -188,18 +199,21 @@ launch(nap, 0.5, world_size=2).outputs
 # ## Your machine
 
 # %%
-print("cores       ", len(os.sched_getaffinity(0)))
-print("free memory ", format_bytes(psutil.virtual_memory().available))
-print("GPUs        ", torch.cuda.device_count())
-print("max ranks   ", max_ranks(), "(the limit of launch here)")
+show_table({"this machine": "", "has": str}, [
+    ("cores", len(os.sched_getaffinity(0))),
+    ("free memory", format_bytes(psutil.virtual_memory().available)),
+    ("GPUs", torch.cuda.device_count()),
+    ("ranks at most, in one launch", max_ranks()),
+])
 
 # %% [markdown]
 # There may be more ranks than cores; they then take turns. The default, `device="auto"`, uses GPUs if there is one for each rank, and CPUs otherwise:
 
 # %%
-for world_size in (1, 2, 4, 8):
-    device, why = choose_device("auto", world_size)
-    print(f"world size {world_size}: {device} ({why})")
+show_table(
+    {"world size": "d", "device": "", "because": ""},
+    [(world_size, *choose_device("auto", world_size)) for world_size in (1, 2, 4, 8)],
+)
 
 # %% [markdown]
 # Each run also reports what it ran on:
@@ -213,7 +227,7 @@ print(run.device, "because:", run.device_reason, "· backend of each rank:", run
 #
 # ## How the course works
 #
-# 1. **Chapter.** Read it, type in your predictions and run it. Nothing in it is graded.
+# 1. **Chapter.** Read it, predict what will happen, and run it. Nothing in it is graded.
 # 2. **Lab.** The lab with the same number is in `labs/`. Each exercise has a task, a specification that you can run, and a budget, usually in bytes. You write the marked cell.
 # 3. **Check.** The cell below yours runs your code on real ranks and shows each case: the result on every rank, the bytes against the budget, and what went wrong, if anything did. Run it as often as you like.
 # 4. **Hints.** Each exercise has a few, collapsed. The last one nearly gives the answer away, so open them one at a time.

@@ -29,12 +29,16 @@
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 from torch import nn
 
-from shardlab import data, launch, models
+from shardlab import data, holds, launch, models, show_table
 from shardlab.estimate import memory
-from shardlab.widgets import format_bytes, memory_timeline, palette
+from shardlab.widgets import format_bytes, memory_timeline, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -69,8 +73,8 @@ def learn(steps):
 # %%
 run = launch(learn, 300, world_size=1, device="cpu", timeout_s=100)
 losses, learned = run.outputs[0]
-print(f"loss {losses[0]:.2f} at first, {np.mean(losses[-20:]):.2f} over the last 20 steps")
-assert abs(losses[0] - np.log(256)) < 0.2 and np.mean(losses[-20:]) < 4
+holds("the loss starts at ln 256", losses[0], np.log(256), atol=0.2)
+holds("it learns: mean loss of the last 20 steps", np.mean(losses[-20:]), below=4)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -100,11 +104,11 @@ def train(size="1M", batch_size=8, context=64, dtype=torch.float32, autocast=Non
     return model
 
 # %% [markdown]
-# We run it on one rank and count its live tensors. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, or **activations**, which the forward pass computes and the backward pass needs again. **In which phase will memory be highest?** `"forward"`, `"backward"` or `"step"`.
+# We run it on one rank and count its live tensors. Each byte belongs to one **category**: parameters, gradients, the optimizer's states, or **activations**, which the forward pass computes and the backward pass needs again. **In which phase will memory be highest?**
 
 # %%
-# Your prediction: the phase with the highest memory
-predicted_phase = None
+predicted_phase = predict("The phase with the highest memory", options=["forward", "backward", "step"])
+predicted_phase
 
 # %%
 def measure(**setting):
@@ -113,20 +117,23 @@ def measure(**setting):
     return launch(without_result, world_size=1, memory=True, device="cpu")
 
 run = measure()
-print("your prediction:", predicted_phase, "   highest in:", run.memory[0].peak_phase)
 memory_timeline(run)
+
+# %%
+predicted_phase.compare(run.memory[0].peak_phase)
 
 # %% [markdown]
 # Activations accumulate during the forward pass, layer by layer. The backward pass goes through the layers in reverse, uses activations to compute gradients, and frees them. So the peak is where forward ends and backward begins. The optimizer's states appear in the first step and stay: that is why we need at least two steps.
 
 # %%
-def print_table(memory_of_rank, moments=("forward", "backward", "step")):
-    for moment in moments:
-        live = memory_of_rank.at(moment)
-        large = [name for name in palette.MEMORY if live[name] > 999]
-        print(f"after {moment:>8}:", ", ".join(f"{name} {format_bytes(live[name])}" for name in large))
+def row(moment, live):
+    return moment, *(live[name] if live[name] > 999 else None for name in palette.MEMORY)
 
-print_table(run.memory[0])
+moments = ("forward", "backward", "step")
+show_table(
+    {"after": "", **dict.fromkeys(palette.MEMORY, format_bytes)},
+    [row(moment, run.memory[0].at(moment)) for moment in moments],
+)
 
 # %% [markdown]
 # ## What stays: 16 bytes for each parameter
@@ -136,9 +143,12 @@ print_table(run.memory[0])
 # %%
 predicted = memory.model_states(parameters, precision="fp32", optimizer="adam").device
 measured = run.memory[0].at("step")
-for category, expected_bytes in predicted.items():
-    print(f"{category:10}  predicted {expected_bytes:12,.0f}   measured {measured[category]:12,}")
-    assert abs(measured[category] / expected_bytes - 1) < 0.01
+pairs = {category: (expected, measured[category]) for category, expected in predicted.items()}
+show_table(
+    {"model states": "", "predicted, bytes": ",.0f", "measured, bytes": ",d"},
+    [(category, *pair) for category, pair in pairs.items()],
+)
+holds("each kind takes 4Ψ, 4Ψ and 8Ψ bytes", [m for _, m in pairs.values()], list(predicted.values()), rtol=0.01)
 
 # %% [markdown]
 # The optimizer's few extra bytes are Adam's step counters, one for each tensor. The token embedding and the output head of this GPT are one **tied** tensor: it has one storage, one gradient, one pair of states, and is counted once. None of this depends on the batch.
@@ -148,14 +158,17 @@ for category, expected_bytes in predicted.items():
 # **By which factor does the peak grow** when the batch is twice as large?
 
 # %%
-# Your prediction: the factor
-predicted_factor = None
+predicted_factor = predict("Factor by which the peak grows")
+predicted_factor
 
 # %%
 larger = measure(batch_size=16)
 factor = larger.memory[0].peak_bytes / run.memory[0].peak_bytes
-print(f"your prediction: {predicted_factor}   measured: {factor:.2f}")
 memory_timeline({"batch 8": run, "batch 16": larger})
+
+# %%
+activations = [each.memory[0].at("forward")["activations"] for each in (run, larger)]
+predicted_factor.compare(factor, {"by how much the activations grow": activations[1] / activations[0]})
 
 # %% [markdown]
 # Less than twice, because the model states do not grow. Only the activations are twice as large. Can they be predicted as well?
@@ -183,11 +196,14 @@ def activation_bytes(config, tokens, element_bytes=4):
 # %%
 runs = {(8, 64): run, (16, 64): larger, (8, 128): measure(context=128)}
 runs[4, 32] = measure(batch_size=4, context=32)
-for (batch_size, context), each in runs.items():
-    expected = activation_bytes(config, batch_size * context)
-    measured = each.memory[0].at("forward")["activations"]
-    print(f"batch {batch_size:2}, {context:3} tokens: predicted {expected:11,}   measured {measured:11,}")
-    assert abs(measured / expected - 1) < 0.001
+rows = [
+    (batch_size, context, activation_bytes(config, batch_size * context),
+     each.memory[0].at("forward")["activations"])
+    for (batch_size, context), each in runs.items()
+]
+show_table({"batch": "d", "tokens": "d", "predicted, bytes": ",d", "measured, bytes": ",d"}, rows)
+*_, predicted, measured = zip(*rows)
+holds("activations after forward", measured, predicted, rtol=0.001, unit="bytes")
 
 # %% [markdown]
 # Korthikanti et al. (2022) count the same for 16-bit training: 34 bytes for each token, layer and unit of width. Those are our 16 numbers of 2 bytes, and 2 more bytes for dropout masks, which this model does not use. Their additional term, 5·*a*·*s*/*h* for *a* heads, *s* tokens and width *h*, is the attention scores, *s* of them for each token and head. With this term, attention grows with the square of the sequence length. Fused attention, `scaled_dot_product_attention`, recomputes the scores in the backward pass. So here twice the batch and twice the sequence length cost the same memory:
@@ -208,11 +224,14 @@ figure.tight_layout()
 # The points lie a little above the line: at the peak, the first steps of the backward pass need temporary tensors, such as the gradient of all logits. The timeline shows them as "other".
 
 # %%
-for each in runs.values():
-    peak_bytes, at_peak = each.memory[0].peak_bytes, each.memory[0].at("peak")
-    print(f"peak {format_bytes(peak_bytes)}, including other: {format_bytes(at_peak['other'])}")
-    assert at_peak["gradients"] < parameters  # hardly any gradient exists yet
-    assert abs(peak_bytes - at_peak["other"] - states_bytes - at_peak["activations"]) < parameters
+at_peak = [each.memory[0].at("peak") for each in runs.values()]
+rest = [sum(live.values()) - live["other"] - live["activations"] for live in at_peak]
+show_table(
+    {"batch": "d", "tokens": "d", "peak": format_bytes, "of which other": format_bytes},
+    [(*size, sum(live.values()), live["other"]) for size, live in zip(runs, at_peak)],
+)
+holds("bytes of gradients at the peak: hardly any exist", [live["gradients"] for live in at_peak], below=parameters)
+holds("without activations and other, the peak is 12Ψ bytes", rest, states_bytes, atol=parameters)
 
 # %% [markdown]
 # ## Half the bytes for each number
@@ -225,8 +244,8 @@ for each in runs.values():
 # **How many bytes for each parameter will the model states take under autocast?** In fp32 it was 16.
 
 # %%
-# Your prediction: bytes of model states for each parameter, under autocast
-predicted_bytes = None
+predicted_bytes = predict("Bytes of model states for each parameter, under autocast", unit="bytes")
+predicted_bytes
 
 # %%
 precisions = {
@@ -237,13 +256,19 @@ precisions = {
 memory_timeline(precisions)
 
 # %%
-print("your prediction:", predicted_bytes)
-for name, each in precisions.items():
-    live = each.memory[0].at("step")
-    states = sum(live[category] for category in ("parameters", "gradients", "optimizer"))
-    kept = each.memory[0].at("forward")["activations"]
-    print(f"{name:14} {states / parameters:5.2f} bytes for each parameter,", end=" ")
-    print(f"activations {format_bytes(kept)}")
+def states_and_activations(log):
+    states = sum(log.at("step")[category] for category in ("parameters", "gradients", "optimizer"))
+    return states / parameters, log.at("forward")["activations"]
+
+show_table(
+    {"precision": "", "model states, bytes for each parameter": ".2f", "activations": format_bytes},
+    [(name, *states_and_activations(each.memory[0])) for name, each in precisions.items()],
+)
+
+# %%
+states_bytes = {name: states_and_activations(each.memory[0])[0] for name, each in precisions.items()}
+named = {"what the whole model takes in bf16": states_bytes["bf16"]}
+predicted_bytes.compare(states_bytes["bf16 autocast"], named)
 
 # %% [markdown]
 # Autocast shrinks only the activations, and by less than half: layer norms and the sums along the residual path stay fp32, and the backward pass needs 16-bit copies of the weights. With the whole model in bf16, everything is halved, including the optimizer's states. The next sections ask whether that still trains.
@@ -252,8 +277,11 @@ for name, each in precisions.items():
 
 # %%
 mixed = memory.model_states(parameters, precision="bf16", optimizer="adam").device
-print({category: bytes_ / parameters for category, bytes_ in mixed.items()})
-assert sum(mixed.values()) == 16 * parameters
+show_table(
+    {"with master weights": "", "bytes for each parameter": ".0f"},
+    [(category, size / parameters) for category, size in mixed.items()],
+)
+holds("bytes for each parameter", sum(mixed.values()) / parameters, 16)
 
 # %% [markdown]
 # ## Two 16-bit formats: range versus precision
@@ -261,11 +289,11 @@ assert sum(mixed.values()) == 16 * parameters
 # A floating-point number has a sign, an exponent, which sets its magnitude, and a mantissa, its digits. fp16 gives 5 bits to the exponent and 10 to the mantissa; bf16 has 8 and 7: the same exponent as fp32.
 
 # %%
-for dtype in (torch.float32, torch.float16, torch.bfloat16):
-    limits = torch.finfo(dtype)
-    smallest = torch.tensor(limits.smallest_normal, dtype=dtype).item() * limits.eps
-    print(f"{str(dtype):15} up to {limits.max:10.5g}, down to {smallest:8.2g},", end=" ")
-    print(f"next after 1: 1 + {limits.eps:.2g}")
+limits = [torch.finfo(dtype) for dtype in (torch.float32, torch.float16, torch.bfloat16)]
+show_table(
+    {"format": "", "largest": ".5g", "smallest above 0": ".2g", "from 1 to the next": ".2g"},
+    [(each.dtype, each.max, each.smallest_normal * each.eps, each.eps) for each in limits],
+)
 
 # %% [markdown]
 # ### fp16: small gradients become 0
@@ -273,8 +301,8 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
 # The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the trained model, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass computes. **What fraction of it is 0 in fp16?**
 
 # %%
-# Your prediction: a fraction, 0 to 1
-predicted_fraction = None
+predicted_fraction = predict("Fraction of the logits' gradient that is 0 in fp16", most=1)
+predicted_fraction
 
 # %%
 def gradients(dtype, scale):
@@ -305,11 +333,13 @@ exact = parameter_grads[0]
 errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in parameter_grads]
 
 # %%
-print("your prediction:", predicted_fraction)
-print("zeros in the logits' gradient, error of the parameters' gradient:")
-for name, share, error in zip(SETTINGS, zeros, errors, strict=True):
-    print(f"{name:36} {share:6.1%} {error:8.2%}")
-assert zeros[0] < 0.01 < 0.2 < zeros[1] and errors[3] < errors[1] < errors[2]
+show_table(
+    {"computed in": "", "zeros in the logits' gradient": ".1%", "error of the parameters' gradient": ".2%"},
+    zip(SETTINGS, zeros, errors, strict=True),
+)
+holds("the share of zeros in fp16", zeros[1], above=0.2)
+holds("the error of the scaled gradient, below that of the plain one", errors[3], below=errors[1])
+predicted_fraction.compare(zeros[1])
 
 # %% [markdown]
 # A large part of the logits' gradient is 0 in fp16 but not in fp32: that information is lost. The smallest gradients are lost first, so the parameters' gradient, which sums them up, is still nearly right. That changes when gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
@@ -347,9 +377,13 @@ def scaled_step(model, optimizer, scaler, batch):
 
 # %%
 history = launch(with_grad_scaler, 24, world_size=1, device="cpu").outputs[0]
-for step, (scale, largest, unchanged) in enumerate(history[:8]):
-    print(f"step {step}: scale 2^{np.log2(scale):.0f}, largest gradient {largest:8.3g}", end=" ")
-    print("skipped" if unchanged else "")
+show_table(
+    {"step": "d", "log₂ of the scale": ".0f", "largest gradient": ".3g", "the step is": ""},
+    [
+        (step, np.log2(scale), largest, "skipped" if unchanged else "updated")
+        for step, (scale, largest, unchanged) in enumerate(history[:8])
+    ],
+)
 
 # %%
 scales = np.log2([scale for scale, _, _ in history])
@@ -363,9 +397,9 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %%
-for (scale, largest, unchanged), (next_scale, _, _) in zip(history, history[1:]):
-    assert unchanged == (not np.isfinite(largest))  # skipped where it overflowed, and only there
-    assert not unchanged or next_scale == scale / 2
+overflowed = ~np.isfinite([largest for _, largest, _ in history])
+holds("a step is skipped where a gradient overflowed, and only there", skipped == overflowed)
+holds("a skipped step changes log₂ of the scale by", np.diff(scales)[skipped[:-1]], -1)
 
 # %% [markdown]
 # At first the gradients overflow, and the scale is halved until they fit. Later it grows until they overflow again, and is halved again: a lost step now and then is the price of keeping the scale as large as possible.
@@ -390,9 +424,10 @@ def own_scaler_on_each_rank():
 
 # %%
 run = launch(own_scaler_on_each_rank, world_size=2, device="cpu")
-for rank, (weight, scale) in enumerate(run.outputs):
-    print(f"rank {rank}: weight {weight:.1f} and scale {scale:.0f} after 4 steps")
-assert run.outputs[0] != run.outputs[1]
+show_table(
+    {"rank": "d", "weight after 4 steps": ".1f", "scale": ".0f"},
+    [(rank, weight, scale) for rank, (weight, scale) in enumerate(run.outputs)],
+)
 
 # %% [markdown]
 # The ranks now have different scales and have taken different numbers of steps: their shards no longer belong to one model. The ranks have to agree before every step. That costs one all-reduce of one number. DeepSpeed's fp16 optimizers do this, and so does `ShardedGradScaler` of FSDP1, the older of PyTorch's two FSDPs. With its successor FSDP2 the plain `GradScaler` is enough: there gradients are **DTensors**, tensors that know how they are split, and for these PyTorch all-reduces the result of the check (`found_inf_reduce_handler` in `torch/distributed/tensor/_dispatch.py`). In the lab you will do it yourself.
@@ -402,8 +437,8 @@ assert run.outputs[0] != run.outputs[1]
 # bf16 pays for its range with precision. Between 1 and 2 its numbers are 2⁻⁷ = 0.0078 apart, just below 1 half as far. What happens to a weight near 1 when each Adam step moves it by about the learning rate, 0.001? Layer-norm weights start at exactly 1. **How many of the model's 320 layer-norm weights have moved after 10 steps, in bf16?**
 
 # %%
-# Your prediction: the number of weights that moved, 0 to 320
-predicted_moved = None
+predicted_moved = predict("Layer-norm weights, of 320, that have moved after 10 steps in bf16", most=320)
+predicted_moved
 
 # %%
 def norm_weights_after(dtype, steps):
@@ -412,12 +447,16 @@ def norm_weights_after(dtype, steps):
     return torch.cat([norm.weight.detach() for norm in norms])
 
 # %%
-print("your prediction:", predicted_moved)
-for dtype in (torch.bfloat16, torch.float32):
-    weights = launch(norm_weights_after, dtype, 10, world_size=1, device="cpu").outputs[0]
-    moved = int((weights != 1).sum())
-    print(f"{str(dtype):15} {moved} of {len(weights)} have moved,", end=" ")
-    print(f"at most {(weights - 1).abs().max():.4f} from 1")
+after = {
+    dtype: launch(norm_weights_after, dtype, 10, world_size=1, device="cpu").outputs[0]
+    for dtype in (torch.bfloat16, torch.float32)
+}
+show_table(
+    {"format": str, "weights": "d", "of them moved": "d", "at most": ".4f"},
+    [(dtype, len(w), (w != 1).sum().item(), (w - 1).abs().max().item()) for dtype, w in after.items()],
+)
+in_bf16, in_fp32 = ((weights != 1).sum().item() for weights in after.values())
+predicted_moved.compare(in_bf16, {"how many move in fp32": in_fp32}, source="counted")
 
 # %% [markdown]
 # The gradients exist and the updates are computed, but 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added to the master, and the 16-bit weight is the rounded master.
@@ -429,14 +468,14 @@ for dtype in (torch.float32, torch.float16, torch.bfloat16):
     for _ in range(1000):
         weight -= 0.0005
     ends[dtype] = weight.item()
-    print(f"{str(dtype):15} 1 - 1000 × 0.0005 = {weight.item():.4f}")
+show_table({"format": str, "1 − 1000 · 0.0005": ".4f"}, ends.items())
 
 # %% [markdown]
 # fp16 has more digits than bf16, so its weight moves, but in rounded steps: it ends up somewhere else. Both formats need master weights; only fp16 needs a loss scale.
 
 # %%
-assert ends[torch.bfloat16] == 1
-assert abs(ends[torch.float32] - 0.5) < 1e-4 < abs(ends[torch.float16] - 0.5)
+holds("in bf16 the weight has not moved", ends[torch.bfloat16], 1)
+holds("in fp32 it has arrived", ends[torch.float32], 0.5, atol=1e-4)
 
 # %% [markdown]
 # ## A batch that does not fit: accumulation
@@ -470,10 +509,11 @@ memory_timeline(runs)
 # %%
 whole, split = runs.values()
 difference = (whole.outputs[0] - split.outputs[0]).abs().max()
-print(f"largest difference between the gradients: {difference:.1e}")
-for name, each in runs.items():
-    print(f"{name}: activations up to {format_bytes(each.memory[0].peak_of('activations'))}")
-assert difference < 1e-6
+show_table(
+    {"pieces": "", "activations at most": format_bytes},
+    [(name, each.memory[0].peak_of("activations")) for name, each in runs.items()],
+)
+holds("largest difference between the two gradients", difference, below=1e-6)
 
 # %% [markdown]
 # The same gradient with a quarter of the activations. The price is time: the matrix products are smaller, and there are more of them.
@@ -496,7 +536,6 @@ model = models.gpt("0.1M")
 right = gradient_of(model, [(tokens, targets)])
 mean_of_means = gradient_of(model, parts)
 print(f"mean of means: off by {(mean_of_means - right).norm() / right.norm():.0%}")
-assert (mean_of_means - right).abs().max() > 1e-3
 
 # %% [markdown]
 # The loss is a mean over tokens, and a **mean of means is a different number**: it gives a token of the last part 16 times the weight of a token of the first. There is no error and no warning, and training goes on with wrong gradients. Several libraries did exactly that until 2024 (see [Unsloth's note](https://unsloth.ai/blog/gradient)). The right weight of part i is its share of the tokens, nᵢ/n:
@@ -505,8 +544,8 @@ assert (mean_of_means - right).abs().max() > 1e-3
 shares = counted / counted.sum()
 gradients_of_parts = [gradient_of(model, [part]) for part in parts]
 by_tokens = sum(share * each for share, each in zip(shares, gradients_of_parts, strict=True))
-print(f"weighted by tokens: off by {(by_tokens - right).norm() / right.norm():.1e}")
-assert (by_tokens - right).abs().max() < 1e-6
+off = (by_tokens - right).norm() / right.norm()
+holds("weighted by tokens: off by", off, below=1e-5)
 
 # %% [markdown]
 # ## In practice

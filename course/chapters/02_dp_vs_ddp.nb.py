@@ -31,6 +31,10 @@ from contextlib import nullcontext
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -38,8 +42,11 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+# %%
 from shardlab import DeadlockError, RankError, data, estimate, launch, measure, models
-from shardlab.widgets import format_bytes, palette, timeline, traffic_map
+from shardlab.claims import holds
+from shardlab.tables import show_table
+from shardlab.widgets import format_bytes, palette, predict, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -144,15 +151,23 @@ def data_parallel(steps=2, optimizer_class=torch.optim.SGD):
     return parameters_to_vector(model.parameters()).detach()
 
 # %% [markdown]
-# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it; write the answer in terms of `weight_bytes`, one entry for each rank.
+# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it.
 
 # %%
-# Your prediction: the bytes that ranks 0, 1, 2 and 3 send in one step, as a list
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (the weights take {weight_bytes:,})", unit="B", ranks=4)
+predicted_bytes
 
 # %%
 run = launch(data_parallel, 1, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
+
+# %%
+named = {
+    "weights and gradients, without inputs and outputs": [3 * weight_bytes, *[weight_bytes] * 3],
+    "the weights without the gradients": [3 * weight_bytes, 0, 0, 0],
+    "the gradients without the weights": [0, *[weight_bytes] * 3],
+}
+predicted_bytes.compare(run.traffic.sent_by_rank, named)
 
 # %% [markdown]
 # Row 0 is what the hub sends, column 0 what it receives; there is no other traffic. These are rank 1's messages:
@@ -160,12 +175,16 @@ traffic_map(run, predicted=predicted_bytes)
 # %%
 kinds = ("inputs", "weights", "outputs", "gradients of outputs", "gradients")
 of_rank_1 = [call for call in run.calls if call.rank == 1]
-for kind, call in zip(kinds, of_rank_1, strict=True):
-    direction = "from" if call.op == "scatter" else "to"
-    print(f"{kind:>20}: {call.bytes:>9,} bytes {direction} the hub")
+show_table(
+    {"message": "", "bytes": ",d", "direction": ""},
+    [
+        (kind, call.bytes, "from the hub" if call.op == "scatter" else "to the hub")
+        for kind, call in zip(kinds, of_rank_1, strict=True)
+    ],
+)
 
 # %% [markdown]
-# As a formula, for each step: the hub sends **(N − 1)Ψ** weights and receives (N − 1)Ψ gradients, every other rank sends Ψ. Inputs and outputs come on top. They depend on the batch, not on Ψ: an input token is one int64 of 8 bytes, an output token has one float32 for each of the 256 possible next bytes.
+# As a formula, for each step: the hub sends **$(N-1)\,\Psi$** weights and receives $(N-1)\,\Psi$ gradients, every other rank sends Ψ. Inputs and outputs come on top. They depend on the batch, not on Ψ: an input token is one int64 of 8 bytes, an output token has one float32 for each of the 256 possible next bytes.
 
 # %%
 def data_parallel_bytes(ranks):
@@ -177,9 +196,11 @@ def data_parallel_bytes(ranks):
 
 # %%
 sent, predicted = run.traffic.sent_by_rank, data_parallel_bytes(4)
-for rank in range(4):
-    print(f"rank {rank}: {sent[rank]:,} bytes, {sent[rank] / predicted[rank]:.4f} of the formula")
-assert np.allclose(sent, predicted, rtol=0.01)
+show_table(
+    {"rank": "d", "formula, bytes": ",d", "sent, bytes": ",d", "sent / formula": ".4f"},
+    [(rank, predicted[rank], sent[rank], sent[rank] / predicted[rank]) for rank in range(4)],
+)
+holds("every rank sends what the formula says", sent, predicted, rtol=0.01, unit="bytes")
 
 # %% [markdown]
 # The rest is overhead of gloo, PyTorch's library for messages between CPUs: it sends a header with each tensor, and the receiver replies that it is ready.
@@ -189,7 +210,6 @@ assert np.allclose(sent, predicted, rtol=0.01)
 # %%
 output_bytes = 4 * 8 * 1024 * 50_257
 print(f"outputs {format_bytes(output_bytes)}, weights {format_bytes(4 * 124e6)}")
-assert output_bytes > 3 * 4 * 124e6
 
 # %% [markdown]
 # The outputs are larger than the model, and all of them end up on the hub. If you still use DP, let the model compute the loss itself, so that each rank returns one number.
@@ -225,13 +245,12 @@ for rank in range(1, 4):
 def largest_difference(weights):
     return (weights - reference).abs().max().item()
 
-print(f"largest difference from one process: {largest_difference(run.outputs[0]):.0e}")
-assert largest_difference(run.outputs[0]) < 1e-5
+holds("largest difference from one process", largest_difference(run.outputs[0]), below=1e-5)
 
 # %% [markdown]
 # ## DDP: no device in charge
 #
-# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a ring, in which each rank sends only to its neighbour, 2(N − 1)/N · S bytes for a tensor of S bytes. Chapter 03 takes it apart; here we use it.
+# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a ring, in which each rank sends only to its neighbour, $\frac{2(N-1)}{N} S$ bytes for a tensor of $S$ bytes. Chapter 03 takes it apart; here we use it.
 
 # %%
 def ddp(steps=2, optimizer_class=torch.optim.SGD, **options):
@@ -250,8 +269,8 @@ def ddp(steps=2, optimizer_class=torch.optim.SGD, **options):
 # Apart from the line with `DDP(...)` and the rank's own part of the data, this is `one_process`. **How many bytes will each of four ranks send in one step?**
 
 # %%
-# Your prediction: the bytes that each rank sends in one step, in terms of weight_bytes
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (the gradients take {weight_bytes:,})", unit="B")
+predicted_bytes
 
 # %%
 run = launch(ddp, 1, world_size=4, device="cpu")
@@ -260,17 +279,23 @@ traffic_map(run, predicted=predicted_bytes, block="step")
 # %%
 measured = run.traffic["step"].sent_by_rank
 predicted = estimate.traffic.sent_bytes("ddp", parameters, 4)
-print(measured, (measured / predicted).round(4))
-assert np.allclose(measured, predicted, rtol=0.01)
+holds("each rank sends 2(N − 1)/N · 4Ψ", measured, predicted, rtol=0.01, unit="bytes")
+
+# %%
+named = {
+    "what the hub sends with DP": 3 * weight_bytes,
+    "the gradients once, as in a reduce-scatter for very many ranks": weight_bytes,
+    "the value for very many ranks": 2 * weight_bytes,
+}
+predicted_bytes.compare(measured.mean(), named)
 
 # %% [markdown]
 # No rank sends more than another. Inputs and outputs are not sent at all. And on every rank the weights are those of one process:
 
 # %%
 run = launch(ddp, world_size=4, device="cpu")
-for rank, weights in enumerate(run.outputs):
-    print(f"rank {rank}: largest difference from one process {largest_difference(weights):.0e}")
-    assert largest_difference(weights) < 1e-5
+differences = [largest_difference(weights) for weights in run.outputs]
+holds("on all four ranks, largest difference from one process", differences, below=1e-5)
 
 # %% [markdown]
 # DDP takes the mean over ranks of the mean over each rank's tokens. That equals the mean over all tokens only if every rank has the same number of tokens, as here. Chapter 01 shows how to weight them otherwise.
@@ -280,8 +305,8 @@ for rank, weights in enumerate(run.outputs):
 # We run both once more, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. **By what factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
 
 # %%
-# Your prediction: two factors, DP's and DDP's
-predicted_factors = None
+predicted_factors = predict("Factor from 2 ranks to 8 for the busiest rank", labels=["DP", "DDP"])
+predicted_factors
 
 # %%
 world_sizes = (2, 3, 4, 8)
@@ -291,12 +316,19 @@ for n in world_sizes:
     ddp_sent[n] = launch(ddp, 1, world_size=n, device="cpu").traffic["step"].sent_by_rank
 
 # %%
-for n in world_sizes:
-    assert np.allclose(dp_sent[n], data_parallel_bytes(n), rtol=0.01)  # every rank
-    assert np.allclose(ddp_sent[n], estimate.traffic.sent_bytes("ddp", parameters, n), rtol=0.01)
-    print(f"N = {n}: DP {format_bytes(dp_sent[n].max())}, DDP {format_bytes(ddp_sent[n].max())}")
+show_table(
+    {"ranks N": "d", "DP, busiest rank": format_bytes, "DDP, busiest rank": format_bytes},
+    [(n, dp_sent[n].max(), ddp_sent[n].max()) for n in world_sizes],
+)
+def of_all(by_world_size):
+    return np.concatenate(list(by_world_size))
+
+dp_bytes = of_all(map(data_parallel_bytes, world_sizes))
+ddp_bytes = of_all(estimate.traffic.sent_bytes("ddp", parameters, n) for n in world_sizes)
+holds("DP, every rank for each N", of_all(dp_sent.values()), dp_bytes, rtol=0.01, unit="bytes")
+holds("DDP, every rank for each N", of_all(ddp_sent.values()), ddp_bytes, rtol=0.01, unit="bytes")
 factors = [sent[8].max() / sent[2].max() for sent in (dp_sent, ddp_sent)]
-print(f"your prediction: {predicted_factors}   measured: {factors[0]:.2f} and {factors[1]:.2f}")
+predicted_factors.compare(factors, {"by how much the number of ranks grows": 8 / 2})
 
 # %%
 def plot_busiest(axes, formula, sent):
@@ -352,8 +384,8 @@ print(f"{tensors} gradient tensors, {format_bytes(larger_bytes)} in all")
 # **How many all-reduces will the second pass make**, with buckets of 1 MiB?
 
 # %%
-# Your prediction: the number of all-reduces
-predicted_calls = None
+predicted_calls = predict("All-reduces in the second pass, with buckets of 1 MiB")
+predicted_calls
 
 # %%
 runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, None, 1, 0.25)}
@@ -394,23 +426,29 @@ figure.tight_layout()
 # A grey line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
 
 # %%
-for cap, run in runs.items():
+def early_share(run):
+    """All-reduces, how many of them began before the last gradient, and their share of the bytes."""
     _, calls, ready_s = second_pass(run)
-    early = [call for call in calls if call.start_s < max(ready_s)]
-    share = sum(call.bytes for call in early) / larger_bytes
-    print(f"cap {cap!s:>4}: all-reduces {len(calls):>2}, started before the last gradient "
-          f"{len(early):>2}, with {share:.0%} of the bytes")
-    assert sum(call.bytes for call in calls) == larger_bytes and len(early) == len(calls) - 1
-print("your prediction for 1 MiB:", predicted_calls)
+    early = [call.bytes for call in calls if call.start_s < max(ready_s)]
+    assert sum(call.bytes for call in calls) == larger_bytes
+    return len(calls), len(early), sum(early) / larger_bytes
+
+rows = [(str(cap), *early_share(run)) for cap, run in runs.items()]
+show_table({"bucket_cap_mb": "", "all-reduces": "d", "begun early": "d", "of the bytes": ".0%"}, rows)
+holds("all-reduces not begun early", [calls - early for _, calls, early, _ in rows], 1)
+
+# %%
+made = len(second_pass(runs[1])[1])
+predicted_calls.compare(made, {"one for each gradient": tensors, "all bytes in full buckets": larger_bytes // 2**20}, "counted")
 
 # %% [markdown]
 # All buckets but the last start early. How large are they?
 
 # %%
 for cap in (None, 1):
-    sizes = [call.bytes for call in second_pass(runs[cap])[1]]
-    print(f"bucket_cap_mb = {cap}:", ", ".join(f"{size / 2**20:.3f}" for size in sizes), "MiB")
-    assert all(size > 2**20 for size in sizes[:-1])
+    sizes = np.array([call.bytes for call in second_pass(runs[cap])[1]]) / 2**20
+    print(f"bucket_cap_mb = {cap}:", ", ".join(f"{size:.3f}" for size in sizes), "MiB")
+    holds("each bucket but the last is larger than 1 MiB", sizes[:-1], above=1, unit="MiB")
 
 # %% [markdown]
 # Each full bucket is larger than its cap: DDP closes a bucket **after** the gradient that reaches the cap (`compute_bucket_assignment_by_size` in `torch/csrc/distributed/c10d/reducer.cpp`). So the cap is a threshold, not a limit. The lab has a stricter rule: there a gradient that would exceed the cap begins the next bucket.
@@ -436,16 +474,13 @@ def accumulate(use_no_sync, micro_batches=4):
 # %%
 every_time, once = (launch(accumulate, skip, world_size=4, device="cpu") for skip in (False, True))
 for run, sync in ((every_time, "micro_batch"), (once, "step")):
-    sent = run.traffic["step"].sent_by_rank
+    sent = run.traffic["step"].sent_by_rank / 2**20
     predicted = estimate.traffic.sent_bytes("ddp", parameters, 4, micro_batches=4, sync=sync)
-    share = sent.max() / predicted[0]
-    print(f"once per {sync:>11}: {format_bytes(sent.max())}, {share:.3f} of the formula")
-    assert np.allclose(sent, predicted, rtol=0.01)
+    holds(f"once per {sync}", sent.max(), predicted[0] / 2**20, rtol=0.01, unit="MiB")
 
 # %%
 difference = (every_time.outputs[0] - once.outputs[0]).abs().max().item()
-print(f"largest difference between the two gradients: {difference:.0e}")
-assert difference < 1e-6
+holds("largest difference between the two gradients", difference, below=1e-6)
 
 # %% [markdown]
 # A quarter of the bytes, the same gradient. One pitfall: DDP decides in the **forward** pass whether the backward pass will send. `no_sync()` around `loss.backward()` alone changes nothing:
@@ -459,7 +494,6 @@ def only_around_backward():
 
 run = launch(only_around_backward, world_size=4, device="cpu")
 print("sent despite no_sync:", format_bytes(run.traffic["backward"].sent_by_rank.max()))
-assert run.traffic["backward"].sent_by_rank.min() > weight_bytes
 
 # %% [markdown]
 # ## What can go wrong
@@ -470,18 +504,19 @@ assert run.traffic["backward"].sent_by_rank.min() > weight_bytes
 
 # %%
 run = launch(ddp, 0, world_size=4, device="cpu")
-for call in run.calls:
-    if call.rank == 0:
-        print(f"{call.op:>10}  {call.bytes:>9,} bytes of {call.dtype}")
+show_table(
+    {"call": "", "bytes": ",d", "of": ""},
+    [(call.op, call.bytes, call.dtype) for call in run.calls if call.rank == 0],
+)
 
 # %% [markdown]
 # The first two check that all ranks have the same number of tensors with the same shapes, the third is a **broadcast** of the weights: one rank sends, and afterwards all have the same values.
 #
-# `init_sync=False` turns this off. **Will the replicas then drift further apart, come together, or stay as far apart as they began?**
+# `init_sync=False` turns this off. **Will the replicas then drift further apart, come together, or stay as far apart as they began?** (`init_sync` concerns only the start: the gradients are still averaged.)
 
 # %%
-# Your prediction: "apart", "together" or "stay"
-predicted_drift = None
+predicted_drift = predict("The distance between the replicas", options=["grows", "shrinks", "stays the same"])
+predicted_drift
 
 # %%
 def distance_to_rank_0(model):
@@ -506,12 +541,18 @@ def train_and_compare(init_sync, steps=30):
 together, apart = (
     launch(train_and_compare, sync, world_size=2, device="cpu").outputs for sync in (True, False)
 )
-print("your prediction:", predicted_drift)
-for step in (0, 15, 29):
-    with_sync, without_sync = together[1][step], apart[1][step]
-    print(f"step {step:>2}, with the broadcast: distance {with_sync[0]:.3f}, loss {with_sync[1]:.2f};"
-          f"   without: distance {without_sync[0]:.3f}, loss {without_sync[1]:.2f}")
-assert together[1][:, 0].max() == 0 and np.allclose(apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
+show_table(
+    {"step": "d", "distance, with the broadcast": ".3f", "loss, with it": ".2f",
+     "distance, without": ".3f", "loss, without": ".2f"},
+    [(step, *together[1][step], *apart[1][step]) for step in (0, 15, 29)],
+)
+holds("distance in each step, with the broadcast", together[1][:, 0], 0)
+holds("distance in each step, without", apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
+
+# %%
+first, last = apart[1][[0, -1], 0]
+moved = "stays the same" if np.isclose(first, last, rtol=1e-3) else "grows" if last > first else "shrinks"
+predicted_drift.compare(moved)
 
 # %% [markdown]
 # They stay as far apart as they began. Both replicas take exactly the same steps, so the difference between them never changes. There is no error and no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients at two different points, and when you save rank 0's weights, half of the gradients were computed for a different model. DDP synchronizes the start and checks nothing afterwards. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart without any message. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are not parameters and get no gradient. DDP sends rank 0's to all ranks at the start of each forward pass.)
@@ -544,7 +585,6 @@ def train_early_exit(early_ranks, steps, **options):
 run = launch(train_early_exit, [0, 1], 1, world_size=2, device="cpu")
 print("gradients of body, summed up:", [round(output, 2) for output in run.outputs])
 print("all-reduces:", sum(call.op == "all_reduce" for call in run.calls))
-assert run.outputs[0] != run.outputs[1]
 
 # %% [markdown]
 # No all-reduce at all. The only bucket never filled, so even `body`'s gradients were not averaged, and each rank has its own. This goes unnoticed for one step; the next step raises an error:
@@ -573,10 +613,11 @@ def find_unused(steps):
     return train_early_exit([1], steps, find_unused_parameters=True)
 
 run = launch(find_unused, 2, world_size=2, device="cpu", quiet=True)
-assert run.outputs[0] == run.outputs[1]
-for call in run.calls:
-    if call.rank == 0 and call.op == "all_reduce":
-        print(f"{call.op} of {call.bytes:,} bytes, {call.dtype}")
+show_table(
+    {"call": "", "bytes": ",d", "of": ""},
+    [(c.op, c.bytes, c.dtype) for c in run.calls if c.rank == 0 and c.op == "all_reduce"],
+)
+holds("both ranks have the same gradient", run.outputs[0], run.outputs[1])
 
 # %% [markdown]
 # This has a cost. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks exchange which ones they used; and traversing the graph takes time in every step. So use it only where you need it; DDP warns you when it finds no unused parameters.
@@ -599,11 +640,13 @@ def variant(kind):
     return trainable
 
 # %%
+rows = []
 for kind in ("tied", "untied", "blocks frozen"):
     run = launch(variant, kind, world_size=2, device="cpu")
-    trainable, sent = run.outputs[0], run.traffic["step"].sent_by_rank.max()
-    print(f"{kind:>13}: {trainable:>7,} trainable, {format_bytes(sent)} sent")
-    assert abs(sent / estimate.traffic.sent_bytes("ddp", trainable, 2)[0] - 1) < 0.01
+    rows.append((kind, run.outputs[0], run.traffic["step"].sent_by_rank.max()))
+show_table({"model": "", "trainable parameters": ",d", "sent by a rank": format_bytes}, rows)
+predicted = [estimate.traffic.sent_bytes("ddp", trainable, 2)[0] for _, trainable, _ in rows]
+holds("4 bytes for each trainable parameter", [sent for *_, sent in rows], predicted, rtol=0.01, unit="bytes")
 
 # %% [markdown]
 # A tied parameter is one tensor with one gradient and is sent once. A frozen one is not sent. In DDP's formula, Ψ counts the trainable parameters. Freeze **before** you wrap the model: DDP lists its parameters when it is constructed, and would then wait for gradients that never come, as above.
@@ -613,8 +656,8 @@ for kind in ("tied", "untied", "blocks frozen"):
 # DDP divides a batch among N ranks, and with it the work and the activations. Does it divide the rest of the memory as well? With `memory=True` a run also records the live bytes on each rank. **With AdamW, which keeps two numbers for each parameter, how many copies of Ψ will a rank have after a step**, weights, gradients and optimizer state together, for N = 1, 2 and 4?
 
 # %%
-# Your prediction: copies of Ψ for N = 1, 2 and 4, as a list
-predicted_copies = None
+predicted_copies = predict("Copies of Ψ on a rank after a step", labels=["N = 1", "N = 2", "N = 4"])
+predicted_copies
 
 # %%
 live = {}
@@ -623,20 +666,22 @@ for n in (1, 2, 4):
     live[n] = run.memory[0].at("step")  # when the last step ended
 
 # %%
-def in_copies(live_bytes):
-    return ", ".join(f"{name} {size / weight_bytes:.2f}" for name, size in live_bytes.items())
+show_table(
+    {"copies of Ψ": "", **dict.fromkeys(live[1], ".2f")},
+    [(f"N = {n}", *(size / weight_bytes for size in live[n].values())) for n in live],
+)
 
-print("your prediction:", predicted_copies)
-for n in live:
-    print(f"N = {n}:", in_copies(live[n]))
+# %%
+categories = ("parameters", "gradients", "optimizer")
+copies = [sum(live[n][each] for each in categories) / weight_bytes for n in live]
+predicted_copies.compare(copies, {"what it would be if DDP divided it": [copies[0] / n for n in live]})
 
 # %%
 states = estimate.memory.model_states(parameters, precision="fp32", optimizer="adam")
-for n in live:
-    for category, predicted in states.device.items():
-        assert abs(live[n][category] / predicted - 1) < 0.01
-    assert abs(live[n]["buckets"] / weight_bytes - 1) < 0.01
-print("formula:", in_copies(states.device))
+for category, predicted in states.device.items():
+    measured = [live[n][category] / weight_bytes for n in live]
+    holds(f"copies of Ψ in {category}", measured, predicted / weight_bytes, rtol=0.01)
+holds("copies of Ψ in buckets", [live[n]["buckets"] / weight_bytes for n in live], 1, rtol=0.01)
 
 # %% [markdown]
 # The same for any N: **everything is on every rank**. Four ranks have four identical copies of the weights, the gradients and the optimizer's state. ZeRO removes this redundancy, in chapter 04. DDP even adds something: its buckets are another copy of the gradients. With `gradient_as_bucket_view=True` the gradients are views of the buckets, and the copy is gone. ("Other" is the text that the batches are drawn from.)
@@ -646,8 +691,10 @@ def ddp_in_buckets():
     return ddp(optimizer_class=torch.optim.AdamW, gradient_as_bucket_view=True)
 
 run = launch(ddp_in_buckets, world_size=2, device="cpu", memory=True)
-print(in_copies(run.memory[0].at("step")))
-assert run.memory[0].at("step")["buckets"] < weight_bytes / 100
+show_table(
+    {"as views": "", "copies of Ψ": ".2f"},
+    [(name, size / weight_bytes) for name, size in run.memory[0].at("step").items()],
+)
 
 # %% [markdown]
 # And DP? Here are both, each rank at its peak:
@@ -673,8 +720,8 @@ figure.tight_layout()
 
 # %%
 hub, *others = sum(peaks["DP"].values())
-print(f"DP's hub uses {hub / max(others):.1f} times as much memory as another rank")
-assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
+holds("DP's hub uses this many times as much memory as another rank", hub / max(others), above=2)
+holds("bytes of optimizer state on the other ranks", peaks["DP"]["optimizer"][1:], 0)
 
 # %% [markdown]
 # In DP only the hub has optimizer state, and all outputs and all ranks' gradients arrive there as well (here as tensors passed to `gather`, so they count as buckets). The hub runs out of memory first, while the others have memory that nobody can use. That is why DP users see one GPU fuller than the rest.
@@ -713,7 +760,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 #
 # What is different on GPUs:
 #
-# - NCCL instead of gloo: several rings in parallel, or trees (chapter 03), with different headers. 2(N − 1)/N·Ψ holds for its rings.
+# - NCCL instead of gloo: several rings in parallel, or trees (chapter 03), with different headers. $\frac{2(N-1)}{N} \Psi$ holds for its rings.
 # - A GPU queues its work. All-reduces run on a separate stream, in parallel with the backward pass, which hides most of their time if the link keeps up. This is not free: an all-reduce of NCCL is a program on the GPU, too. It occupies some of the GPU's processors (**streaming multiprocessors**, SMs), as a rule one for each of its channels (Hu et al. 2025), and it reads and writes the same memory as the backward pass, which is slower meanwhile.
 # - If gradients are 16-bit (a bf16 model, or DDP's `bf16_compress_hook`), each takes 2 bytes on the wire, half of what we counted.
 #
@@ -722,7 +769,7 @@ assert hub > 2 * max(others) and peaks["DP"]["optimizer"][1:].max() == 0
 # | | DP | DDP |
 # |---|---|---|
 # | processes | one, with a thread for each GPU | one for each GPU, on any number of machines |
-# | sent in a step | the hub (N − 1)Ψ weights, every other rank Ψ gradients; inputs and outputs on top | each rank 2(N − 1)/N·Ψ, below 2Ψ for any N |
+# | sent in a step | the hub $(N-1)\,\Psi$ weights, every other rank Ψ gradients; inputs and outputs on top | each rank $\frac{2(N-1)}{N} \Psi$, below $2\Psi$ for any $N$ |
 # | weights are sent | in every step | once, at the start |
 # | loss, update, optimizer state | on the hub, while the others wait | on every rank |
 #

@@ -33,12 +33,16 @@ import time
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardlab import DeadlockError, estimate, launch
-from shardlab.widgets import format_bytes, palette, ring_player, timeline, traffic_map
+from shardlab import DeadlockError, estimate, holds, launch, show_table
+from shardlab.widgets import format_bytes, palette, predict, ring_player, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -77,19 +81,23 @@ def add_all_then_send_back(total, peers):
         dist.send(total, dst=peer)
 
 # %% [markdown]
-# **How many bytes will each of four ranks send?** For example `[tensor_bytes, 0, 0, 0]`, if you think that only rank 0 sends.
+# **How many bytes will each of four ranks send?**
 
 # %%
-# Your prediction: the bytes that ranks 0, 1, 2 and 3 send, as a list
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (the tensor takes {tensor_bytes:,})", unit="B", ranks=4)
+predicted_bytes
 
 # %%
 run = launch(hub_all_reduce, length, world_size=4, device="cpu")
 print("sum on each rank:", run.outputs)
 traffic_map(run, predicted=predicted_bytes)
 
+# %%
+one_way = {"rank 0's part": [3 * tensor_bytes, 0, 0, 0], "what the others send": [0, *[tensor_bytes] * 3]}
+predicted_bytes.compare(run.traffic.sent_by_rank, one_way)
+
 # %% [markdown]
-# All traffic is in row 0 and column 0. Rank 0 sends (N − 1)·S and receives as much: **2(N − 1)·S bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
+# All traffic is in row 0 and column 0. Rank 0 sends $(N-1) \cdot S$ and receives as much: **$2(N-1) \cdot S$ bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
 
 # %%
 timeline(run)
@@ -170,8 +178,8 @@ for rank, tensor in enumerate(run.outputs):
 # Follow chunk 0 through the plan: rank 1 sends it first, then rank 2, then rank 3, and each has added its own part before it sends. **On which rank will chunk 2 be complete?**
 
 # %%
-# Your prediction: the rank, 0 to 3
-predicted_rank = None
+predicted_rank = predict("Chunk 2 is complete on", options=[f"rank {rank}" for rank in range(4)])
+predicted_rank
 
 # %%
 run = launch(reduce_scatter_of_four, inputs=own_numbers(), device="cpu")
@@ -180,7 +188,8 @@ for rank, tensor in enumerate(run.outputs):
 
 # %%
 complete_on = [rank for rank, tensor in enumerate(run.outputs) if tensor.chunk(4)[2][0] == 1111]
-print("your prediction:", predicted_rank, "   chunk 2 is complete on rank:", complete_on)
+first_sender = f"rank {SCATTER_PLAN[0].index(2)}"
+predicted_rank.compare(f"rank {complete_on[0]}", {"the rank that sends chunk 2 first": first_sender})
 
 # %% [markdown]
 # After N − 1 steps rank r has the complete chunk r. Its other chunks are partial sums that nobody needs.
@@ -225,11 +234,11 @@ ring_player(run)
 #
 # ## How many bytes is that?
 #
-# There are 2(N − 1) steps, and in each a rank sends one chunk of S/N bytes. **How many bytes does each rank send in all**, for our S and N = 4?
+# Count the steps of both plans, and think of the size of a chunk. **How many bytes does each rank send in all**, for our S and N = 4?
 
 # %%
-# Your prediction: the bytes that each rank sends
-predicted_bytes = None
+predicted_bytes = predict(f"Bytes that each rank sends (S is {tensor_bytes:,})", unit="B")
+predicted_bytes
 
 # %% [markdown]
 # PyTorch has the whole algorithm in one call, `dist.all_reduce`. In gloo it is a ring, too:
@@ -243,27 +252,37 @@ def all_reduce(length):
 run = launch(all_reduce, length, world_size=4, device="cpu")
 traffic_map(run, predicted=predicted_bytes)
 
+# %%
+steps = len(SCATTER_PLAN) + len(GATHER_PLAN)
+named = {
+    "whole tensors instead of chunks": steps * tensor_bytes,
+    "one of the two halves": len(GATHER_PLAN) * tensor_bytes / 4,
+    "the value for very many ranks": 2 * tensor_bytes,
+}
+predicted_bytes.compare(run.traffic.sent_by_rank.mean(), named)
+
 # %% [markdown]
-# Each rank sends 2(N − 1) · S/N bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
+# There are $2(N-1)$ steps, and in each a rank sends a chunk of $S/N$ bytes. Each rank sends $2(N-1) \cdot \frac{S}{N}$ bytes, and no rank sends more than another. gloo's ring runs in the other direction, from rank r to r − 1; that makes no difference. Here is the formula against the measurement, for three world sizes:
 
 # %%
 world_sizes = (2, 4, 8)
 ring_runs = {n: launch(all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
 for n, run in ring_runs.items():
     predicted, measured = estimate.ring_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
-    ratio = measured.mean() / predicted
-    print(f"N = {n}: {format_bytes(predicted)} predicted, measured / predicted = {ratio:.4f}")
-    assert (abs(measured / predicted - 1) < 0.01).all()  # on every rank
+    holds(f"N = {n}: each rank sends 2(N − 1)/N · S", measured, predicted, rtol=0.01, unit="bytes")
 
 # %% [markdown]
 # And the hub, for the same world sizes. We compare the busiest rank, because all others wait for it.
 
 # %%
 hub_runs = {n: launch(hub_all_reduce, length, world_size=n, device="cpu") for n in world_sizes}
+show_table(
+    {"ranks N": "d", "rank 0 sends": format_bytes, "each other rank": format_bytes},
+    [(n, *run.traffic.sent_by_rank[:2]) for n, run in hub_runs.items()],
+)
 for n, run in hub_runs.items():
-    predicted, measured = estimate.hub_sent_bytes(tensor_bytes, n), run.traffic.sent_by_rank
-    print(f"N = {n}: rank 0 sends {format_bytes(measured[0])}, the others {format_bytes(measured[1])}")
-    assert (abs(measured / predicted - 1) < 0.01).all()
+    predicted = estimate.hub_sent_bytes(tensor_bytes, n)
+    holds(f"N = {n}: as the formula says", run.traffic.sent_by_rank, predicted, rtol=0.01, unit="bytes")
 
 # %%
 def plot_busiest_rank(axes, formula, runs, world_sizes=range(1, 17)):
@@ -282,11 +301,11 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# The hub's line grows with every rank; the ring's never reaches 2 S. Patarasuk and Yuan (2009) prove that no all-reduce in which the ranks do the adding can send fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, 2(N − 1)·S. The ring does not save bytes, it spreads them.
+# The hub's line grows with every rank; the ring's never reaches $2S$. Patarasuk and Yuan (2009) prove that no all-reduce in which the ranks do the adding can send fewer bytes per rank: the ring is **bandwidth-optimal**. Summed over all ranks the two cost the same, $2(N-1) \cdot S$. The ring does not save bytes, it spreads them.
 #
 # ## Half a ring: a surprise in the library
 #
-# Reduce-scatter alone is half of the ring, so it should send half the bytes, (N − 1)/N·S. Ours from above does; for the comparison we give it a tensor as large as before. PyTorch's call is `reduce_scatter_single`; before version 2.13 it was `reduce_scatter_tensor`, and `all_gather_single` was `all_gather_into_tensor`. Most code you will read has these older names, which still work, with a warning.
+# Reduce-scatter alone is half of the ring, so it should send half the bytes, $\frac{N-1}{N} S$. Ours from above does; for the comparison we give it a tensor as large as before. PyTorch's call is `reduce_scatter_single`; before version 2.13 it was `reduce_scatter_tensor`, and `all_gather_single` was `all_gather_into_tensor`. Most code you will read has these older names, which still work, with a warning.
 
 # %%
 def own_reduce_scatter(length):
@@ -374,10 +393,7 @@ timeline(run)
 #
 # So far we counted bytes. Time has a second part. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: β seconds, one over the **bandwidth** in bytes per second. This is the **alpha-beta model**:
 #
-# ```
-# in general           t  =  α · messages   +  β · bytes
-# ring all-reduce      t  =  α · 2(N − 1)   +  β · 2(N − 1)/N · S
-# ```
+# $$t = \alpha \cdot \text{messages} + \beta \cdot \text{bytes}, \qquad t_{\text{ring all-reduce}} = \alpha \cdot 2(N-1) + \beta \cdot \frac{2(N-1)}{N} S$$
 #
 # We measure all-reduces of several sizes and fit α and β. One launch measures all sizes, the time of a call is the median of several, and the barrier before it (a collective in which ranks wait for each other) makes the ranks start together.
 
@@ -403,8 +419,8 @@ def time_all_sizes(repeats):
 # Two ranks first. **By what factor will the time grow** from the smallest tensor, 256 bytes, to one 64 times as large? And from 256 KiB to 16 MiB, again 64 times as large?
 
 # %%
-# Your prediction: two factors, small tensors and large ones
-predicted_factors = None
+predicted_factors = predict("Factor for 64 times the bytes", labels=["small tensors", "large tensors"])
+predicted_factors
 
 # %%
 def measure_seconds(world_size, repeats=5):
@@ -413,7 +429,7 @@ def measure_seconds(world_size, repeats=5):
 
 seconds = {2: measure_seconds(2, repeats=25)}
 factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
-print(f"your prediction: {predicted_factors}   measured: {factors[0]:.1f} and {factors[1]:.1f}")
+predicted_factors.compare(factors, {"what bandwidth alone would cost": sizes[3] / sizes[0]})
 
 # %% [markdown]
 # Small tensors cost about the same, whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. Here, one message means one step of the ring; gloo itself splits a chunk into pieces, so that it can add one while the next arrives (gloo/allreduce.cc).
@@ -442,9 +458,10 @@ print("latency and bandwidth cost the same at", format_bytes(crossover_bytes))
 # %%
 seconds |= {n: measure_seconds(n) for n in (4, 8)}
 predicted_s = {n: model.seconds(*costs(sizes, n)) for n in seconds}
-for n in seconds:
-    small, large = (seconds[n] / predicted_s[n])[[0, -1]]
-    print(f"N = {n}: measured / predicted = {small:.1f} at {sizes[0]} B, {large:.1f} at 16 MiB")
+show_table(
+    {"ranks N": "d", "measured / predicted at 256 B": ".1f", "at 16 MiB": ".1f"},
+    [(n, *(seconds[n] / predicted_s[n])[[0, -1]]) for n in seconds],
+)
 print("cores for the ranks to share:", len(os.sched_getaffinity(0)))
 
 # %%
@@ -466,8 +483,8 @@ figure.tight_layout()
 # Each additional rank makes the chunks of a ring smaller, S/N each, and more numerous. What do small chunks cost? Take our tensor, once in one all-reduce, and once split into 64 pieces with an all-reduce for each. **How many times longer will the 64 take?**
 
 # %%
-# Your prediction: the factor
-predicted_factor = None
+predicted_factor = predict("Time of 64 all-reduces of a piece, over that of one of the whole")
+predicted_factor
 
 # %%
 def whole_and_in_pieces(length, pieces):
@@ -478,7 +495,8 @@ def whole_and_in_pieces(length, pieces):
 run = launch(whole_and_in_pieces, length, 64, world_size=2, device="cpu")
 whole_s, pieces_s = np.max(run.outputs, axis=0)
 modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
-print(f"your prediction: {predicted_factor}   model: {modelled:.1f}   measured: {pieces_s / whole_s:.1f}")
+print(f"model: {modelled:.1f}")
+predicted_factor.compare(pieces_s / whole_s, {"what latency alone would cost": 64, "what the model predicts": modelled})
 
 # %% [markdown]
 # The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.
@@ -499,10 +517,12 @@ def two_steps():
 # %%
 run = launch(two_steps, world_size=2, device="cpu")
 parameters, tensors = run.outputs[0]
-print(f"{tensors} gradients of {format_bytes(4 * parameters)} in all; what rank 0 all-reduced:")
-for call in run.calls:
-    if call.rank == 0 and call.op == "all_reduce":
-        print(f"  {format_bytes(call.bytes)} at {call.start_s:.3f} s")
+print(f"{tensors} gradients of {format_bytes(4 * parameters)} in all")
+mine = [call for call in run.calls if call.rank == 0 and call.op == "all_reduce"]
+show_table(
+    {"rank 0 all-reduces": format_bytes, "at, in s": ".3f"},
+    [(call.bytes, call.start_s) for call in mine],
+)
 
 # %% [markdown]
 # There are fewer all-reduces than gradients. The first step uses one bucket, because DDP does not know yet in which order gradients arrive; for the second step it has sorted them in that order into buckets, each closed as soon as it holds the requested size. [Chapter 02](02_dp_vs_ddp.ipynb) looks at these buckets and at their default sizes.
@@ -512,16 +532,16 @@ for call in run.calls:
 # What you saw of the algorithm is also true on GPUs. These things differ:
 #
 # - **Other wires.** Ranks on one machine send over NVLink or PCIe, machines over InfiniBand or Ethernet, and NCCL runs several rings in parallel, laid out so that all links are in use (Hu et al. 2025).
-# - **Trees.** A ring needs 2(N − 1) messages one after another. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
+# - **Trees.** A ring needs $2(N-1)$ messages one after another. For small tensors on many ranks that is too slow, so NCCL also has double binary trees, whose latency grows with log N, and picks an algorithm by size and by number of ranks (Jeaugey 2019; the trees are from Sanders et al. 2009). Choosing by size is an older idea: Thakur et al. (2005) did it in MPICH.
 # - **Switches that add.** With NVLink SHARP or InfiniBand SHARP the network does the adding. The lower bound above assumes that the ranks do it, so it does not apply there.
 # - **Asynchronous calls.** On a GPU `dist.all_reduce` only queues the work and returns immediately. Time it with CUDA events, or wait with `torch.cuda.synchronize()` before you look at the clock.
 # - **The wire is hidden.** The operating system does not see these bytes; Shardlab computes them from the calls, and `run.traffic.source` says so.
 #
 # ## What to remember
 #
-# - Hub: 2(N − 1)·S through one rank. Ring: 2(N − 1)/N·S sent by each rank, less than 2 S for any N.
+# - Hub: $2(N-1) \cdot S$ through one rank. Ring: $\frac{2(N-1)}{N} S$ sent by each rank, less than $2S$ for any $N$.
 # - All-reduce = reduce-scatter + all-gather, N − 1 steps each.
-# - Small tensors cost latency, 2(N − 1)·α; large ones bandwidth. Combine small ones.
+# - Small tensors cost latency, $2(N-1) \cdot \alpha$; large ones bandwidth. Combine small ones.
 # - Never let all ranks wait in `send` at the same time.
 #
 # Now write it yourself: [Lab 03](../../labs/03_ring_all_reduce/03_ring_all_reduce.ipynb).

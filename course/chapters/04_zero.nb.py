@@ -31,13 +31,17 @@ import json
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 
-from shardlab import data, launch, measure, models, shards
+from shardlab import data, holds, launch, measure, models, shards, show_table
 from shardlab.estimate import memory, traffic
 from shardlab.estimate.zero_extras import zero_extras
-from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette, shard_map
+from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette, predict, shard_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -62,9 +66,10 @@ state_bytes = {
     "parameter, bf16": 2, "gradient, bf16": 2,
     "master copy, fp32": 4, "Adam's mean, fp32": 4, "Adam's mean of squares, fp32": 4,
 }
-for name, size in state_bytes.items():
-    print(f"{size:4}  {name}")
-print(f"{sum(state_bytes.values()):4}  bytes per parameter")
+show_table(
+    {"model state": "", "bytes per parameter": "d"},
+    [*state_bytes.items(), ("together", sum(state_bytes.values()))],
+)
 
 # %% [markdown]
 # We run it with DeepSpeed, where ZeRO was first implemented. DeepSpeed wraps the model in an **engine** that owns the optimizer; a dictionary or JSON file configures the rest:
@@ -102,11 +107,11 @@ def train(batch, config):
     return layout
 
 # %% [markdown]
-# Stage 0 shards nothing. **How many bytes of model states per parameter does each of the four ranks hold?**
+# Stage 0 shards nothing. **How many parameters can a model have at most, on four GPUs with 80 GB each, at stage 0?** (1 GB is 10⁹ bytes; count only model states.)
 
 # %%
-# Your prediction: bytes per parameter on each rank, at stage 0
-predicted_bytes = None
+predicted_largest = predict("Largest model at stage 0 on four GPUs with 80 GB", unit="billion parameters")
+predicted_largest
 
 # %% [markdown]
 # The first run loads DeepSpeed, once per notebook. `memory=True` tracks every tensor's storage; we look at what is alive after the second backward pass.
@@ -123,11 +128,15 @@ def states_per_rank(run, moment="after backward"):
     live = run.memory.at(moment)
     return np.array([live[state].max() for state in STATES]) / parameters
 
-print("parameters, gradients, optimizer:", states_per_rank(runs[0]).round(3))
-print("your prediction:", predicted_bytes, "  measured:", states_per_rank(runs[0]).sum().round(3))
+show_table(
+    {"stage 0, on each rank": "", "bytes per parameter": ".2f"},
+    zip(STATES, states_per_rank(runs[0])),
+)
+largest = 80 / states_per_rank(runs[0]).sum()
+predicted_largest.compare(largest, {"what would fit if the ranks shared the states": world_size * largest})
 
 # %% [markdown]
-# All 16, on each of the four ranks. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
+# All 16, on each of the four ranks: more ranks do not make room for a larger model. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
 #
 # ## Three stages
 #
@@ -135,18 +144,18 @@ print("your prediction:", predicted_bytes, "  measured:", states_per_rank(runs[0
 #
 # | stage | sliced | bytes on each rank (Rajbhandari et al. 2020) |
 # |---|---|---|
-# | 0 | nothing | 16Ψ |
-# | 1 | optimizer states | 4Ψ + 12Ψ/N |
-# | 2 | gradients as well | 2Ψ + 14Ψ/N |
-# | 3 | parameters as well | 16Ψ/N |
+# | 0 | nothing | $16\Psi$ |
+# | 1 | optimizer states | $4\Psi + 12\Psi/N$ |
+# | 2 | gradients as well | $2\Psi + 14\Psi/N$ |
+# | 3 | parameters as well | $16\Psi/N$ |
 #
 # At stage 1 each rank updates its slice, and an all-gather distributes the new parameters. At stage 2 only the rank that will use a gradient keeps it: the others free it as soon as it is summed. At stage 3 parameters are sliced, too: each layer is gathered just before it is used and freed right after.
 #
 # **For N = 4, how many bytes per parameter does a rank hold at stages 1, 2 and 3?**
 
 # %%
-# Your prediction: bytes per parameter on each rank at stages 1, 2 and 3, as a list
-predicted_by_stage = None
+predicted_by_stage = predict("Bytes per parameter on each rank", unit="bytes", labels=["stage 1", "stage 2", "stage 3"])
+predicted_by_stage
 
 # %%
 free_after_use = {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
@@ -155,12 +164,22 @@ runs[2] = launch(train, configuration(2), **options)
 runs[3] = launch(train, configuration(3, **free_after_use), **options)
 
 # %%
-print("stage   paper  measured   parameters, gradients, optimizer")
-for stage, run in runs.items():
+def paper_and_measured(stage, run):
     paper = memory.model_states(parameters, stage=stage, world_size=world_size).device_bytes
     each = states_per_rank(run)
-    print(f"{stage:5} {paper / parameters:7.2f} {each.sum():9.2f}  ", each.round(2))
-print("your prediction for stages 1, 2 and 3:", predicted_by_stage)
+    return stage, paper / parameters, each.sum(), *each
+
+show_table(
+    {"stage": "d", "paper": ".2f", "measured": ".2f", **dict.fromkeys(STATES, ".2f")},
+    [paper_and_measured(stage, run) for stage, run in runs.items()],
+    caption="bytes per parameter, on each rank",
+)
+
+# %%
+by_stage = [states_per_rank(runs[stage]).sum() for stage in (1, 2, 3)]
+paper = [memory.model_states(1, stage=stage, world_size=world_size).device_bytes for stage in (1, 2, 3)]
+named = {"the paper's count: here a gradient may be freed earlier, as explained below": paper}
+predicted_by_stage.compare(by_stage, named)
 
 # %% [markdown]
 # Choose a stage below to see memory over time: parameters are at the bottom, optimizer states shrink from stage 0 to stage 1, gradients come and go. (At stage 0 there is a step before the first one: DeepSpeed runs the optimizer once on zero gradients, to create its states.)
@@ -186,15 +205,22 @@ memory_bars(parameters, world_size, stage=2, measured=runs[2], moment="after bac
 
 # %%
 numels = {name: parameter.numel() for name, parameter in model.named_parameters()}
+beyond_paper = {}
 for stage, run in runs.items():
     setup = {"stage": stage, "world_size": world_size}
     extras = zero_extras(numels, persistence_threshold=0, **setup)
     predicted = memory.model_states(parameters, **setup).device_bytes
     predicted += sum(map(np.array, extras.values()))
     measured = sum(run.memory.at("after backward")[state] for state in STATES)
-    print(f"stage {stage}: measured / predicted on each rank:", (measured / predicted).round(4))
-    print("   beyond the paper, rank 2:", {name: round(each[2]) for name, each in extras.items()})
-    assert (abs(measured / predicted - 1) < 0.02).all()
+    holds(f"stage {stage}: each rank's model states", measured, predicted, rtol=0.02, unit="bytes")
+    beyond_paper[stage] = {name: each[2] for name, each in extras.items()}
+
+# %%
+names = list(dict.fromkeys(name for extras in beyond_paper.values() for name in extras))
+show_table(
+    {"bytes beyond the paper, rank 2": "", **{f"stage {stage}": ",.0f" for stage in runs}},
+    [(name, *(extras.get(name) for extras in beyond_paper.values())) for name in names],
+)
 
 # %% [markdown]
 # Then how do stages 1 and 2 differ? With gradient **accumulation**: the gradients of two batches add up before one step. Between the two batches, stage 1 holds whole gradients and has sent nothing; stage 2 has sent them and holds only its slice.
@@ -210,32 +236,39 @@ def first_backward(batch, config):
         dist.barrier()
 
 # %%
+gradients, sent = {}, {}
 for stage in (1, 2):
     accumulate = {**configuration(stage), "gradient_accumulation_steps": 2}
     run = launch(first_backward, accumulate, **options)
-    gradients = run.memory.at("first backward")["gradients"] / parameters
-    sent = run.traffic["first backward"].sent_by_rank.sum() / parameters
-    print(f"stage {stage}, per parameter:", end=" ")
-    print(f"gradients {gradients.round(2)} bytes by rank, {sent:.1f} bytes sent by all ranks")
-    assert (gradients == 2).all() if stage == 1 else (gradients < 1).all()
+    gradients[stage] = run.memory.at("first backward")["gradients"] / parameters
+    sent[stage] = run.traffic["first backward"].sent_by_rank.sum() / parameters
+show_table(
+    {"stage": "d", **{f"gradients on rank {r}": ".2f" for r in range(4)}, "sent by all ranks": ".1f"},
+    [(stage, *gradients[stage], sent[stage]) for stage in gradients],
+    caption="bytes per parameter",
+)
+holds("stage 1 holds whole gradients, in bytes per parameter", gradients[1], 2)
+holds("stage 2 holds less", gradients[2], below=1)
 
 # %% [markdown]
 # ## A slice is not a layer
 #
-# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and splits it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP:
+# Many tutorials draw ZeRO as "rank 0 has the first layers, rank 1 the next". That is wrong. DeepSpeed concatenates all parameters into **one flat buffer** and splits it into N equal slices, even in the middle of a tensor. Take the second matrix of the first block's MLP, and find where it is in the buffer. **Which ranks hold its optimizer states at stage 1?**
 
 # %%
 tensor = "blocks.0.mlp.down.weight"
-print(tensor, tuple(model.get_parameter(tensor).shape))
+before = list(numels)[: list(numels).index(tensor)]
+start = sum(numels[name] for name in before)
+print(f"{tensor}: elements {start:,} to {start + numels[tensor]:,} of {parameters:,}")
 
 # %%
-# Your prediction: the ranks that hold its optimizer states at stage 1, as a list
-predicted_ranks = None
+predicted_ranks = predict("Ranks that hold a part of it", options=[f"rank {r}" for r in range(4)], several=True)
+predicted_ranks
 
 # %%
 layouts = {f"stage {stage}": shards.gather(runs[stage].outputs) for stage in (1, 2, 3)}
 holders = layouts["stage 1"].ranks_of(tensor, "optimizer")
-print("your prediction:", predicted_ranks, "   its optimizer states are on ranks:", holders)
+predicted_ranks.compare([f"rank {rank}" for rank in holders])
 
 # %% [markdown]
 # The picture shows the engines of the runs above, after the second backward pass. Each row is a rank, each colour a tensor. Choose a stage, hover over a piece, and find the three borders.
@@ -254,7 +287,7 @@ for name, count in numels.items():
     layer = ".".join(name.split(".")[:2]) if name.startswith("blocks") else name.split(".")[0]
     layers[layer] = layers.get(layer, 0) + count
 largest = max(layers, key=layers.get)
-print(layers)
+show_table({"layer": "", "elements": ",d"}, layers.items())
 print(f"{largest} alone is {layers[largest] / (parameters / world_size):.2f} times an equal share")
 
 # %% [markdown]
@@ -263,27 +296,29 @@ print(f"{largest} alone is {layers[largest] / (parameters / world_size):.2f} tim
 # For models too large for this notebook we use the formula, which we have just checked against a run. Here is Table 1 of the paper, in GB (10⁹ bytes) per device:
 
 # %%
-print("   N " + "".join(f"{psi:>9} at stages 1, 2, 3     " for psi in ("7.5B", "128B", "1T")))
-for n in (1, 4, 16, 64, 256, 1024):
-    row = [
-        memory.model_states(psi, stage=stage, world_size=n).device_bytes / 1e9
-        for psi in (7.5e9, 128e9, 1e12) for stage in (1, 2, 3)
-    ]
-    print(f"{n:4} ", *(f"{gigabytes:9.2f}" for gigabytes in row))
+def gigabytes(psi, stage, n):
+    return memory.model_states(psi, stage=stage, world_size=n).device_bytes / 1e9
+
+sizes = {"7.5B": 7.5e9, "128B": 128e9, "1T": 1e12}
+columns = {f"{name}, stage {stage}": (psi, stage) for name, psi in sizes.items() for stage in (1, 2, 3)}
+show_table(
+    {"N": "d", **dict.fromkeys(columns, ".2f")},
+    [(n, *(gigabytes(*column, n) for column in columns.values())) for n in (1, 4, 16, 64, 256, 1024)],
+    caption="GB of model states on each of N devices",
+)
 
 # %%
 published = {64: (31.4, 16.6, 1.88), 1024: (30.1, 15.1, 0.12)}  # 7.5B, stages 1, 2 and 3
 for n, row in published.items():
-    ours = [memory.model_states(7.5e9, stage=s, world_size=n).device_bytes / 1e9 for s in (1, 2, 3)]
-    assert np.allclose(ours, row, atol=0.051), (ours, row)
-print("as published")
+    ours = [gigabytes(7.5e9, stage, n) for stage in (1, 2, 3)]
+    holds(f"N = {n}: as published, to its digits", ours, row, atol=0.051, unit="GB")
 
 # %% [markdown]
 # Read it from top to bottom. Stages 1 and 2 level off at 4Ψ and 2Ψ, however many ranks there are; only stage 3 keeps falling, so N devices hold a model N times as large. A trillion parameters take 15.6 GB on each of 1024 devices.
 #
 # ## What it costs: traffic
 #
-# In a reduce-scatter or an all-gather each rank sends (N − 1)/N of a tensor, and an all-reduce is one followed by the other ([chapter 03](03_ring_all_reduce.ipynb)). For large N that is Ψ, Ψ and 2Ψ elements.
+# In a reduce-scatter or an all-gather each rank sends $\frac{N-1}{N}$ of a tensor, and an all-reduce is one followed by the other ([chapter 03](03_ring_all_reduce.ipynb)). For large N that is Ψ, Ψ and 2Ψ elements.
 #
 # - Plain data parallelism: an all-reduce of the gradients, **2Ψ**.
 # - Stages 1 and 2: a reduce-scatter gives each rank the sum of its slice of the gradients, an all-gather distributes the new parameters. **2Ψ** again: the same two halves, with the update between them.
@@ -292,8 +327,8 @@ print("as published")
 # That is the paper's count. **What do you expect from our runs at stages 0, 1, 2 and 3, over gloo?**
 
 # %%
-# Your prediction: elements that each rank sends per step, in Ψ, at stages 0 to 3, as a list
-predicted_traffic = None
+predicted_traffic = predict("Elements that each rank sends per step", unit="Ψ", labels=[f"stage {s}" for s in range(4)])
+predicted_traffic
 
 # %%
 def sent_per_rank(run):
@@ -302,7 +337,10 @@ def sent_per_rank(run):
     return sent / 2 / parameters * world_size / (world_size - 1)
 
 measured = [sent_per_rank(run) for run in runs.values()]
-print("your prediction:", predicted_traffic, "  measured:", np.round(measured, 2))
+for_large_n = world_size / (world_size - 1) / 4  # and elements, not bytes
+methods = ("ddp", "zero1", "zero2", "zero3")
+in_theory = [traffic.sent_bytes(method, 1, world_size)[0] * for_large_n for method in methods]
+predicted_traffic.compare(measured, {"the paper's count": in_theory})
 
 # %% [markdown]
 # Three of the four are above the paper's 2, 2, 2, 3. The recorded calls show why. Below, a call's elements are those of its input: the whole tensor, or for an all-gather the rank's slice, a quarter.
@@ -314,10 +352,13 @@ def calls_of_step(run):
     for call in run.calls:
         if call.rank == 0 and blocks[0].start_s <= call.start_s <= blocks[0].end_s:
             elements[call.op] = elements.get(call.op, 0) + call.bytes / 2 / parameters
-    return {op: f"{amount:.2f} Ψ" for op, amount in elements.items() if amount > 0.01}
+    return {op: amount for op, amount in elements.items() if amount > 0.01}
 
-for stage, run in runs.items():
-    print(f"stage {stage}:", calls_of_step(run))
+ops = list(dict.fromkeys(op for run in runs.values() for op in calls_of_step(run)))
+show_table(
+    {"elements, in Ψ": "", **dict.fromkeys(ops, ".2f")},
+    [(f"stage {stage}", *map(calls_of_step(run).get, ops)) for stage, run in runs.items()],
+)
 
 # %% [markdown]
 # - Stages 1 and 2 call no reduce-scatter: DeepSpeed **all-reduces** its buckets, 2Ψ, and each rank keeps a slice. That is its default over NCCL, too (`use_multi_rank_bucket_allreduce`).
@@ -327,7 +368,6 @@ for stage, run in runs.items():
 # With these three accounted for, formula and measurement agree again. Small messages add a few percent.
 
 # %%
-methods = ("ddp", "zero1", "zero2", "zero3")
 def predicted_sent(method, reduce_scatter):
     tied = 2 * numels["token.weight"] / parameters if method == "zero3" else 0
     sent = traffic.sent_bytes(method, 1, world_size, reduce_scatter=reduce_scatter)[0] / 4
@@ -335,8 +375,11 @@ def predicted_sent(method, reduce_scatter):
 
 paper = [predicted_sent(method, "ring") for method in methods]
 here = [predicted_sent(method, "gloo") for method in methods]
-print("with a real reduce-scatter:", np.round(paper, 2), "  with our calls:", np.round(here, 2))
-assert np.allclose(measured, here, rtol=0.06)
+show_table(
+    {"elements sent, in Ψ": "", "with a real reduce-scatter": ".2f", "with our calls": ".2f", "measured": ".2f"},
+    [(f"stage {stage}", *row) for stage, row in enumerate(zip(paper, here, measured))],
+)
+holds("elements sent with our calls, in Ψ", measured, here, rtol=0.06)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.2))
@@ -354,45 +397,53 @@ figure.tight_layout()
 # %%
 each_to_its_owner = configuration(2, use_multi_rank_bucket_allreduce=False)
 run = launch(train, each_to_its_owner, inputs=batches, device="cpu")
-print(f"{sent_per_rank(run):.2f} Ψ;", calls_of_step(run))
-assert sent_per_rank(run) < 2.5
+show_table({"call": "", "elements, in Ψ": ".2f"}, calls_of_step(run).items())
+holds("elements sent by each rank, in Ψ", sent_per_rank(run), below=2.5)
 
 # %% [markdown]
 # ## When memory is not saved
 #
-# So far the configuration was tuned for a small model. Here is stage 3 with DeepSpeed's defaults. **How many bytes per parameter do the parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
+# So far the configuration was tuned for a small model. Here is stage 3 with DeepSpeed's defaults. By default, a tensor of fewer than 100,000 elements stays whole on every rank, in addition to the slices (`stage3_param_persistence_threshold`): gathering a small tensor takes time, and freeing it saves little memory. **How many bytes per parameter do the parameters take now, on each of four ranks, after backward?** (The formula says 2/N = 0.5.)
 
 # %%
-# Your prediction: bytes that each parameter takes on a rank, at stage 3 with defaults
-predicted_default = None
+print(f"{len(numels)} tensors; the largest has {max(numels.values()):,} elements")
+
+# %%
+predicted_default = predict("Bytes per parameter that the parameters take on a rank", unit="bytes")
+predicted_default
 
 # %%
 default_config = {**configuration(3), "zero_optimization": {"stage": 3}}
 default_run = launch(train, default_config, **options)
 live = default_run.memory.at("after backward")
-print("your prediction:", predicted_default, "  measured:", states_per_rank(default_run)[0].round(2))
-print("buckets on each rank:", [format_bytes(size) for size in live["buckets"]])
+print("buckets on each rank:", ", ".join(map(format_bytes, live["buckets"])))
+named = {"the formula": 2 / world_size, "what they take at stage 0": states_per_rank(runs[0])[0]}
+predicted_default.compare(states_per_rank(default_run)[0], named)
 
 # %% [markdown]
 # That is more than the 2 of stage 0. Two defaults are meant for models a thousand times as large:
 #
-# - **Persistent parameters.** Gathering a small tensor takes time and saves little memory, so tensors below `stage3_param_persistence_threshold`, 100,000 elements, stay whole on every rank. Here that is all of them: 2 for the whole, 0.5 for the slice.
+# - **Persistent parameters**, which stay whole. Here that is all of them: 2 for the whole, 0.5 for the slice.
 # - **Buckets.** Gradients are collected in a buffer of `reduce_bucket_size`, 500 million elements, which stage 3 allocates at the start and keeps: 10⁹ bytes. Stages 1 and 2 allocate theirs in each backward pass.
 
 # %%
 persistent = zero_extras(numels, stage=3, world_size=world_size)["persistent tensors"][0]
-print("persistent:", persistent / parameters, "  largest tensor:", max(numels.values()))
-assert np.isclose(states_per_rank(default_run)[0], 0.5 + persistent / parameters)
-assert np.isclose(live["buckets"], 2 * 500_000_000, rtol=0.01).all()
+held = states_per_rank(default_run)[0]
+holds("bytes per parameter: a slice and all persistent ones", held, 0.5 + persistent / parameters, rtol=1e-5)
+holds("buckets on each rank", live["buckets"], 2 * 500_000_000, rtol=0.01, unit="bytes")
 
 # %% [markdown]
 # A third default matters between forward and backward. Stage 3 frees a layer only if it will not be used again soon, and "soon" is counted in parameters (`stage3_max_live_parameters`, `stage3_max_reuse_distance`, 10⁹ each). In a small model like ours everything that forward gathers stays until backward. We turned that off above with `free_after_use`.
 
 # %%
 kept = launch(train, configuration(3), **options)
-for name, run in (("freed after use", runs[3]), ("kept", kept)):
-    after_forward = states_per_rank(run, "forward")[0]
-    print(f"{name}: {after_forward:.2f} bytes after forward, {sent_per_rank(run):.2f} Ψ sent in a step")
+show_table(
+    {"parameters are": "", "bytes per parameter after forward": ".2f", "sent in a step, in Ψ": ".2f"},
+    [
+        (name, states_per_rank(run, "forward")[0], sent_per_rank(run))
+        for name, run in (("freed after use", runs[3]), ("kept", kept))
+    ],
+)
 
 # %% [markdown]
 # Kept parameters take memory and save a gather: a good trade on a machine with memory to spare.
@@ -402,39 +453,48 @@ for name, run in (("freed after use", runs[3]), ("kept", kept)):
 # Then there is the step itself. In the timelines above, stages 1 and 2 have equal peaks, although stage 2 slices the gradients, too. Why? Here is what is alive at each stage's peak, on rank 0, in bytes per parameter:
 
 # %%
-for stage, run in runs.items():
-    rank = run.memory[0]
-    at_peak = {name: size / parameters for name, size in rank.at("peak").items() if size}
-    print(f"stage {stage}: {sum(at_peak.values()):5.2f} in {rank.peak_phase}:", end=" ")
-    print(", ".join(f"{name} {size:.2f}" for name, size in at_peak.items()))
+logs = [run.memory[0] for run in runs.values()]
+kinds = [kind for kind in palette.MEMORY if any(log.at("peak")[kind] for log in logs)]
+show_table(
+    {"stage": "d", "peak in": "", "peak": ".2f", **dict.fromkeys(kinds, ".2f")},
+    [
+        (stage, log.peak_phase, log.peak_bytes / parameters, *(log.at("peak")[kind] / parameters for kind in kinds))
+        for stage, log in enumerate(logs)
+    ],
+    caption="bytes per parameter, on each rank",
+)
 
 # %% [markdown]
 # The peak is in the step, and two things in these rows are not in "16Ψ":
 #
-# - **fp32 gradients.** To update in fp32, gradients are first copied to fp32: 4Ψ bytes at stage 0, and 4Ψ/N at the other stages, where each rank copies only its slice.
-# - **"other"**, temporary tensors. Adam divides by the root of its mean of squares, so a root and a quotient in fp32 exist for a moment, 8 bytes per element of the tensor that is being updated. At stages 1 to 3 that tensor is the rank's whole slice: 8Ψ/N bytes. At stage 0 it is one parameter at a time, so here the largest one counts. (In the lab each rank reads the text itself; then the text is "other", too.)
+# - **fp32 gradients.** To update in fp32, gradients are first copied to fp32: $4\Psi$ bytes at stage 0, and $4\Psi/N$ at the other stages, where each rank copies only its slice.
+# - **"other"**, temporary tensors. Adam divides by the root of its mean of squares, so a root and a quotient in fp32 exist for a moment, 8 bytes per element of the tensor that is being updated. At stages 1 to 3 that tensor is the rank's whole slice: $8\Psi/N$ bytes. At stage 0 it is one parameter at a time, so here the largest one counts. (In the lab each rank reads the text itself; then the text is "other", too.)
 #
-# Before this step stage 1, too, has freed the gradients that other ranks use. So at stages 1 and 2 the step holds the same: 2Ψ + (4 + 12 + 8)Ψ/N.
+# Before this step stage 1, too, has freed the gradients that other ranks use. So at stages 1 and 2 the step holds the same: $2\Psi + (4 + 12 + 8)\,\Psi/N$.
 
 # %%
 for stage in (1, 2):
     in_step = [sum(phase.at_peak.values()) for phase in runs[stage].memory[0].phases if phase.name == "step"]
     predicted = 2 + (4 + 12 + 8) / world_size
-    print(f"stage {stage}: predicted {predicted:.2f}, measured {max(in_step) / parameters:.2f}")
-    assert abs(max(in_step) / parameters / predicted - 1) < 0.01
+    holds(f"stage {stage}: bytes per parameter in the step", max(in_step) / parameters, predicted, rtol=0.01)
 
 # %% [markdown]
 # Stage 2 pays off when another moment is the highest: with accumulation, as above, or when activations and whole gradients together exceed the step. **Activations are not sharded** at any stage: each rank has those of its own batch.
 #
 # ### 16, 18 or 20 bytes per parameter?
 #
-# You will meet all three. Whoever counts 16 leaves the fp32 gradients out, as the paper does. Stage 0 above holds 2 + (2 + 4) + 12 = **20** during its step. Some libraries keep fp32 gradients all the time, so that the gradients of many micro-batches can be added up without rounding them to 16 bits. Megatron-LM's README lists 20 bytes for fp16 parameters and gradients with an fp32 copy of each, and **18** for bf16 parameters whose gradients exist only in fp32: 2 + 4 + 12. DeepSpeed's own estimator of ZeRO-2 counts 2 + 18/N, 20 on one rank:
+# You will meet all three. Whoever counts 16 leaves the fp32 gradients out, as the paper does. Stage 0 above holds 2 + (2 + 4) + 12 = **20** during its step. Some libraries keep fp32 gradients all the time, so that the gradients of many micro-batches can be added up without rounding them to 16 bits. Megatron-LM's README lists 20 bytes for fp16 parameters and gradients with an fp32 copy of each, and **18** for bf16 parameters whose gradients exist only in fp32: 2 + 4 + 12. DeepSpeed's own estimator of ZeRO-2 counts $2 + 18/N$, 20 on one rank:
 
 # %%
-for name, convention in (("the paper's count", "paper"), ("DeepSpeed's estimator", "deepspeed")):
-    for n in (1, 8):
-        states = memory.model_states(parameters, stage=2, world_size=n, convention=convention)
-        print(f"{name}, stage 2, N = {n}: {states.device_bytes / parameters:.2f} bytes per parameter")
+def bytes_at_stage_2(n, convention):
+    states = memory.model_states(parameters, stage=2, world_size=n, convention=convention)
+    return states.device_bytes / parameters
+
+counts = {"the paper's count": "paper", "DeepSpeed's estimator": "deepspeed"}
+show_table(
+    {"stage 2": "", "N": "d", "bytes per parameter": ".2f"},
+    [(name, n, bytes_at_stage_2(n, counts[name])) for name in counts for n in (1, 8)],
+)
 
 # %% [markdown]
 # ## The largest model for your device
@@ -446,9 +506,8 @@ device_bytes, devices = 24e9, 8
 if torch.cuda.is_available():
     device_bytes = torch.cuda.get_device_properties(0).total_memory
 print(f"on {devices} devices of {device_bytes / 1e9:.0f} GB:")
-for stage in range(4):
-    most = memory.largest_model(0.75 * device_bytes, stage=stage, world_size=devices)
-    print(f"stage {stage}: {most / 1e9:5.1f} billion parameters")
+most = [memory.largest_model(0.75 * device_bytes, stage=stage, world_size=devices) for stage in range(4)]
+show_table({"stage": "d", "billion parameters": ".1f"}, enumerate(np.array(most) / 1e9))
 
 # %%
 memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)

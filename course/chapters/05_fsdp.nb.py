@@ -51,17 +51,10 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 # %%
-from shardlab import DeadlockError, data, launch, measure, models
+from shardlab import DeadlockError, data, holds, launch, measure, models, show_table
 from shardlab.estimate import hybrid_sharding, memory, traffic
 from shardlab.estimate.fsdp_units import unit_step
-from shardlab.widgets import (
-    format_bytes,
-    memory_timeline,
-    palette,
-    timeline,
-    traffic_map,
-    unit_life,
-)
+from shardlab.widgets import memory_timeline, palette, predict, timeline, traffic_map, unit_life
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -147,8 +140,8 @@ zero3_config = {
 # In fp32 with AdamW a parameter takes 4 bytes, its gradient 4, and Adam's two means 8. **How many bytes per parameter does each of the four ranks hold after backward, with `fully_shard`?**
 
 # %%
-# Your prediction: bytes per parameter on each rank, with fully_shard
-predicted_states = None
+predicted_states = predict("Bytes per parameter on each rank, with fully_shard", unit="bytes")
+predicted_states
 
 # %%
 options = {"memory": True, "device": "cpu"}
@@ -160,11 +153,15 @@ runs = {
 
 # %%
 STATES = ("parameters", "gradients", "optimizer")
-for name, run in runs.items():
-    live = run.memory.at("backward")
-    each = np.array([live[state].max() for state in STATES]) / parameters
-    print(f"{name:7} {each.sum():5.2f} =", each.round(2))
-print("your prediction for FSDP:", predicted_states)
+each = {
+    name: np.array([run.memory.at("backward")[state].max() for state in STATES]) / parameters
+    for name, run in runs.items()
+}
+show_table(
+    {"bytes per parameter": "", **dict.fromkeys(STATES, ".2f"), "together": ".2f"},
+    [(name, *held, held.sum()) for name, held in each.items()],
+)
+predicted_states.compare(each["FSDP"].sum(), {"what DDP holds": each["DDP"].sum()})
 
 # %% [markdown]
 # With FSDP it is a quarter of everything: 16/N. (DeepSpeed holds one more number per parameter of its slice, because its optimizer updates an fp32 copy even if the parameters are fp32 already.) The formulas, held against the run:
@@ -173,22 +170,21 @@ print("your prediction for FSDP:", predicted_states)
 setups = {"DDP": (0, "fp32"), "FSDP": (3, "fp32"), "ZeRO-3": (3, "fp32-master")}
 for name, (stage, precision) in setups.items():
     states = memory.model_states(parameters, stage=stage, world_size=N, precision=precision)
-    live = runs[name].memory.at("backward")
-    measured = sum(live[state].max() for state in STATES)
-    print(f"{name:7} predicted {states.device_bytes / parameters:5.2f}", end="  ")
-    print(f"measured / predicted {measured / states.device_bytes:.3f}")
-    assert abs(measured / states.device_bytes - 1) < 0.01
+    predicted = states.device_bytes / parameters
+    holds(f"{name}: bytes per parameter", each[name].sum(), predicted, rtol=0.01)
 
 # %% [markdown]
 # And it is the same training. Each rank's losses are those of its own batches, and they agree on every rank:
 
 # %%
 losses = {name: np.array(run.outputs) for name, run in runs.items()}
-for name, by_rank in losses.items():
-    print(f"{name:7} rank 0:", by_rank[0].round(5), "  rank 1:", by_rank[1].round(5))
+steps = {f"rank {rank}, step {step}": (rank, step) for rank in (0, 1) for step in range(3)}
+show_table(
+    {"losses": "", **dict.fromkeys(steps, ".5f")},
+    [(name, *(by_rank[at] for at in steps.values())) for name, by_rank in losses.items()],
+)
 farthest = max(abs(by_rank - losses["DDP"]).max() for by_rank in losses.values())
-print(f"largest difference from DDP on any rank: {farthest:.1e}")
-assert farthest < 1e-5
+holds("largest difference from DDP on any rank", farthest, below=1e-5)
 
 # %% [markdown]
 # What differs is when memory is used. Choose a run below. DDP's parameters are a flat band; FSDP's go up and down while blocks are gathered and freed. (At the left each rank creates the whole model and then shards it. A model too large for that is created on the `meta` device, which allocates nothing, sharded, and then initialized.)
@@ -199,7 +195,7 @@ memory_timeline(runs)
 # %% [markdown]
 # ### What it sends
 #
-# DDP all-reduces its gradients, 2(N − 1)/N·Ψ elements. FSDP, like ZeRO-3, gathers parameters twice and reduce-scatters gradients: 3(N − 1)/N·Ψ, but gloo runs a reduce-scatter as an all-reduce ([chapter 03](03_ring_all_reduce.ipynb)), so here it is 4(N − 1)/N·Ψ. These are the calls of the third step on rank 0:
+# DDP all-reduces its gradients, $\frac{2(N-1)}{N} \Psi$ elements. FSDP, like ZeRO-3, gathers parameters twice and reduce-scatters gradients: $\frac{3(N-1)}{N} \Psi$, but gloo runs a reduce-scatter as an all-reduce ([chapter 03](03_ring_all_reduce.ipynb)), so here it is $\frac{4(N-1)}{N} \Psi$. These are the calls of the third step on rank 0:
 
 # %%
 def within(run, label, rank=0):
@@ -208,10 +204,16 @@ def within(run, label, rank=0):
     mine = [call for call in run.calls if call.rank == rank]
     return [call for call in mine if block.start_s <= call.start_s <= block.end_s]
 
-for name, run in runs.items():
-    large = [call.op for call in within(run, "step 2") if call.bytes > 1000]
-    sent = run.traffic["step 2"].sent_by_rank.mean() / 4 / parameters
-    print(f"{name:7} sent {sent:.2f} Ψ:", dict(Counter(large)))
+ops = ("all_reduce", "all_gather_single", "reduce_scatter_single")
+
+def sent_and_calls(run):
+    large = Counter(call.op for call in within(run, "step 2") if call.bytes > 1000)
+    return run.traffic["step 2"].sent_by_rank.mean() / 4 / parameters, *map(large.get, ops)
+
+show_table(
+    {"method": "", "sent, in Ψ": ".2f", **dict.fromkeys(ops, "d")},
+    [(name, *sent_and_calls(run)) for name, run in runs.items()],
+)
 
 # %% [markdown]
 # FSDP makes 13 all-gathers, not 14: two for each block, but one for the root, which stays whole between forward and backward. Each of these seven is reduce-scattered once. DeepSpeed gathers smaller pieces: each Linear, norm and embedding separately. Predicted and measured:
@@ -223,10 +225,9 @@ fsdp = unit_step(units, N, root=root, reduce_scatter="gloo")
 sent = runs["FSDP"].traffic["step 2"].sent_by_rank.mean()
 calls = Counter(call.op for call in within(runs["FSDP"], "step 2"))
 predicted, measured = fsdp.sent_bytes / 4 / parameters, sent / 4 / parameters
-print(f"predicted {predicted:.3f} Ψ   measured {measured:.3f} Ψ")
-assert abs(sent / fsdp.sent_bytes - 1) < 0.02
-assert calls["all_gather_single"] == fsdp.all_gathers
-assert calls["reduce_scatter_single"] == fsdp.reduce_scatters
+holds("sent by each rank, in Ψ", measured, predicted, rtol=0.02)
+holds("all-gathers", calls["all_gather_single"], fsdp.all_gathers)
+holds("reduce-scatters", calls["reduce_scatter_single"], fsdp.reduce_scatters)
 
 # %% [markdown]
 # ### What it is not
@@ -273,8 +274,8 @@ def one_block(inputs, method):
 # Five batches, each twice as large as the one before. With FSDP a rank gets a quarter of each, with tensor parallelism all of it. **If the batch has 16 times as many tokens, by what factor do the bytes grow that each rank sends, with FSDP and with tensor parallelism?**
 
 # %%
-# Your prediction: two factors as a list, first for FSDP, then for tensor parallelism
-predicted_growth = None
+predicted_growth = predict("Factor by which the bytes grow", labels=["FSDP", "tensor parallel"])
+predicted_growth
 
 # %%
 token_counts = [128, 256, 512, 1024, 2048]  # of the whole batch
@@ -286,7 +287,7 @@ block_runs = {
     for method in inputs
 }
 for method, run in block_runs.items():
-    print(f"{method:15} rank 0 multiplies by:", run.stdout[0].strip())
+    print(f"{method}: rank 0 multiplies by", run.stdout[0].strip())
 
 # %% [markdown]
 # The matrix is (384, 96). With FSDP each rank multiplies 32 of the 128 tokens by all of it, with tensor parallelism 128 tokens by a quarter of it. The same number of operations, and nothing else in common:
@@ -300,10 +301,12 @@ def sent_by_tokens(method):
 
 sent = {method: sent_by_tokens(method) for method in block_runs}
 growth = [float(round(each[-1] / each[0], 1)) for each in sent.values()]
-print("your prediction:", predicted_growth, "  measured:", growth)
+named = {"the right factors, for the wrong methods": growth[::-1],
+         "by how much the batch grows": token_counts[-1] / token_counts[0]}
+predicted_growth.compare(growth, named)
 
 # %% [markdown]
-# FSDP sends parameters and gradients: 3(N − 1)/N·Ψ of the layer (4 with gloo), whatever the tokens. Tensor parallelism sends activations: 8·T·D·(N − 1)/N elements for T tokens (chapter 07), whatever the parameters.
+# FSDP sends parameters and gradients: $\frac{3(N-1)}{N} \Psi$ of the layer (4 with gloo), whatever the tokens. Tensor parallelism sends activations: $8\,T D\,\frac{N-1}{N}$ elements for $T$ tokens (chapter 07), whatever the parameters.
 
 # %%
 def formula(method, tokens, reduce_scatter="gloo"):
@@ -314,8 +317,7 @@ def formula(method, tokens, reduce_scatter="gloo"):
 
 for method, measured in sent.items():
     predicted = [formula(method, tokens) for tokens in token_counts]
-    print(f"{method:15} measured / predicted:", np.divide(measured, predicted).round(3))
-    assert np.allclose(measured, predicted, rtol=0.05)
+    holds(f"{method}, for each batch", measured, predicted, rtol=0.05, unit="bytes")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.4))
@@ -334,11 +336,13 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# The lines cross where 8·T·D = 3Ψ. A block has about 12·D² parameters, so that is at T = 4.5·D tokens in the whole batch:
+# The lines cross where $8\,T D = 3\Psi$. A block has about $12 D^2$ parameters, so that is at $T = 4.5\,D$ tokens in the whole batch:
 
 # %%
-for width in (D, 4096, 12_288):
-    print(f"D = {width:6,}: FSDP sends fewer bytes from {4.5 * width:8,.0f} tokens per batch")
+show_table(
+    {"width D": ",d", "FSDP sends fewer bytes from this many tokens on": ",.0f"},
+    [(width, 4.5 * width) for width in (D, 4096, 12_288)],
+)
 
 # %% [markdown]
 # Large batches favour FSDP, and its gathers need no results of earlier layers, so they can overlap with computation. But FSDP needs a whole layer on every rank, with all activations of the rank's tokens. Tensor parallelism also works for a layer that does not fit, or with fewer sequences than ranks. Large models use both, on a mesh (chapter 07).
@@ -373,8 +377,8 @@ def one_step(batch):
 # Six blocks and the root. **How many all-gathers and how many reduce-scatters will this step make?**
 
 # %%
-# Your prediction: all-gathers and reduce-scatters of one step, as a list
-predicted_messages = None
+predicted_messages = predict("Messages of one step", labels=["all-gathers", "reduce-scatters"])
+predicted_messages
 
 # %%
 two_batches = [data.batch(0, 8, 64, rank, 2) for rank in range(2)]
@@ -404,8 +408,10 @@ def order_of(run):
 # %%
 print(order_of(life))
 made = Counter(call.op for call in life.calls if call.rank == 0)
-print("your prediction:", predicted_messages, "  made:", list(made.values()))
-assert list(made.values()) == [fsdp.all_gathers, fsdp.reduce_scatters]
+holds("all-gathers and reduce-scatters", list(made.values()), [fsdp.all_gathers, fsdp.reduce_scatters])
+once, twice = fsdp.reduce_scatters, 2 * fsdp.reduce_scatters
+named = {"one gather for each unit": [once, once], "two gathers for each unit, also for the root": [twice, once]}
+predicted_messages.compare(list(made.values()), named, "counted")
 
 # %% [markdown]
 # - **Forward**: gather the root (the embedding is needed first), then gather a block, compute, free it, gather the next one. The root stays whole: the last norm and the logits need it, and backward begins with them.
@@ -417,12 +423,9 @@ assert list(made.values()) == [fsdp.all_gathers, fsdp.reduce_scatters]
 
 # %%
 expected = unit_step(units, 2, root=root).peak_parameter_bytes
-for phase in life.memory[0].phases:
-    if phase.name.startswith("block"):
-        held = phase.at_end["parameters"]
-        print(f"{phase.name}: {held / parameters:.2f} bytes per parameter", end="; ")
-        assert held == expected
-print(f"predicted {expected / parameters:.2f}")
+in_a_block = [phase for phase in life.memory[0].phases if phase.name.startswith("block")]
+held = np.array([phase.at_end["parameters"] for phase in in_a_block])
+holds("bytes per parameter, in each of the six blocks", held / parameters, expected / parameters)
 
 # %% [markdown]
 # ### Why units
@@ -461,8 +464,8 @@ def two_steps(batches, choice, reshard=True):
 # We look at the second step; in the first, each rank still creates the model. DDP keeps 4 bytes per parameter whole. **If the root is the only unit, how many bytes does a rank hold at most per parameter, counting parameters alone?**
 
 # %%
-# Your prediction: bytes per parameter, of parameters alone, at their highest, with the root only
-predicted_root_only = None
+predicted_root_only = predict("Bytes per parameter, of parameters alone, with the root only", unit="bytes")
+predicted_root_only
 
 # %%
 choices = ["root only", "2 × 3 blocks", "3 × 2 blocks"]
@@ -492,16 +495,28 @@ for choice in choices:
     predicted[choice] = unit_step(sizes, N, root=parameters - sum(sizes), reduce_scatter="gloo")
 
 # %%
-print(" " * 16 + "messages   largest, KiB   parameters: predicted, measured   sent")
-for choice, run in by_choice.items():
+def cost_of(choice, run):
     calls = within(run, "step 1")
     largest = N * max(call.bytes for call in calls if call.op.startswith("all_gather"))
     peaks = predicted[choice].peak_parameter_bytes, highest(run, "parameters")
-    sent = run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters
-    print(f"{choice:16} {len(calls):6} {largest / 1024:13.0f}", end=" ")
-    print("{:21.2f} {:8.2f}".format(*np.divide(peaks, parameters)), f"{sent:9.2f} Ψ")
-    assert len(calls) == predicted[choice].messages and np.isclose(*peaks, rtol=0.01)
-print("your prediction for the root only:", predicted_root_only)
+    sent = run.traffic["step 1"].sent_by_rank.mean() / 4
+    return len(calls), largest / 1024, *np.divide((*peaks, sent), parameters)
+
+# %%
+rows = {choice: cost_of(choice, run) for choice, run in by_choice.items()}
+show_table(
+    {"units": "", "messages": "d", "largest, KiB": ".0f", "formula, bytes per parameter": ".2f",
+     "measured": ".2f", "sent, in Ψ": ".2f"},
+    [(choice, *row) for choice, row in rows.items()],
+)
+counts, _, formula_peaks, measured_peaks, _ = zip(*rows.values())
+holds("messages", counts, [predicted[choice].messages for choice in choices])
+holds("bytes of parameters at the peak, per parameter", measured_peaks, formula_peaks, rtol=0.01)
+
+# %%
+whole, sliced = 4, 4 / N
+named = {"all parameters, without the rank's slice": whole, "the slice, without what is gathered": sliced}
+predicted_root_only.compare(highest(by_choice["root only"], "parameters") / parameters, named)
 
 # %%
 messages = [predicted[choice].messages for choice in choices]
@@ -547,8 +562,8 @@ figure.tight_layout()
 # The root is special because backward begins right after its forward ends: it would be freed and gathered again at once. **How many elements does each of the four ranks send per step with True, with False, and with 2?** (Over gloo, where a reduce-scatter sends 2(N − 1)/N.)
 
 # %%
-# Your prediction: elements that each rank sends with True, False and 2, in Ψ, as a list
-predicted_reshard = None
+predicted_reshard = predict("Elements that each rank sends", unit="Ψ", labels=["True", "False", "2"])
+predicted_reshard
 
 # %%
 by_reshard = {True: by_choice["6 blocks"]}
@@ -559,12 +574,18 @@ for reshard in (False, 2):
 for reshard, run in by_reshard.items():
     how = {"reshard_after_forward": reshard, "reduce_scatter": "gloo"}
     expected = unit_step(units, N, root=root, **how)
-    sent = run.traffic["step 1"].sent_by_rank.mean()
+    sent = run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters
     gathers = sum(call.op == "all_gather_single" for call in within(run, "step 1"))
-    print(f"{reshard!s:6} {gathers} gathers, sent: predicted", end=" ")
-    print(f"{expected.sent_bytes / 4 / parameters:.2f} Ψ, measured {sent / 4 / parameters:.2f} Ψ")
-    assert gathers == expected.all_gathers and abs(sent / expected.sent_bytes - 1) < 0.02
-print("your prediction:", predicted_reshard)
+    holds(f"{reshard}: gathers", gathers, expected.all_gathers)
+    holds(f"{reshard}: sent, in Ψ", sent, expected.sent_bytes / 4 / parameters, rtol=0.02)
+
+# %%
+measured = [run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters for run in by_reshard.values()]
+in_a_ring = [
+    unit_step(units, N, root=root, reshard_after_forward=each).sent_bytes / 4 / parameters
+    for each in by_reshard
+]
+predicted_reshard.compare(measured, {"what they send where a reduce-scatter is a ring": in_a_ring})
 
 # %% [markdown]
 # What is not gathered again has to stay. Here is what a rank holds at the end of forward, beyond what it holds with `True`:
@@ -577,9 +598,7 @@ for reshard in (False, 2):
     kept = unit_step(units, N, root=root, reshard_after_forward=reshard).kept_bytes
     expected = (kept - fsdp.kept_bytes) / parameters
     more = held_after_forward(by_reshard[reshard]) - held_after_forward(by_reshard[True])
-    measured = more / parameters
-    print(f"{reshard!s:5} predicted {expected:.2f}, measured {measured:.2f} bytes per parameter")
-    assert np.isclose(expected, measured, rtol=0.01)
+    holds(f"{reshard}: bytes per parameter more than with True", more / parameters, expected, rtol=0.01)
 
 # %% [markdown]
 # `False` saves a third of the traffic (a quarter with gloo) for a whole copy of the parameters between forward and backward: a choice for models that fit. `2` keeps half. Its second gather comes from only two ranks, neighbours in rank order. Make m the number of GPUs in a node, and no parameter crosses between nodes in backward.
@@ -587,8 +606,13 @@ for reshard in (False, 2):
 # %%
 again = [call for call in within(by_reshard[2], "step 1") if len(call.group) == 2]
 print(len(again), "gathers in the group", {call.group for call in again})
-print("sent in a step, from row to column, in Ψ:")
-print((by_reshard[2].traffic["step 1"].sent_bytes / 4 / parameters).round(2))
+show_table(
+    {"sent in a step, in Ψ": "", **{f"to rank {rank}": ".2f" for rank in range(N)}},
+    [
+        (f"from rank {rank}", *row)
+        for rank, row in enumerate(by_reshard[2].traffic["step 1"].sent_bytes / 4 / parameters)
+    ],
+)
 
 # %% [markdown]
 # Two rings go through all four ranks: gradients one way, 1.5 Ψ, and forward's gather the other way, 0.75 Ψ. To these, each pair, 0 and 1 or 2 and 3, adds its gather in backward.
@@ -624,9 +648,8 @@ def begun_early(run):
     of_next_block = gathers[2:]  # the first two: the root's and block 0's
     return sum(gather < block for gather, block in zip(of_next_block, blocks[:-1], strict=False))
 
-print("gathers begun before the previous block computed, by default:", begun_early(life))
-print("gathers begun before the previous block computed, one ahead:", begun_early(ahead))
-assert (begun_early(life), begun_early(ahead)) == (0, len(units) - 1)
+holds("by default: gathers begun before the previous block computed", begun_early(life), 0)
+holds("one ahead: gathers begun before the previous block computed", begun_early(ahead), len(units) - 1)
 
 # %% [markdown]
 # The price is memory: each unit that is prefetched is one more that is whole or on its way.
@@ -657,9 +680,12 @@ def train_in_order(batch, sharded_first):
 
 # %%
 small = {"inputs": [of_rank[0] for of_rank in batches[:2]], "world_size": 2, "device": "cpu"}
-for sharded_first in (True, False):
-    run = launch(train_in_order, sharded_first, **small)
-    print("optimizer", "after: " if sharded_first else "before:", np.round(run.outputs[0], 4))
+orders = {"after fully_shard": True, "before fully_shard": False}
+in_order = {name: launch(train_in_order, first, **small).outputs[0] for name, first in orders.items()}
+show_table(
+    {"the optimizer is created": "", **{f"loss {step}": ".4f" for step in range(3)}},
+    [(name, *losses) for name, losses in in_order.items()],
+)
 
 # %% [markdown]
 # **The root is left out.** Blocks are sharded, but embeddings and the last norm stay ordinary tensors, and nobody averages their gradients. Each rank trains its own embedding. (Gradient clipping, or an optimizer with `foreach=True`, would have stopped with an error: "got mixed torch.Tensor and DTensor".)
@@ -694,8 +720,10 @@ def norms(batch):
     over_all = nn.utils.clip_grad_norm_(model.parameters(), max_norm=1e9)  # clips nothing
     return torch.stack(slices).norm().item(), over_all.full_tensor().item()
 
-for rank, (own_slice, over_all) in enumerate(launch(norms, **small).outputs):
-    print(f"rank {rank}: its slice {own_slice:.3f}, all ranks {over_all:.3f}")
+show_table(
+    {"rank": "d", "norm of its slice": ".3f", "norm over all ranks": ".3f"},
+    [(rank, *both) for rank, both in enumerate(launch(norms, **small).outputs)],
+)
 
 # %% [markdown]
 # **Only rank 0 evaluates.** With DDP that works, because a forward pass sends nothing. With FSDP each forward gathers, so all ranks must take part. What will happen here?
@@ -758,8 +786,8 @@ def two_steps_on_mesh(batch, groups):
 # Let ranks 0 and 1 be one node, ranks 2 and 3 another. First all four ranks share one set of shards, then two groups of two. **How many elements does the first node send to the second in a step, in Ψ?** (Remember that gloo runs a reduce-scatter as an all-reduce.)
 
 # %%
-# Your prediction: elements that leave the node under FSDP and under HSDP, in Ψ, as a list
-predicted_leaving = None
+predicted_leaving = predict("Elements that leave the first node in a step", unit="Ψ", labels=["FSDP", "HSDP"])
+predicted_leaving
 
 # %%
 own_batches = [data.batch(0, 2, 32, rank, 4) for rank in range(4)]
@@ -768,12 +796,20 @@ mesh_runs = {
     name: launch(two_steps_on_mesh, groups, memory=True, **on_four)
     for name, groups in (("FSDP", 1), ("HSDP", 2))
 }
-assert torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
-print("your prediction:", predicted_leaving, "  (equal losses on all ranks in both steps)")
-for name, run in mesh_runs.items():
-    leaving = run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
-    held = run.memory.at("step 1")["gradients"][0] / 4 / psi
-    print(f"{name}: {leaving:.2f} Ψ leave the node; a rank keeps {held:.2f} Ψ of gradients")
+
+# %%
+equal = torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
+holds("the losses of both are equal, on every rank and in both steps", equal)
+show_table(
+    {"in Ψ": "", "sent out of the node": ".2f", "gradients kept by a rank": ".2f"},
+    [
+        (name, run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi,
+         run.memory.at("step 1")["gradients"][0] / 4 / psi)
+        for name, run in mesh_runs.items()
+    ],
+)
+leaving = [run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi for run in mesh_runs.values()]
+predicted_leaving.compare(leaving, {"the same for both": leaving[0]})
 
 # %% [markdown]
 # HSDP sends about a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
@@ -788,8 +824,10 @@ def calls_of(run, label):
             total[key] = total.get(key, 0) + call.bytes / 4 / psi
     return total
 
-for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items():
-    print(f"{op:14} of ranks {group}: {amount:.2f} Ψ")
+show_table(
+    {"call": "", "of ranks": str, "elements, in Ψ": ".2f"},
+    [(op, group, amount) for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items()],
+)
 
 # %% [markdown]
 # - **Within the row** everything that FSDP does: the all-gathers (an all-gather's input is the rank's shard, here one half) and the reduce-scatter. After it, a rank has the sum over its row of its shard's gradients.
@@ -797,7 +835,7 @@ for (op, group, _), amount in calls_of(mesh_runs["HSDP"], "step 1").items():
 #
 # With rings, each rank sends
 #
-# **within: 3 (S − 1)/S · Ψ, across: 2 (R − 1)/R · Ψ/S.**
+# $$\text{within: } \frac{3(S-1)}{S}\,\Psi, \qquad \text{across: } \frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$$
 #
 # R = 1 is FSDP, S = 1 is DDP. In our runs two things differ from the 3: the root is gathered once, not twice, and gloo's reduce-scatter counts double. (The few bytes in the other cells below are a barrier's.)
 
@@ -807,22 +845,24 @@ in_row, in_column = hybrid_sharding.sent_bytes(psi, 2, 2, **here)
 one, other = np.eye(2), 1 - np.eye(2)  # the same, and the other, row or column
 predicted = in_row * np.kron(one, other) + in_column * np.kron(other, one)
 sent_matrix = mesh_runs["HSDP"].traffic["step 1"].sent_bytes
-assert np.allclose(sent_matrix, predicted, rtol=0.02, atol=5000)
+holds("from each rank to each other", sent_matrix, predicted, rtol=0.02, atol=5000, unit="bytes")
 traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
 
 # %% [markdown]
 # ### What leaves a node
 #
-# In a ring over all N ranks, each link carries what each rank sends, also the link that leaves a node: 3 (N − 1)/N · Ψ with a real reduce-scatter. Under HSDP each of a node's S ranks sends its shard's all-reduce: S · 2 (R − 1)/R · Ψ/S, which is 2 (R − 1)/R · Ψ. So the gain in bytes is no more than **3Ψ to 2Ψ** when there are many nodes; with our two nodes it is 9/4 to 1, and gloo adds the rest.
+# In a ring over all N ranks, each link carries what each rank sends, also the link that leaves a node: $\frac{3(N-1)}{N} \Psi$ with a real reduce-scatter. Under HSDP each of a node's $S$ ranks sends its shard's all-reduce: $S \cdot \frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$, which is $\frac{2(R-1)}{R} \Psi$. So the gain in bytes is no more than **3Ψ to 2Ψ** when there are many nodes; with our two nodes it is 9/4 to 1, and gloo adds the rest.
 
 # %%
 flat = hybrid_sharding.sent_bytes(psi, 1, 4, **here).within / 4 / psi
 ring = traffic.sent_bytes("zero3", 1, 4)[0] / 4
 leaving = mesh_runs["FSDP"].traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
-print(f"FSDP: {ring:.2f} Ψ by the ring's formula, {flat:.2f} with our calls, {leaving:.2f} measured")
 hybrid = sent_matrix[:2, 2:].sum() / 4 / psi
-print(f"HSDP: {2 * in_column / 4 / psi:.2f} by the formula, {hybrid:.2f} measured")
-assert np.isclose(leaving, flat, rtol=0.02)
+show_table(
+    {"leaves the node, in Ψ": "", "with a ring": ".2f", "with our calls": ".2f", "measured": ".2f"},
+    [("FSDP", ring, flat, leaving), ("HSDP", 2 * in_column / 4 / psi, 2 * in_column / 4 / psi, hybrid)],
+)
+holds("FSDP: leaves the node, in Ψ", leaving, flat, rtol=0.02)
 
 # %% [markdown]
 # ### Two link speeds
@@ -839,24 +879,32 @@ def seconds(nodes, card_bytes_per_s, micro_batches=1):
     return flat.seconds(ring_bytes_per_s, ring_bytes_per_s), hybrid.seconds(300e9, card_bytes_per_s)
 
 # %%
-print("communication of a step in seconds, FSDP and HSDP")
-for cards, speed in (("a card for each GPU", 25e9), ("a card for the node", 25e9 / 8)):
-    for micro_batches in (1, 4):
-        times = [seconds(nodes, speed, micro_batches) for nodes in (2, 16, 64)]
-        row = "   ".join(f"{fsdp:.2f} {hsdp:.2f}" for fsdp, hsdp in times)
-        print(f"{cards}, micro-batches {micro_batches}; on 2, 16 and 64 nodes: {row}")
+speeds = {"each GPU": 25e9, "the node": 25e9 / 8}
+columns = {f"{name}, {nodes} nodes": (i, nodes) for nodes in (2, 16, 64) for i, name in enumerate(("FSDP", "HSDP"))}
+show_table(
+    {"a card for": "", "micro-batches": "d", **dict.fromkeys(columns, ".2f")},
+    [
+        (cards, m, *(seconds(nodes, speed, m)[i] for i, nodes in columns.values()))
+        for cards, speed in speeds.items() for m in (1, 4)
+    ],
+    caption="communication of a step, in seconds",
+)
 
 # %% [markdown]
 # - With a card for each GPU and one batch for each step, HSDP is not faster: the ring was already as fast as two thirds of NVLink. It can be if its two kinds of links work at the same time, which we did not count.
 # - With a slow network it is faster, because fewer bytes leave the node.
 # - With accumulation the gain grows: FSDP gathers across nodes for every micro-batch, HSDP all-reduces once. In PyTorch you have to ask for that: `model.set_requires_all_reduce(False)`, and `True` before the last micro-batch.
 #
-# Two things are not in these seconds. A ring over 512 ranks takes 511 messages one after another for each all-gather of each unit, a ring over 8 takes 7. And the price of HSDP is memory, model states of 16Ψ/S bytes on each rank instead of 16Ψ/N, however many nodes there are:
+# Two things are not in these seconds. A ring over 512 ranks takes 511 messages one after another for each all-gather of each unit, a ring over 8 takes 7. And the price of HSDP is memory, model states of $16\Psi/S$ bytes on each rank instead of $16\Psi/N$, however many nodes there are:
 
 # %%
-for name, ranks in (("HSDP, 8 ranks in a row", 8), ("FSDP on 512 ranks", 512)):
-    states = memory.model_states(7.5e9, stage=3, world_size=ranks)
-    print(f"{name}: {states.device_bytes / 1e9:.2f} GB of model states on each rank")
+def states_gb(ranks):
+    return memory.model_states(7.5e9, stage=3, world_size=ranks).device_bytes / 1e9
+
+show_table(
+    {"512 ranks": "", "GB of model states on each": ".2f"},
+    [("HSDP, 8 ranks in a row", states_gb(8)), ("FSDP", states_gb(512))],
+)
 
 # %% [markdown]
 # ## Precision
@@ -866,8 +914,9 @@ for name, ranks in (("HSDP, 8 ranks in a row", 8), ("FSDP on 512 ranks", 512)):
 # **The model is loaded in fp32 and `param_dtype` is bf16. Which dtype do a rank's shard and its gradient have after backward?**
 
 # %%
-# Your prediction: the dtype of a shard and of its gradient, as a list of two strings
-predicted_dtypes = None
+DTYPES = [f"{shard} and {gradient}" for shard in ("fp32", "bf16") for gradient in ("fp32", "bf16")]
+predicted_dtypes = predict("Dtypes of a shard and of its gradient", options=DTYPES)
+predicted_dtypes
 
 # %%
 def one_backward(batch, param_dtype, reduce_dtype):
@@ -884,7 +933,9 @@ precision_runs = {
     reduce_dtype: launch(one_backward, bf16, reduce_dtype, **on_four)
     for reduce_dtype in (None, fp32)
 }
-print("your prediction:", predicted_dtypes, "  measured:", precision_runs[fp32].outputs[0][0])
+short = {"torch.float32": "fp32", "torch.bfloat16": "bf16"}
+found = [short[dtype] for dtype in precision_runs[fp32].outputs[0][0]]
+predicted_dtypes.compare(" and ".join(found))
 
 # %% [markdown]
 # Both are fp32. The bf16 copies exist only while a unit is gathered, and the sum of the gradients is cast back. `reduce_dtype=None` means `param_dtype`. Which bytes does each choice save?
@@ -894,9 +945,8 @@ for reduce_dtype, run in precision_runs.items():
     size = {"parameter_bytes": 2, "gradient_bytes": 4 if reduce_dtype else 2}
     predicted = hybrid_sharding.sent_bytes(psi, 1, 4, **size, **here).within
     measured = run.traffic["step"].sent_by_rank.mean()
-    dtypes = {op: dtype for op, _, dtype in calls_of(run, "step")}
-    print(f"{dtypes}: predicted {format_bytes(predicted)}, measured {format_bytes(measured)}")
-    assert np.isclose(measured, predicted, rtol=0.05)
+    dtypes = ", ".join(f"{op} in {dtype}" for op, _, dtype in calls_of(run, "step"))
+    holds(dtypes, measured, predicted, rtol=0.05, unit="bytes")
 
 # %% [markdown]
 # Gradients of N ranks that are summed in bf16 are rounded in every addition, so large runs often reduce in fp32. How different are the two results here, with only four ranks?
@@ -957,8 +1007,8 @@ def train_and_count(model, optimizer, batch, steps=20):
 # Adam's first step moves every weight by about lr = 10⁻⁵, whatever its gradient is. **Which share of the weights does the first step change if the model was loaded in bf16?**
 
 # %%
-# Your prediction: the share of the weights that the first step changes in bf16, between 0 and 1
-predicted_changed = None
+predicted_changed = predict("Share of the weights that the first step changes in bf16", most=1)
+predicted_changed
 
 # %%
 text = [data.batch(500, 4, 32, rank, 2) for rank in range(2)]
@@ -975,14 +1025,17 @@ on_two = {"inputs": text, "world_size": 2, "device": "cpu", "quiet": True}
 tuned, changed = {}, {}
 for name, case in cases.items():
     (tuned[name], changed[name]), _ = launch(finetune, weights, *case, **on_two).outputs
-    first, last = tuned[name][0], tuned[name][-1]
-    print(f"{name:22} {changed[name]:.3f} of the weights changed; loss {first:.4f} to {last:.4f}")
-print("your prediction:", predicted_changed)
+show_table(
+    {"loaded in": "", "share of weights that changed": ".3f", "first loss": ".4f", "last loss": ".4f"},
+    [(name, changed[name].item(), tuned[name][0].item(), tuned[name][-1].item()) for name in cases],
+)
+share = float(changed["bf16, no policy"])
+predicted_changed.compare(share, {"the share that it changes in fp32": float(changed["fp32, with a policy"])})
 
 # %% [markdown]
 # From bf16 the loss hardly falls, and a policy for a model loaded in bf16 does not help: it sets the dtype for computing, and that was bf16 already. `reduce_dtype` is not the reason either.
 #
-# Why? Between 2ᵉ and 2ᵉ⁺¹ bf16 numbers are ulp = 2ᵉ⁻⁷ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than ulp(w)/2 is lost**, in every step anew. With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
+# Why? Between $2^e$ and $2^{e+1}$ bf16 numbers are $\mathrm{ulp} = 2^{e-7}$ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than $\mathrm{ulp}(w)/2$ is lost**, in every step anew. With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
 
 # %%
 def half_ulp(weights):
@@ -990,10 +1043,9 @@ def half_ulp(weights):
     return torch.where(weights == 0, 0.0, torch.exp2(exponents - 9.0))
 
 loaded = torch.cat([each.to(bf16).float().flatten() for each in pretrained.parameters()])
-for each_lr in (1e-6, 1e-5, 1e-4, 1e-3):
-    share = (half_ulp(loaded) < each_lr).float().mean()
-    print(f"lr {each_lr:.0e}: {share:.3f} of the weights should change")
-assert np.isclose((half_ulp(loaded) < lr).float().mean(), changed["bf16, no policy"], rtol=0.05)
+shares = {each: (half_ulp(loaded) < each).float().mean().item() for each in (1e-6, 1e-5, 1e-4, 1e-3)}
+show_table({"learning rate": ".0e", "share of weights that should change": ".3f"}, shares.items())
+holds("share of weights that changed in bf16", changed["bf16, no policy"], shares[lr], rtol=0.05)
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4))
@@ -1034,9 +1086,11 @@ def finetune_with_deepspeed(batch, state, steps=20):
 # %%
 with_deepspeed = launch(finetune_with_deepspeed, weights, **on_two, timeout_s=90).outputs[0]
 print(f"DeepSpeed, loaded in bf16: loss {with_deepspeed[0]:.4f} to {with_deepspeed[-1]:.4f}")
-fell = {name: losses[0] - losses[-1] for name, losses in tuned.items()}
-assert fell["bf16, no policy"] < 0.2 * fell["fp32, with a policy"]
-assert with_deepspeed[0] - with_deepspeed[-1] > 0.8 * fell["fp32, with a policy"]
+with_masters = tuned["fp32, with a policy"][0] - tuned["fp32, with a policy"][-1]
+without_policy = tuned["bf16, no policy"][0] - tuned["bf16, no policy"][-1]
+holds("FSDP in bf16: fall of the loss over that with fp32 masters", without_policy / with_masters, below=0.2)
+fell = (with_deepspeed[0] - with_deepspeed[-1]) / with_masters
+holds("DeepSpeed in bf16: fall of the loss over that with fp32 masters", fell, above=0.8)
 
 # %% [markdown]
 # So the same script can train under DeepSpeed and stall under FSDP. That is how it was found: in Accelerate's issue 2624 people first suspected `reduce_dtype`, and a learning rate that should be multiplied by the number of GPUs. Since then Accelerate casts the parameters to fp32 when mixed precision is on (issue 3979 is about a version in which it did not). In plain PyTorch it is up to you: **load in fp32, and let the policy cast**. To check it:
@@ -1067,20 +1121,21 @@ def count_moves(batch):
 in_forward, in_backward, dtypes = launch(count_moves, **on_four).outputs[0]
 shard_bytes = 4 * psi / 4
 up_again = shard_bytes * in_blocks / psi
-print(f"in forward: {in_forward:,} bytes on rank 0; in backward: {in_backward:,}; in {dtypes}")
-print(f"predicted: {shard_bytes:,.0f} up; {up_again:,.0f} up and {shard_bytes:,.0f} down")
-assert (in_forward, in_backward) == (shard_bytes, up_again + shard_bytes)
+print("moved in", *dtypes)
+holds("in forward, up", in_forward, shard_bytes, unit="bytes")
+holds("in backward, up and down", in_backward, up_again + shard_bytes, unit="bytes")
 
 # %% [markdown]
-# Each shard goes up before every gather, so twice per step (the root's once), and its gradient comes down. All of that is fp32, although the policy computes in bf16: a shard is cast on the device. So a rank moves 8Ψ/N bytes up and 4Ψ/N down for each batch, where DeepSpeed's ZeRO-Offload in chapter 06 moves 2Ψ/N up and 4Ψ/N down. The optimizer's step then runs on the host, with PyTorch's AdamW. It is all or nothing: DeepSpeed can offload only the optimizer, or use NVMe.
+# Each shard goes up before every gather, so twice per step (the root's once), and its gradient comes down. All of that is fp32, although the policy computes in bf16: a shard is cast on the device. So a rank moves $8\Psi/N$ bytes up and $4\Psi/N$ down for each batch, where DeepSpeed's ZeRO-Offload in chapter 06 moves $2\Psi/N$ up and $4\Psi/N$ down. The optimizer's step then runs on the host, with PyTorch's AdamW. It is all or nothing: DeepSpeed can offload only the optimizer, or use NVMe.
 #
 # ## Accumulation
 #
 # By default FSDP reduces gradients after every micro-batch. `set_requires_gradient_sync(False)` keeps them on the rank, until a backward with `True` reduces the sum. **With four micro-batches, what does a rank pass to reduce-scatter in a step, and what does it hold between micro-batches, without the switch and with it?**
 
 # %%
-# Your prediction: elements reduced and held, without and with the switch, as a list of four, in Ψ
-predicted_accumulation = None
+EACH = ["reduced, without", "held, without", "reduced, with it", "held, with it"]
+predicted_accumulation = predict("Elements of the gradients, with four micro-batches", unit="Ψ", labels=EACH)
+predicted_accumulation
 
 # %%
 def accumulate(micro_batches, sync_every_time):
@@ -1096,21 +1151,26 @@ def accumulate(micro_batches, sync_every_time):
 
 # %%
 four_each = [[data.batch(i, 2, 32, rank, 4) for i in range(4)] for rank in range(4)]
-four_micro_batches, sums = {"inputs": four_each, "device": "cpu", "quiet": True}, []
-print("your prediction:", predicted_accumulation, "  held: between micro-batches")
+four_micro_batches, sums, rows = {"inputs": four_each, "device": "cpu", "quiet": True}, [], []
 for name, sync in (("reduce every time", True), ("reduce once", False)):
     run = launch(accumulate, sync, memory=True, **four_micro_batches)
-    total = {op: round(amount, 2) for (op, *_), amount in calls_of(run, "step").items()}
+    total = {op: amount for (op, *_), amount in calls_of(run, "step").items()}
     held = run.memory.at("micro-batch")["gradients"][0] / 4 / psi
     sent = run.traffic["step"].sent_by_rank.mean() / 4 / psi
     predicted = 3 / 4 * (4 * gathers + 2 * (4 if sync else 1))  # 2: gloo's reduce-scatter
-    assert np.isclose(sent, predicted, rtol=0.02)
-    print(f"{name}: {total}; sent {sent:.2f} Ψ (predicted {predicted:.2f}); held {held:.2f} Ψ")
+    rows.append((name, total["all_gather"], total["reduce_scatter"], held, predicted, sent))
     sums.append(run.outputs[0])
-assert torch.allclose(*sums, atol=1e-6)
+columns = ("gathered", "reduced", "held", "sent, predicted", "sent")
+show_table({"in Ψ": "", **dict.fromkeys(columns, ".2f")}, rows)
+holds("sent by each rank, in Ψ", [row[-1] for row in rows], [row[-2] for row in rows], rtol=0.02)
+holds("the two sums of gradients are equal", *sums, atol=1e-6)
+
+# %%
+found = [amount for _, _, reduced, held, *_ in rows for amount in (reduced, held)]
+predicted_accumulation.compare(found, {"the two ways, exchanged": found[2:] + found[:2]})
 
 # %% [markdown]
-# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: Ψ instead of Ψ/N. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
+# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: $\Psi$ instead of $\Psi/N$. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
 #
 # What if nobody sets it back to `True`?
 
@@ -1129,8 +1189,8 @@ def never_reduced(micro_batches):
 
 # %%
 two_losses, gradients = launch(never_reduced, **four_micro_batches).outputs[0]
-print(f"losses {two_losses}, gradients {gradients}")
-assert two_losses[0] == two_losses[1]
+print("gradients:", gradients)
+holds("the second loss equals the first", *two_losses)
 
 # %% [markdown]
 # No error: the optimizer finds no gradients and skips every parameter, so the loss stays the same.
@@ -1140,8 +1200,8 @@ assert two_losses[0] == two_losses[1]
 # Before a save you can have each rank's shards, or everything on one rank. **How many elements does each rank send for the one and for the other?**
 
 # %%
-# Your prediction: elements that each rank sends for shards and for a full state dict, as a list, in Ψ
-predicted_state_dicts = None
+predicted_state_dicts = predict("Elements that each rank sends", unit="Ψ", labels=["shards", "full"])
+predicted_state_dicts
 
 # %%
 def two_state_dicts():
@@ -1158,13 +1218,22 @@ def two_state_dicts():
 # %%
 state_run = launch(two_state_dicts, world_size=4, device="cpu", quiet=True)
 predicted = 3 / 4 * (1 + models.gpt("0.3M").token.weight.numel() / psi)
-print(f"your prediction: {predicted_state_dicts}   predicted for the full one: {predicted:.2f} Ψ")
-for label in ("shards", "full"):
-    sent = state_run.traffic[label].sent_by_rank.mean() / 4 / psi
-    ops = [op for op, *_ in calls_of(state_run, label)]
-    print(f"{label}: {sent:.2f} Ψ sent by each rank, calls {ops}")
-print("shape of a shard, tensors in each:", state_run.outputs)
-assert np.isclose(sent, predicted, rtol=0.05)
+sent = {label: state_run.traffic[label].sent_by_rank.mean() / 4 / psi for label in ("shards", "full")}
+show_table(
+    {"state dict": "", "sent by each rank, in Ψ": ".2f", "calls": ""},
+    [(label, amount, ", ".join(op for op, *_ in calls_of(state_run, label)) or "none") for label, amount in sent.items()],
+)
+
+# %%
+show_table(
+    {"rank": "d", "shape of a shard": str, "tensors in its shards": "d", "in its full one": "d"},
+    [(rank, *output) for rank, output in enumerate(state_run.outputs)],
+)
+holds("sent for the full one, in Ψ", sent["full"], predicted, rtol=0.05)
+
+# %%
+named = {"the formula without the tied matrix's second copy": [0, (4 - 1) / 4]}
+predicted_state_dicts.compare(list(sent.values()), named)
 
 # %% [markdown]
 # `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. The others get an empty dictionary, but they have to call the function, or rank 0 would wait for them forever.
@@ -1191,9 +1260,10 @@ def load_shards(folder):
 # %%
 folder = Path(tempfile.mkdtemp())
 saved = launch(save_shards, folder, world_size=2, device="cpu", quiet=True).outputs[0]
-for loaded in launch(load_shards, folder, world_size=4, device="cpu", quiet=True).outputs:
-    assert all(torch.equal(*pair) for pair in zip(saved, loaded))
-print("bit-equal on 4 ranks, from:", *sorted(path.name for path in folder.iterdir()))
+on_four_ranks = launch(load_shards, folder, world_size=4, device="cpu", quiet=True).outputs
+same = [torch.equal(*pair) for loaded in on_four_ranks for pair in zip(saved, loaded)]
+holds("every tensor is bit-equal on each of the 4 ranks", same)
+print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 
 # %% [markdown]
 # [Chapter 10](10_save_resume.ipynb) has the rest: optimizer states, crashes in the middle of a save, and who commits.
@@ -1224,14 +1294,14 @@ print("bit-equal on 4 ranks, from:", *sorted(path.name for path in folder.iterdi
 #
 # ## Where GPUs differ
 #
-# - NCCL's reduce-scatter sends (N − 1)/N of a tensor, half of what gloo sends here.
+# - NCCL's reduce-scatter sends $\frac{N-1}{N}$ of a tensor, half of what gloo sends here.
 # - Gathers and reductions run next to the computation, in their own streams. What counts then is not their time, but the part that is not hidden.
 # - With offload, copies are real: they go over PCIe, and pinned memory lets them overlap.
 #
 # ## What to remember
 #
-# - HSDP: within a row 3(S − 1)/S · Ψ, across 2(R − 1)/R · Ψ/S. From each node 2Ψ leave instead of 3Ψ, for model states of 16Ψ/S.
-# - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. An update below ulp(w)/2 is lost.
+# - HSDP: within a row $\frac{3(S-1)}{S} \Psi$, across $\frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$. From each node $2\Psi$ leave instead of $3\Psi$, for model states of $16\Psi/S$.
+# - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. An update below $\mathrm{ulp}(w)/2$ is lost.
 # - Accumulation without reducing saves m − 1 reduce-scatters and keeps whole gradients.
 # - A sharded state dict sends nothing, a full one gathers everything and has to be called on all ranks.
 #

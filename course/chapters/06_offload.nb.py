@@ -33,13 +33,17 @@ import statistics
 import time
 
 import matplotlib.pyplot as plt
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 from torch import nn
 
-from shardlab import data, launch, models, placement
+from shardlab import data, holds, launch, models, placement, show_table
 from shardlab.estimate import memory, offload
 from shardlab.pools import PoolError, Pools
-from shardlab.widgets import memory_bars, offload_times, palette
+from shardlab.widgets import memory_bars, offload_times, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -64,8 +68,8 @@ with pools:
 # Now we put a model on the device, in bf16, and run one forward and backward pass over real text. **How many bytes per parameter are on the device after backward?** (The inputs are too small to matter.)
 
 # %%
-# Your prediction: bytes per parameter on the device after backward
-predicted_bytes_each = None
+predicted_bytes_each = predict("Bytes per parameter on the device after backward", unit="bytes")
+predicted_bytes_each
 
 # %%
 model = models.gpt("0.3M").bfloat16()
@@ -82,11 +86,13 @@ with pools:
     forward_and_backward(model, tokens, targets)
 live_bytes = pools.live_bytes("device")
 print(f"Ψ = {count:,}   on the device: {live_bytes}")
-print(f"your prediction: {predicted_bytes_each}   measured: {live_bytes['bfloat16'] / count:.3f}")
+with_adam = memory.model_states(count).device_bytes / count
+named = {"what training with Adam takes, but there is no optimizer yet": with_adam}
+predicted_bytes_each.compare(live_bytes["bfloat16"] / count, named)
 
 # %%
-assert abs(live_bytes["bfloat16"] / count - 4) < 0.01  # 2Ψ of parameters, 2Ψ of gradients
-print("at the peak, with activations:", pools.peak_bytes("device"))
+holds("2Ψ of parameters, 2Ψ of gradients: bytes per parameter", live_bytes["bfloat16"] / count, 4, atol=0.01)
+show_table({"peak, with activations": "", "bytes": ",d"}, pools.peak_bytes("device").items())
 
 # %% [markdown]
 # ## The obvious way: swap
@@ -117,8 +123,8 @@ def swapped_step(model, states, pools, lr=1e-3):
 # **How many bytes per parameter go up to the device in this step, and how many come down to the host?**
 
 # %%
-# Your prediction: bytes up and bytes down per parameter, as a pair
-predicted_swap = None
+predicted_swap = predict("Bytes per parameter that cross the link", unit="bytes", labels=["up", "down"])
+predicted_swap
 
 # %%
 pools = Pools("cpu")
@@ -128,8 +134,8 @@ with pools:
     before = pools.to_host_bytes  # creating the states moved the weights once
     swapped_step(model, states, pools)
 swap_moved = pools.to_device_bytes / count, (pools.to_host_bytes - before) / count
-up, down = swap_moved
-print(f"your prediction: {predicted_swap}   measured: {up:.0f} up, {down:.0f} down")
+sixteen_bit = 2 * pools.live_bytes("device")["bfloat16"] / 4 / count
+predicted_swap.compare(swap_moved, {"what the 16-bit parameters and gradients would take": sixteen_bit})
 
 # %% [markdown]
 # It works, and between steps no states are on the device. But all 12Ψ bytes cross twice, and while a parameter is updated, its states and its fp32 gradient are on the device:
@@ -180,8 +186,7 @@ def predicted_moves(method):
 
 measured = {"swap": swap_moved, "zero-offload": offload_moved}
 for method, moves in measured.items():
-    assert moves == predicted_moves(method)
-    print(f"{method:>12}: up and down, predicted {predicted_moves(method)}, measured {moves}")
+    holds(f"{method}: bytes up and down per parameter", moves, predicted_moves(method))
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.4))
@@ -203,14 +208,17 @@ figure.tight_layout()
 
 # %%
 PARAMETERS, GRADIENTS, UPDATE = 2, 2, 12  # bytes for each parameter: 16 bit, 16 bit, three in fp32
-for what, host_bytes in [
-    ("nothing", 0),
-    ("gradients", GRADIENTS),
-    ("update", UPDATE),
-    ("gradients and update", GRADIENTS + UPDATE),
-]:
-    left = PARAMETERS + GRADIENTS + UPDATE - host_bytes
-    print(f"on the host: {what:<21} on the device: {left:>2}Ψ bytes, {16 / left:.2f} times less")
+on_host = {
+    "nothing": 0,
+    "gradients": GRADIENTS,
+    "update": UPDATE,
+    "gradients and update": GRADIENTS + UPDATE,
+}
+left = {what: PARAMETERS + GRADIENTS + UPDATE - moved for what, moved in on_host.items()}
+show_table(
+    {"on the host": "", "on the device, bytes per parameter": "d", "times less": ".2f"},
+    [(what, each, 16 / each) for what, each in left.items()],
+)
 
 # %% [markdown]
 # The last row is ZeRO-Offload: an eighth of the memory for the fewest bytes that any offload can move. Gradients go down during backward, one bucket at a time, so only one bucket of them is ever on the device.
@@ -220,18 +228,20 @@ for what, host_bytes in [
 # The paper trains a model with 13B parameters on a single V100 with 32 GB. Let us reproduce that number (GB = 10⁹ bytes). **How many GB of model states stay on the device, and how many are on the host?**
 
 # %%
-# Your prediction: GB on the device and GB on the host, as a pair
-predicted_13b_gb = None
+predicted_13b_gb = predict("Model states of 13B parameters", unit="GB", labels=["device", "host"])
+predicted_13b_gb
 
 # %%
 plain = memory.model_states(13e9)
 offloaded_13b = memory.model_states(13e9, stage=2, offload_optimizer=True)
-print(f"no offload: {plain.device_bytes / 1e9:.0f} GB on the device")
-print(f"offloaded: {offloaded_13b.device_bytes / 1e9:.0f} GB on the device,",
-      f"{offloaded_13b.host_bytes / 1e9:.0f} GB on the host   your prediction: {predicted_13b_gb}")
+plain_gb = plain.device_bytes / 1e9
+on_device, on_host = offloaded_13b.device_bytes / 1e9, offloaded_13b.host_bytes / 1e9
+print(f"no offload: {plain_gb:.0f} GB on the device")
+print(f"offloaded: {on_device:.0f} GB on the device, {on_host:.0f} GB on the host")
+named = {"the parameters counted twice": [on_device, plain_gb], "no offload": [plain_gb, 0]}
+predicted_13b_gb.compare([on_device, on_host], named, "calculated")
 
 # %%
-assert offloaded_13b.device_bytes == 2 * 13e9 < 32e9 < plain.device_bytes
 most = memory.largest_model(32e9, stage=2, offload_optimizer=True)
 print(f"32 GB hold the parameters of {most / 1e9:.0f}B and nothing else;")
 print(f"13B leaves {(32e9 - offloaded_13b.device_bytes) / 1e9:.0f} GB for activations and buckets")
@@ -283,11 +293,12 @@ print(f"13B would take {13e9 / torch_parameters_per_s:.0f} s,",
 #
 # ## When it pays off
 #
-# Forward and backward take 6Ψ operations per token, so with T tokens per step they take 6ΨT seconds, divided by the operations per second of the device. The moves take 4Ψ seconds, divided by the bytes per second of the link, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
+# Forward and backward take 6Ψ operations per token, so with $T$ tokens per step they take $6\Psi T$ seconds, divided by the operations per second of the device. The moves take $4\Psi$ seconds, divided by the bytes per second of the link, if nothing overlaps. **For a model ten times as large, is offload's share of the step larger, smaller, or the same?**
 
 # %%
-# Your prediction: "larger", "smaller" or "same"
-predicted_share = None
+SHARES = ["larger", "smaller", "the same"]
+predicted_share = predict("For a model ten times as large, offload's share of the step is", options=SHARES)
+predicted_share
 
 # %%
 MACHINE = {"device_flops_per_s": 50e12, "link_bytes_per_s": 16e9, "host_parameters_per_s": 4e9}
@@ -300,16 +311,18 @@ def times_longer(parameters, tokens):
 
 # %%
 small, large = times_longer(1e9, 8192), times_longer(10e9, 8192)
-assert abs(small / large - 1) < 1e-9
-print(f"with offload a step takes {small:.2f} times as long for 1B, {large:.2f} for 10B parameters")
-print("your prediction:", predicted_share)
+holds("how many times as long a step takes, 1B and 10B parameters", small, large, rtol=1e-9)
+change = "the same" if abs(small / large - 1) < 1e-9 else "larger" if large > small else "smaller"
+predicted_share.compare(change, source="calculated")
 
 # %% [markdown]
 # The same: Ψ is in every term and cancels. What matters is **tokens per step**. Moves and update happen once, however large the batch:
 
 # %%
-for tokens in (512, 2048, 8192, 32768, 131072):
-    print(f"{tokens:>7,} tokens: {times_longer(10e9, tokens):.2f} times as long")
+show_table(
+    {"tokens per step": ",d", "times as long": ".2f"},
+    [(tokens, times_longer(10e9, tokens)) for tokens in (512, 2048, 8192, 32768, 131072)],
+)
 
 # %% [markdown]
 # So use the memory that offload frees for a larger batch. The picture below has sliders for all of this, and three more placements. Its bars come from the model in `estimate.offload`: round numbers for a GPU with 32 GB, nothing measured. With overlap, gradients go down during backward, and new parameters come up while the host is still updating others.
@@ -323,11 +336,18 @@ offload_times(parameters=10e9, tokens_per_step=8192, **MACHINE, capacity_bytes=3
 # With ZeRO-3 each rank keeps 1/N of the parameters. These can live on the host too; then the device holds one layer at a time, and each layer comes up twice in a step, for forward and for backward. Beyond the host there is **NVMe**, the computer's solid-state disk: even larger, and even slower (ZeRO-Infinity, Rajbhandari et al. 2021). For 7.5B parameters on 8 ranks each rank moves:
 
 # %%
-for method in ("device", "zero-offload", "parameters", "nvme"):
-    moved = offload.moved_bytes(7.5e9, method, world_size=8)
-    gb = {way: round(size / 1e9, 2) for way, size in vars(moved).items()}
-    print(f"{method:>12}: down {gb['to_host_bytes']} GB, up {gb['to_device_bytes']} GB,",
-          f"NVMe reads {gb['nvme_read_bytes']} GB and writes {gb['nvme_written_bytes']} GB")
+def gigabytes(moved):
+    sizes = moved.to_host_bytes, moved.to_device_bytes, moved.nvme_read_bytes, moved.nvme_written_bytes
+    return [size / 1e9 for size in sizes]
+
+show_table(
+    {"placement": "", **dict.fromkeys(("down", "up", "read from NVMe", "written to NVMe"), ".2f")},
+    [
+        (method, *gigabytes(offload.moved_bytes(7.5e9, method, world_size=8)))
+        for method in ("device", "zero-offload", "parameters", "nvme")
+    ],
+    caption="GB that each rank moves in a step",
+)
 
 # %% [markdown]
 # Each rank moves its own share over its own link. With more ranks each share is smaller, but all ranks share the host and its disk.
@@ -392,24 +412,36 @@ def train_both():
 # **Will the losses of the two be equal, close, or different?**
 
 # %%
-# Your prediction: "equal", "close" or "different"
-predicted_losses = None
+predicted_losses = predict("The losses with and without offload are", options=["equal", "close", "different"])
+predicted_losses
 
 # %%
 run = launch(train_both, world_size=2, device="cpu", timeout_s=60)
-for rank, both in enumerate(run.outputs):
-    for name, (losses, _) in zip(("plain ", "offload"), both):
-        print(f"rank {rank} {name:>7}:", [round(loss, 4) for loss in losses])
-print("your prediction:", predicted_losses)
+names = ("plain", "offload")
+show_table(
+    {"rank": "d", "configuration": "", **{f"loss {step}": ".4f" for step in range(3)}},
+    [(r, name, *both[i][0]) for r, both in enumerate(run.outputs) for i, name in enumerate(names)],
+)
 
 # %%
-for plain, offloaded in run.outputs:
-    assert plain[0] == offloaded[0]
-    for _, engine in (plain, offloaded):
-        assert engine["parameters"]["elements"] == models.count_parameters(models.gpt("0.1M")) // 2
-        print(f"stage {engine['stage']}, elements {engine['optimizer']['elements']:,}:",
-              f"parameters on the {engine['parameters']['place']},",
-              f"optimizer on the {engine['optimizer']['place']}")
+losses = [(without[0], with_it[0]) for without, with_it in run.outputs]
+far = max(abs(a - b) for both in losses for a, b in zip(*both, strict=True))
+predicted_losses.compare("equal" if far == 0 else "close" if far < 0.01 else "different")
+
+# %%
+plain_losses, offload_losses = zip(*[(a, b) for (a, _), (b, _) in run.outputs])
+holds("the losses are the same, bit for bit", plain_losses == offload_losses)
+engines = [(rank, name, both[i][1]) for rank, both in enumerate(run.outputs) for i, name in enumerate(names)]
+show_table(
+    {"rank": "d", "configuration": "", "stage": "d", "elements": ",d", "parameters on": "", "optimizer on": ""},
+    [
+        (rank, name, engine["stage"], engine["optimizer"]["elements"],
+         engine["parameters"]["place"], engine["optimizer"]["place"])
+        for rank, name, engine in engines
+    ],
+)
+half = models.count_parameters(models.gpt("0.1M")) // 2
+holds("elements on each rank", [engine["parameters"]["elements"] for *_, engine in engines], half)
 
 # %% [markdown]
 # The losses are identical: offload changes where the update happens, not what it computes. Either way each rank holds half of the elements, as the size of its buffers shows.
@@ -426,17 +458,23 @@ gradients = {}
 for name, config in (("plain", plain_config), ("offload", offload_config)):
     run = launch(train, config, 1, world_size=2, device="cpu", memory=True, timeout_s=60)
     gradients[name] = run.memory.at("backward")["gradients"] / share
-    print(f"{name:>8}: gradients by rank {gradients[name].round(2)}")
-assert abs(gradients["offload"] - gradients["plain"] - 4).max() < 0.01
+show_table(
+    {"gradients, bytes per parameter": "", "rank 0": ".2f", "rank 1": ".2f"},
+    [(name, *by_rank) for name, by_rank in gradients.items()],
+)
+holds("more with offload, in bytes per parameter", gradients["offload"] - gradients["plain"], 4, atol=0.01)
 
 # %% [markdown]
-# With offload there are 4 bytes more: an **fp32** buffer for the gradients, on the host. The code shows that they are widened on the device, before the move (`_offload_grad_partition_at_boundary` in `stage3.py`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu` in `stage_1_and_2.py`). So in DeepSpeed 0.19.8 4Ψ/N bytes go down where the paper counts 2Ψ/N, and the host holds (4 + 12)Ψ bytes instead of 14Ψ. Its estimator adds half of that for further buffers:
+# With offload there are 4 bytes more: an **fp32** buffer for the gradients, on the host. The code shows that they are widened on the device, before the move (`_offload_grad_partition_at_boundary` in `stage3.py`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu` in `stage_1_and_2.py`). So in DeepSpeed 0.19.8 $4\Psi/N$ bytes go down where the paper counts $2\Psi/N$, and the host holds $(4 + 12)\,\Psi$ bytes instead of $14\Psi$. Its estimator adds half of that for further buffers:
 
 # %%
 estimate = memory.model_states(13e9, stage=2, offload_optimizer=True, convention="deepspeed")
 buffers = estimate.host["gradients"] + estimate.host["optimizer"]
-print(f"on the host for 13B: {offloaded_13b.host_bytes / 1e9:.0f} GB by the paper's count,",
-      f"{buffers / 1e9:.0f} GB with fp32 gradients, {estimate.host_bytes / 1e9:.0f} GB by the estimator")
+show_table({"on the host for 13B": "", "GB": ".0f"}, [
+    ("by the paper's count", offloaded_13b.host_bytes / 1e9),
+    ("with fp32 gradients", buffers / 1e9),
+    ("by the estimator", estimate.host_bytes / 1e9),
+])
 
 # %% [markdown]
 # Which of these is right? The second is what the buffers take. The third is advice, for memory that is needed while the model is loaded and for everything that nobody counted. Plan with it.
@@ -458,21 +496,24 @@ def where_things_are():
 
 # %%
 run = launch(where_things_are, world_size=2, device="cpu", timeout_s=60)
-for name, engine in zip(misplaced, run.outputs[0]):
-    optimizer, parameters = engine["optimizer"]["place"], engine["parameters"]["place"]
-    print(f"{name:>25}: optimizer on the {optimizer}, parameters on the {parameters}")
-    assert optimizer == parameters == "device"
+places = [(e["optimizer"]["place"], e["parameters"]["place"]) for e in run.outputs[0]]
+show_table(
+    {"the key is": "", "optimizer on": "", "parameters on": ""},
+    [(name, *each) for name, each in zip(misplaced, places)],
+)
+holds("everything is still on the device", set(places), {("device", "device")})
 
 # %% [markdown]
 # Nothing was offloaded, and there was no warning. Inside `zero_optimization` an unknown key is an error; at the top level it is ignored. So never rely on the configuration: check the engine. Other pitfalls:
 #
-# - **Accumulation.** Gradients go down after each backward, not once per step: with 8 micro-batches 8 · 2Ψ/N bytes.
+# - **Accumulation.** Gradients go down after each backward, not once per step: with 8 micro-batches $8 \cdot 2\Psi/N$ bytes.
 
 # %%
-for micro_batches in (1, 8):
+def down_and_up(micro_batches):
     moved = offload.moved_bytes(7.5e9, "zero-offload", world_size=8, micro_batches=micro_batches)
-    down, up = moved.to_host_bytes / 1e9, moved.to_device_bytes / 1e9
-    print(f"micro-batches: {micro_batches}, {down:.2f} GB down, {up:.2f} GB up")
+    return gigabytes(moved)[:2]
+
+show_table({"micro-batches": "d", "GB down": ".2f", "GB up": ".2f"}, [(m, *down_and_up(m)) for m in (1, 8)])
 
 # %% [markdown]
 # - **A small host.** It must hold the states of all ranks: 12Ψ bytes, and the gradients, 2Ψ by the paper's count and 4Ψ in DeepSpeed. The operating system cannot swap out pinned memory; if memory runs short, the whole computer stalls.
@@ -489,7 +530,7 @@ for micro_batches in (1, 8):
 #
 # ## What to remember
 #
-# - Move the update to the states, not the states to the update: 2Ψ/N bytes down (4Ψ/N in DeepSpeed) and 2Ψ/N up per step, instead of 12Ψ/N each way.
+# - Move the update to the states, not the states to the update: $2\Psi/N$ bytes down ($4\Psi/N$ in DeepSpeed) and $2\Psi/N$ up per step, instead of $12\Psi/N$ each way.
 # - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host, and the gradients.
 # - The cost of offload per token depends on the tokens per step, not on the size of the model.
 # - Check the engine, not the configuration: a misplaced key is ignored without a warning.

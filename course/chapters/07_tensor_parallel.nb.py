@@ -42,9 +42,9 @@ from torch.distributed.tensor import parallel as tp
 from torch.nn import functional
 
 # %%
-from shardlab import data, launch, measure, models
+from shardlab import data, holds, launch, measure, models, show_table
 from shardlab.estimate import activations, ring_sent_bytes, scatter_or_gather_sent_bytes, traffic
-from shardlab.widgets import format_bytes, palette, tensor_split, traffic_map
+from shardlab.widgets import format_bytes, palette, predict, tensor_split, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -61,7 +61,7 @@ print("S =", format_bytes(S))
 # %% [markdown]
 # ## A matrix product, split two ways
 #
-# Take Y = X·W, with X [T, D] and W [D, 4D]. Each of N ranks should hold 1/N of W. We can split W between columns or between rows. Rows of W multiply columns of X, so then X is split as well.
+# Take $Y = XW$, with $X\,[T, D]$ and $W\,[D, 4D]$. Each of N ranks should hold 1/N of W. We can split W between columns or between rows. Rows of W multiply columns of X, so then X is split as well.
 
 # %%
 torch.manual_seed(0)
@@ -91,11 +91,11 @@ tensor_split("columns", tokens=T, width=D, world_size=N)
 #
 # ## Two products: columns, then rows
 #
-# An MLP is two matrix products with a GELU in between: H = GELU(X·W₁), Y = H·W₂. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if W₁ is split by columns and W₂ by rows?**
+# An MLP is two matrix products with a GELU in between: $H = \mathrm{GELU}(X W_1)$, $Y = H W_2$. The column split gives exactly what the row split needs. **How many all-reduces does the whole MLP make in forward, if W₁ is split by columns and W₂ by rows?**
 
 # %%
-# Your prediction: the number of all-reduces in the MLP's forward pass
-predicted_all_reduces = None
+predicted_all_reduces = predict("All-reduces in the MLP's forward pass")
+predicted_all_reduces
 
 # %% [markdown]
 # In this run each rank gets its own parts of W₁ and W₂, the same X, and the same dY, the gradient with respect to Y.
@@ -120,14 +120,22 @@ def mlp(part, x, dy):
 # %%
 def calls_of(run, label):
     """Collectives of rank 0 within a measured block."""
-    block = run.traffic[label].blocks[0]
+    block = next(block for block in run.traffic[label].blocks if block.rank == 0)
     inside = [c for c in run.calls if c.rank == 0 and block.start_s <= c.start_s <= block.end_s]
-    return dict(Counter(call.op for call in inside))
+    return Counter(call.op for call in inside)
+
+def show_calls(run):
+    made = {label: calls_of(run, label) for label in ("forward", "backward")}
+    show_table(
+        {"collectives of rank 0": "", "forward": "d", "backward": "d"},
+        [(op, made["forward"][op], made["backward"][op]) for op in made["forward"] | made["backward"]],
+    )
 
 # %%
 run = launch(mlp, x, dy, inputs=parts, **options)
-print("your prediction:", predicted_all_reduces)
-print("forward:", calls_of(run, "forward"), "  backward:", calls_of(run, "backward"))
+show_calls(run)
+made = calls_of(run, "forward")["all_reduce"]
+predicted_all_reduces.compare(made, {"one for each matrix": len(parts[0])}, "counted")
 
 # %% [markdown]
 # One in forward and one in backward. On every rank the result equals that of one process, and each rank's gradients are its parts of the whole gradients:
@@ -146,7 +154,7 @@ for rank, (y_here, dx_here, dw1_part, dw2_part) in enumerate(run.outputs):
 tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
 
 # %% [markdown]
-# In an all-reduce of S bytes each rank sends 2(N − 1)/N·S ([chapter 03](03_ring_all_reduce.ipynb)), and that is all. The hidden width 4D does not matter: H stays where it is.
+# In an all-reduce of $S$ bytes each rank sends $\frac{2(N-1)}{N} S$ ([chapter 03](03_ring_all_reduce.ipynb)), and that is all. The hidden width 4D does not matter: H stays where it is.
 #
 # Why not split W₁ by rows, too? Then GELU would be applied to partial sums, and it is not linear:
 
@@ -154,7 +162,7 @@ tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
 one, other = torch.randn(1000), torch.randn(1000)
 gelu = functional.gelu
 sum_of_gelus = gelu(one) + gelu(other)
-print("largest difference:", round((sum_of_gelus - gelu(one + other)).abs().max().item(), 2))
+holds("largest difference", (sum_of_gelus - gelu(one + other)).abs().max(), above=0.5)
 
 # %% [markdown]
 # The partial sums would have to be added up *before* GELU, in an extra all-reduce.
@@ -167,8 +175,11 @@ print("largest difference:", round((sum_of_gelus - gelu(one + other)).abs().max(
 
 # %%
 columns = np.repeat(["query", "key", "value"], D)
-for rank, share in enumerate(np.split(columns, N)):
-    print(f"rank {rank}:", dict(Counter(share.tolist())))
+shares = [Counter(share.tolist()) for share in np.split(columns, N)]
+show_table(
+    {"rank": "d", **{f"columns of {kind}": "d" for kind in ("query", "key", "value")}},
+    [(rank, *(share[kind] for kind in ("query", "key", "value"))) for rank, share in enumerate(shares)],
+)
 
 # %% [markdown]
 # Rank 0 would have only queries. Each of the three must be split separately. `models.separate_projections` replaces the one matrix with three that have the same numbers.
@@ -213,25 +224,25 @@ def one_layer(x, plan):
 # The two halves of a layer, attention and MLP, make one all-reduce each in forward. **How many does the layer make in backward?** (`memory=True` is for later.)
 
 # %%
-# Your prediction: the number of all-reduces of one layer in backward
-predicted_backward = None
+predicted_backward = predict("All-reduces of one layer in backward")
+predicted_backward
 
 # %%
 batch = torch.randn(4, T // 4, D)  # 4 sequences of 128 tokens
 plain = launch(one_layer, layer_plan(Replicate()), inputs=[batch] * N, memory=True, **options)
-print("forward:", calls_of(plain, "forward"), "  backward:", calls_of(plain, "backward"))
-print("your prediction for backward:", predicted_backward)
+show_calls(plain)
+made = calls_of(plain, "backward")["all_reduce"]
+predicted_backward.compare(made, {"the number of an MLP alone": calls_of(run, "backward")["all_reduce"]}, "counted")
 
 # %% [markdown]
-# Two and two: for each half's output in forward and for its input's gradient in backward, 2(N − 1)/N·S each. In elements that is 8·T·D·(N − 1)/N per layer, as in Narayanan et al. (2021, section 3.2).
+# Two and two: for each half's output in forward and for its input's gradient in backward, $\frac{2(N-1)}{N} S$ each. In elements that is $8\,T D\,\frac{N-1}{N}$ per layer, as in Narayanan et al. (2021, section 3.2).
 
 # %%
 def compare(run, predicted):
     passes = {"forward": predicted.forward_bytes, "backward": predicted.backward_bytes}
     for label, expected in passes.items():
         measured = run.traffic[label].sent_by_rank.mean()
-        print(f"{label:8}  predicted {expected / S:.3f} S   measured {measured / S:.3f} S")
-        assert abs(measured / expected - 1) < 0.02
+        holds(f"sent in {label}, in S", measured / S, expected / S, rtol=0.02)
 
 compare(plain, traffic.tensor_parallel_layer(T, D, N, element_bytes=4))
 
@@ -267,8 +278,8 @@ tensor_split("sequence", tokens=T, width=D, world_size=N)
 # **How many bytes does it send, as a multiple of what the all-reduces sent, if all collectives run as rings?**
 
 # %%
-# Your prediction: bytes with sequence parallelism, divided by those of plain tensor parallelism
-predicted_ratio = None
+predicted_ratio = predict("Bytes with sequence parallelism, over those of plain tensor parallelism")
+predicted_ratio
 
 # %%
 predicted = {
@@ -278,9 +289,12 @@ predicted = {
     for how in ("ring", "gloo")
 }
 without = traffic.tensor_parallel_layer(T, D, N, element_bytes=4)
-print("your prediction:", predicted_ratio)
-for how, sent in predicted.items():
-    print(f"reduce-scatter as {how}: {sent.total_bytes / without.total_bytes:.2f} times")
+ratios = {how: sent.total_bytes / without.total_bytes for how, sent in predicted.items()}
+show_table(
+    {"reduce-scatter as": "", "bytes over those of the all-reduces": ".2f"}, ratios.items()
+)
+named = {"what gloo sends": ratios["gloo"], "as if each half cost as much as an all-reduce": 2}
+predicted_ratio.compare(ratios["ring"], named, "calculated")
 
 # %% [markdown]
 # Equal: reduce-scatter and all-gather *are* the two halves of an all-reduce. But gloo runs a reduce-scatter as a whole all-reduce (chapter 03), so here we will measure 1.5 times as many. Two things change in the plan: activations outside are `Shard(1)`, split along the tokens, and the norms become `SequenceParallel`.
@@ -291,8 +305,7 @@ tokens = [part.clone() for part in batch.chunk(N, dim=1)]
 sequence = launch(one_layer, in_sequence, inputs=tokens, memory=True, **options)
 
 # %%
-print("forward: ", calls_of(sequence, "forward"))
-print("backward:", calls_of(sequence, "backward"))
+show_calls(sequence)
 compare(sequence, predicted["gloo"])
 print(same_as_one_process(sequence, dim=1))
 later = [c.bytes for c in sequence.calls if c.rank == 0 and c.op == "all_reduce"]
@@ -306,21 +319,29 @@ print("all-reduces afterwards, in bytes:", later)
 # %%
 layer = {"tokens": T // 4, "batch": 4, "width": D, "heads": 4, "tensor_parallel": N}
 kernels = activations.cpu_kernels(4, dropout=False)
-for name, run, n in (("tensor parallel", plain, 1), ("with sequence parallelism", sequence, N)):
+def formula_and_measured(run, n):
     formula = activations.layer_bytes(**layer, sequence_parallel=n > 1, kernels=kernels) / S
-    measured = run.memory.at("forward")["activations"].max() / S - 1 / n  # less its output
-    print(f"{name:26} formula {formula:.2f} S   measured {measured:.2f} S")
+    return formula, run.memory.at("forward")["activations"].max() / S - 1 / n  # less its output
+
+kept = {
+    "tensor parallel": formula_and_measured(plain, 1),
+    "with sequence parallelism": formula_and_measured(sequence, N),
+}
+show_table({"kept, in S": "", "formula": ".2f", "measured": ".2f"}, [(name, *two) for name, two in kept.items()])
 
 # %% [markdown]
-# The second measurement is above its formula. The formula is for Megatron, which keeps only a rank's own tokens of each half's input and gathers them *again* in backward: one more all-gather per half. DTensor keeps both inputs whole, 2·(1 − 1/N)·S more:
+# The second measurement is above its formula. The formula is for Megatron, which keeps only a rank's own tokens of each half's input and gathers them *again* in backward: one more all-gather per half. DTensor keeps both inputs whole, $2\,(1 - \frac{1}{N})\,S$ more:
 
 # %%
-assert abs(measured - formula - 2 * (1 - 1 / N)) < 0.05
+formula, measured = kept["with sequence parallelism"]
+holds("kept above the formula, in S", measured - formula, 2 * (1 - 1 / N), atol=0.05)
 again = traffic.tensor_parallel_layer(
     T, D, N, element_bytes=4, sequence_parallel=True, gather_inputs_again=True
 )
-print("sent in backward, gathering again:", again.backward_bytes / S, "S")
-print("without gathering again:          ", without.backward_bytes / S, "S")
+show_table({"backward": "", "sent, in S": ".1f"}, [
+    ("gathering again", again.backward_bytes / S),
+    ("without gathering again", without.backward_bytes / S),
+])
 
 # %% [markdown]
 # ## Both ends of the model: splitting the vocabulary
@@ -328,13 +349,13 @@ print("without gathering again:          ", without.backward_bytes / S, "S")
 # The largest matrices may be at the ends of a model: the embedding [V, D], and the matrix that computes V logits for each token. (Llama 3 405B has D = 16,384, an MLP 53,248 wide, and V = 128,256: the 128,000 of its paper, Table 3, and 256 special tokens of the released tokenizer.) Both are split by vocabulary.
 #
 # - **Embedding**: a rank looks up the tokens in its own part of the vocabulary and takes zero for the others; an all-reduce adds up the results.
-# - **Logits**: split by columns, so each rank gets the logits of its own part of the vocabulary. The loss of a token is −log(exp(target's logit)/Σ exp(all logits)). Do we have to gather all logits for it?
+# - **Logits**: split by columns, so each rank gets the logits of its own part of the vocabulary. The loss of a token with logits $z_1, \dots, z_V$ and target $k$ is $-\log \left( e^{z_k} / \sum_i e^{z_i} \right)$. Do we have to gather all logits for it?
 #
 # No: three numbers per token are enough, the largest logit (so that no exponential overflows), the sum of exponentials, and the target's logit, which only one rank has. **How many bytes does each rank send in these three all-reduces, for a batch of T tokens?** (4 bytes per number.)
 
 # %%
-# Your prediction: bytes that each rank sends to compute the loss from split logits
-predicted_loss = None
+predicted_loss = predict(f"Bytes that each rank sends for the loss, with T = {T} and N = {N}", unit="B")
+predicted_loss
 
 # %%
 def model_plan(logits):
@@ -382,7 +403,7 @@ print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:
 # %%
 def all_reduces_of_loss(run):
     """The number of all-reduces of one number per token in a forward pass, and the bytes they send."""
-    block = run.traffic["forward 0"].blocks[0]
+    block = next(block for block in run.traffic["forward 0"].blocks if block.rank == 0)
     small = [
         call for call in run.calls
         if call.rank == 0 and block.start_s <= call.start_s <= block.end_s and call.bytes == 4 * T
@@ -391,9 +412,12 @@ def all_reduces_of_loss(run):
 
 # %%
 calls, sent = all_reduces_of_loss(split)
-print(f"your prediction: {predicted_loss}   sent: {sent:,.0f} bytes in {calls} all-reduces")
 V = 256
-print(f"gathering all logits: {scatter_or_gather_sent_bytes(4 * T * V, N):,.0f} bytes")
+all_logits = scatter_or_gather_sent_bytes(4 * T * V, N)
+print(f"in {calls} all-reduces; gathering all logits: {all_logits:,.0f} bytes")
+named = {"the numbers themselves: an all-reduce sends 2(N − 1)/N of them": calls * 4 * T,
+         "one all-reduce": sent / calls, "gathering all logits": all_logits}
+predicted_loss.compare(sent, named, "counted")
 
 # %% [markdown]
 # Three all-reduces, and their bytes do not depend on V. The whole forward pass sends what we predict for the layers, the embedding, and the three numbers:
@@ -404,8 +428,7 @@ forward += traffic.vocabulary_parallel_embedding_and_loss(T, D, N, element_bytes
 for name, run in (("gathered", gathered), ("split", split)):
     print(f"{name}: forward sent {format_bytes(run.traffic['forward 0'].sent_by_rank.mean())}")
 measured = split.traffic["forward 0"].sent_by_rank.mean()
-print("predicted, split:", format_bytes(forward.forward_bytes))
-assert abs(measured / forward.forward_bytes - 1) < 0.02
+holds("split", measured, forward.forward_bytes, rtol=0.02, unit="bytes")
 
 # %% [markdown]
 # The larger gain is memory. With these 128,256 entries and 8192 tokens, fp32 logits and their gradients take, whole and on each of 8 ranks:
@@ -417,15 +440,15 @@ print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB split
 # %% [markdown]
 # ## Why it stays on fast links
 #
-# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, while what it sends grows towards 8·T·D elements. A layer computes 72·T·D²·(1 + s/6D)/N operations on each rank, forward and backward (Narayanan et al. 2021, appendix, without recomputation). T counts all tokens of the batch, s those of **one sequence**: attention relates a token only to its own sequence.
+# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, while what it sends grows towards $8\,T D$ elements. A layer computes $72\,T D^2 \left(1 + \frac{s}{6D}\right) / N$ operations on each rank, forward and backward (Narayanan et al. 2021, appendix, without recomputation). T counts all tokens of the batch, s those of **one sequence**: attention relates a token only to its own sequence.
 #
 # Here is a layer of that paper's model with 175 billion parameters (D = 12,288, one sequence of 2048 tokens, 2 bytes per element), on A100s at 140 TFLOP/s, as measured in the paper. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a 25 GB/s network card. Change the numbers to match your machine. (A "node" below means the GPUs that NVLink joins, its **domain**. On these A100s that is one computer; in NVIDIA's GB200 NVL72 it is a rack of 72 GPUs.)
 #
 # If a group spans whole nodes, NCCL runs a ring through each of the 8 cards, and each ring carries an eighth of the bytes (Hu et al. 2025). **Is one group over two nodes, N = 16, slower than N = 8 in one?**
 
 # %%
-# Your prediction: time with N = 16 over two nodes, divided by time with N = 8 in one
-predicted_slowdown = None
+predicted_slowdown = predict("Time with N = 16 over two nodes, over time with N = 8 in one")
+predicted_slowdown
 
 # %%
 flops_per_s, nvlink_bytes_per_s, network_bytes_per_s = 140e12, 300e9, 25e9
@@ -447,13 +470,16 @@ groups = {
 }
 times = {name: layer_ms(*group) for name, group in groups.items()}
 busy = {name: computes / (computes + sends) for name, (computes, sends) in times.items()}
-for name, (computes, sends) in times.items():
-    print(f"{name:18}: computes {computes:4.1f} ms, sends {sends:4.1f} ms, busy {busy[name]:.0%}")
+show_table(
+    {"group": "", "computes, ms": ".1f", "sends, ms": ".1f", "busy": ".0%"},
+    [(name, *each, busy[name]) for name, each in times.items()],
+)
 
 # %%
 one_node, two_nodes = sum(times["N = 8"]), sum(times["N = 16, two nodes"])
-print(f"your prediction: {predicted_slowdown}   calculated: {two_nodes / one_node:.2f}")
-assert one_node / 2 < two_nodes < one_node and busy["N = 16, two nodes"] < busy["N = 8"]
+
+alone = times["N = 16, two nodes"][0] / times["N = 8"][0]
+predicted_slowdown.compare(two_nodes / one_node, {"what computing alone would give": alone}, "calculated")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -477,7 +503,7 @@ gradient_bytes = 2 * 12 * width**2 / 8  # per layer, on each of 8 ranks
 gradients_ms = 1e3 * ring_sent_bytes(gradient_bytes, 2) / network_bytes_per_s
 saved_ms = 2 * two_nodes - one_node  # two micro-batches, in sequence or in parallel
 print(f"gradients: {gradients_ms:.1f} ms per step; saved: {saved_ms:.1f} ms per micro-batch")
-assert 6 < gradients_ms / saved_ms < 7
+holds("micro-batches that save as much", gradients_ms / saved_ms, above=6, below=7)
 boundary_ms = 1e3 * 2 * tokens * width / network_bytes_per_s
 print(f"a layer's output to the next node: {boundary_ms:.1f} ms")
 
@@ -500,8 +526,8 @@ print("data-parallel groups:  ", ranks.T.tolist())
 # Now a real run with four ranks, 2 × 2. Tensor parallelism uses one dimension of the mesh, FSDP2 the other: along the columns it shards each rank's part of the model, as in ZeRO's stage 3. **Which ranks will rank 0 send to, and which not?**
 
 # %%
-# Your prediction: the ranks that rank 0 sends to, as a list
-predicted_peers = None
+predicted_peers = predict("Rank 0 sends to", options=["rank 1", "rank 2", "rank 3"], several=True)
+predicted_peers
 
 # %%
 def train_on_a_mesh(batch):
@@ -526,12 +552,18 @@ def train_on_a_mesh(batch):
 # %%
 batches = [data.batch(0, 4, 64, rank=rank // 2, world_size=2) for rank in range(4)]
 mesh_run = launch(train_on_a_mesh, inputs=batches, world_size=4, device="cpu")
-for rank, (coordinate, losses) in enumerate(mesh_run.outputs):
-    print(f"rank {rank}: (dp, tp) = {tuple(coordinate)}, losses {np.round(losses, 4)}")
+show_table(
+    {"rank": "d", "dp": "d", "tp": "d", "loss 0": ".4f", "loss 1": ".4f"},
+    [(rank, *coordinate, *losses) for rank, (coordinate, losses) in enumerate(mesh_run.outputs)],
+)
 
 # %%
-print("your prediction:", predicted_peers)
 traffic_map(mesh_run, block="step 1")
+
+# %%
+sent = mesh_run.traffic["step 1"].sent_bytes[0]
+peers = [f"rank {rank}" for rank in range(4) if sent[rank] > 0.01 * sent.max()]
+predicted_peers.compare(peers, {"all of them": ["rank 1", "rank 2", "rank 3"]})
 
 # %% [markdown]
 # Rank 0 sends nothing to rank 3. Each of the other pairs has its own purpose and its own formula:
@@ -556,8 +588,7 @@ in_a_column = 2 * gather(blocks_bytes, 2) + gather(rest_bytes, 2)
 in_a_column += ring_sent_bytes(blocks_bytes + rest_bytes, 2)
 sent = mesh_run.traffic["step 1"].sent_bytes[0]
 for peer, expected in ((1, in_a_row.total_bytes), (2, in_a_column), (3, 0)):
-    print(f"rank 0 to {peer}: predicted {expected:11,.0f}   measured {sent[peer]:11,}")
-    assert abs(sent[peer] - expected) <= 0.02 * expected
+    holds(f"rank 0 to {peer}", sent[peer], expected, rtol=0.02, unit="bytes")
 
 # %% [markdown]
 # And the training matches one process with the whole batch, twice as large:
@@ -571,9 +602,8 @@ for step in range(2):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-    rows = [losses[step] for _, losses in mesh_run.outputs]
-    print(f"step {step}: one process {loss.item():.5f}, mean over ranks {np.mean(rows):.5f}")
-    assert np.isclose(loss.item(), np.mean(rows), atol=1e-5)
+    mean = np.mean([losses[step] for _, losses in mesh_run.outputs])
+    holds(f"loss {step}: mean over the mesh, and one process", mean, loss.item(), atol=1e-5)
 
 # %% [markdown]
 # Traffic along a row occurs in every micro-batch, and the next matrix product waits for it. Traffic along a column occurs once per step (with plain data parallelism) and can overlap with the backward pass ([chapter 02](02_dp_vs_ddp.ipynb)). This is another reason to give `tp` the fast links.
@@ -586,7 +616,7 @@ for step in range(2):
 bias = torch.randn(4 * D)
 each_adds_it = sum(part + bias for part in by_rows)
 excess = (each_adds_it - (x @ w + bias)) / bias
-print("excess, as a multiple of the bias:", round(excess.median().item(), 3))
+holds("excess, as a multiple of the bias", excess.median(), N - 1, rtol=1e-3)
 
 # %% [markdown]
 # **Three inputs instead of one.** Our plan has entries for the modules `attention` and `mlp`: the input becomes a DTensor *once*, and the gradients from queries, keys and values are added up before the all-reduce. Plans that only name the matrices are correct, too, but:
@@ -594,17 +624,20 @@ print("excess, as a multiple of the bias:", round(excess.median().item(), 3))
 # %%
 matrices_only = {k: v for k, v in layer_plan(Replicate()).items() if k not in ("attention", "mlp")}
 three_times = launch(one_layer, matrices_only, inputs=[batch] * N, **options)
-print("backward:", calls_of(three_times, "backward"), " ", same_as_one_process(three_times))
+show_calls(three_times)
+print(same_as_one_process(three_times))
 ratio = three_times.traffic["backward"].sent_by_rank / plain.traffic["backward"].sent_by_rank
-print("bytes in backward, relative to our plan:", ratio.round(2))
+holds("bytes in backward, relative to our plan", ratio, 2, rtol=0.01)
 
 # %% [markdown]
 # **Tied weights become untied.** `parallelize_module` makes a new parameter from each weight. If a weight was used in two places, there are now two, and each learns only from its own use. There is no error, and the first loss is right:
 
 # %%
 untied = launch(train, text, model_plan(Shard(-1)), False, 2, **options)
-print("losses, tied:  ", np.round(split.outputs[0], 4))
-print("losses, untied:", np.round(untied.outputs[0], 4))
+show_table(
+    {"weights": "", "loss 0": ".4f", "loss 1": ".4f"},
+    [("tied", *split.outputs[0]), ("untied", *untied.outputs[0])],
+)
 
 # %% [markdown]
 # **A different batch on each rank**, as in data parallelism. All ranks of a tensor-parallel group must see the same tokens. Otherwise there is no error, but the sum mixes different batches:
@@ -634,9 +667,11 @@ def with_dropout(x):
 
 # %%
 first, second = launch(with_dropout, batch, **two).outputs
-for name, one, other in zip(("its own seed", "the same seed"), first, second, strict=True):
-    differ = (one != other).float().mean().item()
-    print(f"each rank with {name}: outputs differ in {100 * differ:.0f} % of their elements")
+names = ("its own seed", "the same seed")
+show_table(
+    {"each rank with": "", "elements that differ": ".0%"},
+    [(name, (a != b).float().mean().item()) for name, a, b in zip(names, first, second, strict=True)],
+)
 
 # %% [markdown]
 # ## In practice
@@ -657,7 +692,7 @@ for name, one, other in zip(("its own seed", "the same seed"), first, second, st
 # ## What to remember
 #
 # - By columns: needs all of X, gives finished columns. By rows: gives partial sums. Columns, then rows: one all-reduce forward, one backward; a layer has two such halves.
-# - 8·T·D·(N − 1)/N elements per layer and micro-batch, whatever the hidden width. This does not shrink with N.
+# - $8\,T D\,\frac{N-1}{N}$ elements per layer and micro-batch, whatever the hidden width. This does not shrink with N.
 # - Sequence parallelism: the same bytes on a ring, and 1/N of the activations in between.
 # - Logits stay where they are: three numbers per token are enough.
 # - On a mesh, `tp` gets the fast links.

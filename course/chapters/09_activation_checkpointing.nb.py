@@ -34,6 +34,10 @@ from functools import partial
 
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor.parallel as tp
@@ -44,10 +48,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 # %%
-from shardlab import data, launch, lifetimes, measure, models
+from shardlab import data, holds, launch, lifetimes, measure, models, show_table
 from shardlab.estimate import activations, model_traffic
 from shardlab.pools import Pools
-from shardlab.widgets import activation_timeline, format_bytes, palette
+from shardlab.widgets import activation_timeline, format_bytes, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -75,8 +79,8 @@ uncheckpointed = record(gpt())
 # The input of a block is s tokens of b sequences, each a vector of h numbers: sbh numbers in, and as many out. **For each number of its input, how many numbers does a block keep for the backward?**
 
 # %%
-# Your prediction: numbers that a block keeps, for each number of its input
-predicted_kept = None
+predicted_kept = predict("Numbers that a block keeps, for each number of its input")
+predicted_kept
 
 # %%
 sbh_bytes = batch_size * tokens * config.width * 4  # fp32
@@ -84,15 +88,19 @@ sbh_bytes = batch_size * tokens * config.width * 4  # fp32
 def kept_by(part, recorded):
     return [life for life in recorded.lives if (life.kind, life.part) == ("kept", part)]
 
-for life in kept_by("blocks.1", uncheckpointed):
-    print(f"{life.bytes / sbh_bytes:6.2f}  {life.name.removeprefix('blocks.1.')}")
-measured_kept = sum(life.bytes for life in kept_by("blocks.1", uncheckpointed)) / sbh_bytes
-print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
+lives = kept_by("blocks.1", uncheckpointed)
+show_table(
+    {"kept by a block": "", "numbers for each of its input": ".2f"},
+    [(life.name.removeprefix("blocks.1."), life.bytes / sbh_bytes) for life in lives],
+)
+measured_kept = sum(life.bytes for life in lives) / sbh_bytes
+largest = max(life.bytes for life in lives) / sbh_bytes
+predicted_kept.compare(measured_kept, {"its largest tensor alone": largest})
 
 # %% [markdown]
 # Slightly more than sixteen. Each line is a tensor, with the module and the operator that created it (`addmm` is a matmul plus a bias). Each is kept because some derivative needs it:
 #
-# - a matmul y = xW needs **x** for the gradient of W. That is the output of each layer norm (1 + 1), of the attention (1) and of GELU (4);
+# - a matmul $y = xW$ needs $\mathbf{x}$ for the gradient of $W$. That is the output of each layer norm (1 + 1), of the attention (1) and of GELU (4);
 # - GELU needs **its input** (4), and so does a layer norm (1 + 1): the block's own input, which the previous block computed, and the sum of input and attention (`add`; the last `add` is the next block's input);
 # - attention needs queries, keys and values (3), which `qkv` computes as one tensor.
 #
@@ -100,31 +108,29 @@ print(f"your prediction: {predicted_kept}   measured: {measured_kept:.2f}")
 #
 # ### The formula
 #
-# For 16-bit training, Korthikanti et al. (2022) count **34 sbh + 5 a s² b** bytes for a layer with a heads. For our model this is 32 sbh, because it has no dropout yet (two masks, one byte for each element), and its attention never stores the scores (more on that below). `activations` has their formula tensor by tensor:
+# For 16-bit training, Korthikanti et al. (2022) count $\mathbf{34\,sbh + 5\,a s^2 b}$ bytes for a layer with $a$ heads. For our model this is $32\,sbh$, because it has no dropout yet (two masks, one byte for each element), and its attention never stores the scores (more on that below). `activations` has their formula tensor by tensor:
 
 # %%
 kernels = activations.cpu_kernels(element_bytes=4, dropout=False)
 predicted = activations.gpt_terms(config, batch_size, tokens, kernels)
-for what, size in predicted.items():
-    print(f"{format_bytes(size):>10}  {what}")
 total = sum(predicted.values())
-print(f"{format_bytes(total):>10}  total   measured: {format_bytes(uncheckpointed.kept_bytes)}")
-assert abs(total / uncheckpointed.kept_bytes - 1) < 0.05
+show_table({"kept": "", "size": format_bytes}, [*predicted.items(), ("total", total)])
+holds("kept by the forward", uncheckpointed.kept_bytes, total, rtol=0.05, unit="bytes")
 
 # %% [markdown]
 # The formula leaves out a few small tensors. With them, every byte is accounted for:
 
 # %%
 small = activations.small_terms(config, batch_size, tokens, kernels)
-for what, size in small.items():
-    print(f"{format_bytes(size):>10}  {what}")
+show_table({"kept as well": "", "size": format_bytes}, small.items())
 batch_bytes, loss_bytes = sum(part.nbytes for part in batch), 4  # the batch already existed
-assert total + sum(small.values()) - batch_bytes + loss_bytes == uncheckpointed.kept_bytes
+with_small = total + sum(small.values()) - batch_bytes + loss_bytes
+holds("kept by the forward", uncheckpointed.kept_bytes, with_small, unit="bytes")
 
 # %% [markdown]
 # ### Attention scores grow with s²
 #
-# Dropout within attention changes this count. Fused attention on a CPU does not support dropout, so PyTorch falls back to separate operators: it stores the softmax of all scores, a mask, and the scores after dropout, each a s² b numbers. This is the second term of the paper's formula. (On a CPU a mask takes as many bytes as its tensor; in the paper it takes one byte for each number.)
+# Dropout within attention changes this count. Fused attention on a CPU does not support dropout, so PyTorch falls back to separate operators: it stores the softmax of all scores, a mask, and the scores after dropout, each $a s^2 b$ numbers. This is the second term of the paper's formula. (On a CPU a mask takes as many bytes as its tensor; in the paper it takes one byte for each number.)
 
 # %%
 def numbers_kept(dropout, tokens):
@@ -145,20 +151,20 @@ for dropout, label in ((0.0, "fused attention, no dropout"), (0.1, "with dropout
     axes.plot(lengths, line, color=palette.PREDICTED, linestyle="--" if dropout else "-")
     axes.plot(lengths, measured[dropout], "o", color=palette.MEASURED)
     axes.annotate(label, (lengths[2], line[2]), xytext=(8, -16), textcoords="offset points")
-    assert np.allclose(line, measured[dropout], rtol=0.05)
+    holds(f"{label}: numbers kept for each of the input", measured[dropout], line, rtol=0.05)
 axes.set(xlabel="tokens s", ylabel="numbers kept for each\nnumber of input", ylim=(0, None))
 figure.tight_layout()
 
 # %% [markdown]
-# Lines are the formula, dots the measurements. The longer the sequence, the more bytes each token takes: GPT-3, with s = 2048, keeps 80 sbh bytes for the scores and 34 sbh for everything else.
+# Lines are the formula, dots the measurements. The longer the sequence, the more bytes each token takes: GPT-3, with $s = 2048$, keeps $80\,sbh$ bytes for the scores and $34\,sbh$ for everything else.
 #
 # ## Keep the input, recompute the rest
 #
 # `checkpoint(function, x)` runs the function and keeps only x. When the backward reaches it, it runs the function again, keeps everything this time, and backpropagates through it. We do that with every block. **By what factor do the kept bytes of a block shrink?**
 
 # %%
-# Your prediction: bytes that a block keeps, over the bytes it keeps if it is checkpointed
-predicted_factor = None
+predicted_factor = predict("Factor by which the kept bytes of a block shrink")
+predicted_factor
 
 # %%
 plain_checkpoint = partial(checkpoint, use_reentrant=False)
@@ -170,7 +176,7 @@ def checkpoint_blocks(model, how=plain_checkpoint):
 
 checkpointed = record(checkpoint_blocks(gpt()))
 left = sum(life.bytes for life in kept_by("blocks.1", checkpointed)) / sbh_bytes
-print(f"your prediction: {predicted_factor}   measured: {measured_kept / left:.1f}")
+predicted_factor.compare(measured_kept / left, {"the number of layers": config.layers})
 
 # %%
 activation_timeline({"keeps everything": uncheckpointed, "checkpointed": checkpointed})
@@ -184,10 +190,12 @@ activation_timeline({"keeps everything": uncheckpointed, "checkpointed": checkpo
 
 # %%
 full = activations.gpt_terms(config, batch_size, tokens, kernels, recompute="full")
-for recorded, formula in ((uncheckpointed, total), (checkpointed, sum(full.values()))):
-    kept, peak = format_bytes(recorded.kept_bytes), format_bytes(recorded.peak_bytes)
-    print(f"kept {kept} (formula {format_bytes(formula)}), peak {peak}")
-    assert abs(formula / recorded.kept_bytes - 1) < 0.05
+both = {"everything": (uncheckpointed, total), "inputs of blocks": (checkpointed, sum(full.values()))}
+show_table(
+    {"kept": "", "by formula": format_bytes, "measured": format_bytes, "peak": format_bytes},
+    [(name, formula, each.kept_bytes, each.peak_bytes) for name, (each, formula) in both.items()],
+)
+holds("kept if checkpointed", checkpointed.kept_bytes, sum(full.values()), rtol=0.05, unit="bytes")
 
 # %% [markdown]
 # ## What it costs: one more forward
@@ -195,8 +203,8 @@ for recorded, formula in ((uncheckpointed, total), (checkpointed, sum(full.value
 # The backward computes about twice as much as the forward: a gradient for each input and one for each weight. So a step costs 1 + 2 forwards. **By what factor does its work grow if every block runs its forward once more?**
 
 # %%
-# Your prediction: work of a checkpointed step, over that of a plain one
-predicted_work = None
+predicted_work = predict("Work of a checkpointed step, over that of a plain one")
+predicted_work
 
 # %%
 def count_flops(model):
@@ -209,9 +217,10 @@ def count_flops(model):
 # %%
 forward, plain = count_flops(gpt(dropout=0.1))
 _, again = count_flops(checkpoint_blocks(gpt(dropout=0.1)))
-print(f"plain step: {plain / forward:.2f} forwards, checkpointed: {again / forward:.2f}")
-print(f"your prediction: {predicted_work}   counted: {again / plain:.3f}")
-assert plain == 3 * forward and abs(again / plain - 4 / 3) < 0.02
+holds("forwards in a plain step", plain / forward, 3)
+holds("work of a checkpointed step over that of a plain one", again / plain, 4 / 3, atol=0.02)
+named = {"as if the forward were half of a step": 3 / 2, "as if the whole step ran twice": 2}
+predicted_work.compare(again / plain, named, "counted")
 
 # %% [markdown]
 # A third more, except for the output head, which is not checkpointed. (The counter counts matmuls, which are nearly all of the work.) Timing it on your machine shows the same, with noise.
@@ -220,23 +229,22 @@ assert plain == 3 * forward and abs(again / plain - 4 / 3) < 0.02
 
 # %%
 _, plain = count_flops(gpt())
+times_the_work = {}
 for stops_early in (True, False):
     with torch.utils.checkpoint.set_checkpoint_early_stop(stops_early):
         _, again = count_flops(checkpoint_blocks(gpt()))
-    print(f"early stop {stops_early}: {again / plain:.3f} times the work")
+    times_the_work[str(stops_early)] = again / plain
+show_table({"stops early": "", "times the work": ".3f"}, times_the_work.items())
 
 # %% [markdown]
 # ## How many checkpoints? The square root
 #
-# You do not need a checkpoint at every layer. Divide a chain of n equal layers, each keeping one tensor, into c **segments** of n/c layers. The forward keeps c inputs, and the backward recomputes one segment at a time:
-#
-# > peak ≈ c + n/c, smallest at **c = √n**, where it is 2√n instead of n.
-#
-# Chen et al. (2016) train a chain of a thousand layers this way. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak, with the best c?**
+# You do not need a checkpoint at every layer. Divide a chain of n equal layers, each keeping one tensor, into c **segments** of n/c layers. The forward keeps c inputs, and the backward recomputes one segment at a time. The extra work is one forward, wherever the segment boundaries are. **For 36 layers, how many tensors are live at the peak? Draw them over the number of segments.**
 
 # %%
-# Your prediction: tensors at the peak, for 36 layers in the best number of segments
-predicted_peak = None
+segments = (1, 2, 3, 6, 12, 18, 36)
+predicted_peak = predict("Tensors at the peak, for 36 layers", labels=segments, over="segments c", top=40)
+predicted_peak
 
 # %%
 n, x = 36, torch.randn(256, 64)
@@ -249,11 +257,19 @@ def peak_tensors(segments):
     return lifetimes.record(chain, step).peak_bytes / x.nbytes
 
 # %%
-segments = (1, 2, 3, 6, 12, 18, 36)
 peaks = [round(peak_tensors(c), 2) for c in segments]
-print("segments:", segments, "\npeaks:   ", peaks)
-print(f"your prediction: {predicted_peak}   measured: {min(peaks)} at {segments[np.argmin(peaks)]}")
-assert np.allclose(peaks, [c + n / c for c in segments])
+by_formula = [c + n / c for c in segments]
+show_table(
+    {"segments c": "d", "c + n/c": ".0f", "tensors at the peak": ".2f"}, zip(segments, by_formula, peaks)
+)
+holds("tensors at the peak", peaks, by_formula)
+named = {"the kept inputs alone": segments, "the tensors of a segment alone": [n / c for c in segments]}
+predicted_peak.compare(peaks, named)
+
+# %% [markdown]
+# $$\text{peak} \approx c + \frac{n}{c}, \quad \text{smallest at } c = \sqrt{n}, \text{ where it is } 2\sqrt{n} \text{ instead of } n$$
+#
+# Chen et al. (2016) train a chain of a thousand layers this way.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -265,12 +281,15 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# A GPT block keeps not one tensor but 16 times its input. L blocks in segments of k blocks have a peak of about L/k + 16k inputs, smallest at k = √(L/16). Up to 16 blocks, larger segments gain nothing; with 126 blocks (Llama 3 405B) the best k is 2 or 3. That is why the usual choice is one checkpoint for each block:
+# A GPT block keeps not one tensor but 16 times its input. L blocks in segments of k blocks have a peak of about $L/k + 16k$ inputs, smallest at $k = \sqrt{L/16}$. Up to 16 blocks, larger segments gain nothing; with 126 blocks (Llama 3 405B) the best k is 2 or 3. That is why the usual choice is one checkpoint for each block:
 
 # %%
-for layers in (4, 16, 126):
-    peaks = {k: layers / k + 16 * k for k in (1, 2, 3, 4, 8)}
-    print(f"{layers:4} blocks, peak by k, in inputs:", {k: round(p) for k, p in peaks.items()})
+lengths_k = (1, 2, 3, 4, 8)
+show_table(
+    {"blocks": "d", **{f"k = {k}": ".0f" for k in lengths_k}},
+    [(layers, *(layers / k + 16 * k for k in lengths_k)) for layers in (4, 16, 126)],
+    caption="the peak, in inputs of a block",
+)
 
 # %% [markdown]
 # ## Which tensors? Selective recomputation
@@ -294,15 +313,16 @@ work = {name: count_flops(make())[1] for name, make in makers.items()}
 
 # %%
 all_bytes, plain_work = steps["everything kept"].kept_bytes, work["everything kept"]
-for name, recorded in steps.items():
-    print(f"{name:>15}: {recorded.kept_bytes / all_bytes:4.0%} of the bytes kept,", end=" ")
-    print(f"{work[name] / plain_work:.3f} times the work")
+show_table(
+    {"checkpoints": "", "bytes kept": ".0%", "times the work": ".3f"},
+    [(name, each.kept_bytes / all_bytes, work[name] / plain_work) for name, each in steps.items()],
+)
 
 # %%
 activation_timeline(steps)
 
 # %% [markdown]
-# More than half of the bytes are saved. The extra work is attention's core, queries times keys and scores times values: for each token 4sh of the 24h² + 4sh FLOPs of a block's forward (an addition and a multiplication count as two). A step costs three forwards, so recomputing the core adds this fraction:
+# More than half of the bytes are saved. The extra work is attention's core, queries times keys and scores times values: for each token $4sh$ of the $24h^2 + 4sh$ FLOPs of a block's forward (an addition and a multiplication count as two). A step costs three forwards, so recomputing the core adds this fraction:
 
 # %%
 def core_again(s, h):
@@ -310,12 +330,16 @@ def core_again(s, h):
     return 4 * s * h / (3 * (24 * h**2 + 4 * s * h))
 
 shapes = {"here": (tokens, config.width), "GPT-3": (2048, 12288)}
-for name, (s, h) in {**shapes, "s = h": (4096, 4096), "s = 8h": (32768, 4096)}.items():
-    print(f"{name:>6}: {core_again(s, h):5.1%}")
-assert abs(work["selective"] / plain_work - 1 - core_again(*shapes["here"])) < 0.002
+shapes |= {"s = h": (4096, 4096), "s = 8h": (32768, 4096)}
+show_table(
+    {"shape": "", "tokens s": ",d", "width h": ",d", "more work": ".1%"},
+    [(name, s, h, core_again(s, h)) for name, (s, h) in shapes.items()],
+)
+counted = work["selective"] / plain_work - 1
+holds("more work here, counted", counted, core_again(*shapes["here"]), atol=0.002)
 
 # %% [markdown]
-# That is a few per cent, unless sequences are much longer than the model is wide. The paper recomputes only the operators behind the s² term: scores, softmax, dropout. FlashAttention does this inside its kernel: it keeps one number for each row of scores and recomputes the scores in the backward. Our first run already used it, which is why it kept no scores: **with fused attention you already have selective recomputation**.
+# That is a few per cent, unless sequences are much longer than the model is wide. The paper recomputes only the operators behind the $s^2$ term: scores, softmax, dropout. FlashAttention does this inside its kernel: it keeps one number for each row of scores and recomputes the scores in the backward. Our first run already used it, which is why it kept no scores: **with fused attention you already have selective recomputation**.
 #
 # ## Sizes that do not fit here
 #
@@ -333,19 +357,19 @@ variants = {
     "tensor parallel, every layer checkpointed": {**on_8_ranks, "recompute": "full"},
 }
 gib = {name: 96 * activations.layer_bytes(**gpt_3, **how) / 2**30 for name, how in variants.items()}
-for name, amount in gib.items():
-    print(f"{amount:8.2f} GiB  {name}")
+show_table({"GPT-3 on each rank": "", "activations, GiB": ".2f"}, gib.items())
 
 # %% [markdown]
-# Tensor parallelism alone leaves 10 sbh on every rank: the tensors between the sharded matmuls are replicated. Sequence parallelism shards those as well. Compared with tensor parallelism alone, sequence parallelism and selective recomputation together save a factor of 5, as published, without recomputing the large matmuls. Two more published numbers, the fraction of a layer's bytes that selective recomputation saves:
+# Tensor parallelism alone leaves $10\,sbh$ on every rank: the tensors between the sharded matmuls are replicated. Sequence parallelism shards those as well. Compared with tensor parallelism alone, sequence parallelism and selective recomputation together save a factor of 5, as published, without recomputing the large matmuls. Two more published numbers, the fraction of a layer's bytes that selective recomputation saves:
 
 # %%
 mt_nlg = {"tokens": 2048, "batch": 1, "width": 20480, "heads": 128}
 for name, shape, published in (("GPT-3, 175B", gpt_3, 70), ("MT-NLG, 530B", mt_nlg, 65)):
     kept = [activations.layer_bytes(**shape, recompute=how) for how in ("selective", "none")]
-    print(f"{name}: selective saves {1 - kept[0] / kept[1]:.1%} (published: {published} %)")
-    assert round(100 * (1 - kept[0] / kept[1])) == published
-assert round(gib["tensor parallel"] / gib["… and selective"]) == 5
+    saved = 100 * (1 - kept[0] / kept[1])
+    holds(f"{name}: selective saves, as published", saved, published, atol=0.5, unit="%")
+factor = gib["tensor parallel"] / gib["… and selective"]
+holds("saved by both together, as published: a factor of", factor, 5, atol=0.5)
 
 # %% [markdown]
 # ## What goes wrong: the second run must repeat the first exactly
@@ -353,8 +377,9 @@ assert round(gib["tensor parallel"] / gib["… and selective"]) == 5
 # Dropout draws a random mask. If the second run draws a different one, the backward differentiates a function that was never applied. So `checkpoint` saves the **state of the random number generator** before the first run and restores it for the second. You can switch that off. **Will the gradients then equal those without checkpoints? And will you see an error?**
 
 # %%
-# Your prediction: "equal" or "different", and "an error" or "silence", as a pair
-predicted_without_state = None
+OUTCOMES = ["equal", "different, with an error", "different, and nothing warns you"]
+predicted_without_state = predict("The gradients without the saved state are", options=OUTCOMES)
+predicted_without_state
 
 # %%
 def gradients(model):
@@ -363,13 +388,14 @@ def gradients(model):
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 # %%
-truth = gradients(gpt(dropout=0.1))
+truth, found = gradients(gpt(dropout=0.1)), []
 for restores in (True, False):
     how = partial(checkpoint, use_reentrant=False, preserve_rng_state=restores)
     got = gradients(checkpoint_blocks(gpt(dropout=0.1), how))
     off = ((got - truth).norm() / truth.norm()).item()
-    print(f"random state restored: {restores}   bit-equal: {torch.equal(got, truth)}   off by {off:.0%}")
-print("your prediction:", predicted_without_state)
+    found.append((restores, torch.equal(got, truth), off))
+show_table({"random state restored": str, "gradients bit-equal": str, "off by": ".0%"}, found)
+predicted_without_state.compare(OUTCOMES[0] if torch.equal(got, truth) else OUTCOMES[2])
 
 # %% [markdown]
 # With the state restored, the gradients are bit-equal. Without it they are wrong, and nothing warns you: the loss is correct, because it comes from the first run, and training continues, badly. Your own `checkpoint` in the lab has to get this right.
@@ -446,8 +472,8 @@ def train(how):
 # **If the checkpoints are partitioned over two ranks, what fraction of their bytes does each rank keep? And what must the ranks send in the backward that they did not send before?**
 
 # %%
-# Your prediction: the fraction of the checkpoints' bytes on each rank, if partitioned
-predicted_share = None
+predicted_share = predict("Fraction of the checkpoints' bytes on each rank, if partitioned", most=1)
+predicted_share
 
 # %%
 ranks = {"world_size": 2, "device": "cpu", "quiet": True, "timeout_s": 120}
@@ -457,11 +483,10 @@ runs = {how: launch(train, how, **ranks) for how in ("kept", "checkpointed", "pa
 inputs_bytes = config.layers * sbh_bytes
 kept = {how: run.outputs[0][0].kept_bytes for how, run in runs.items()}
 others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both runs
-for how, size in kept.items():
-    print(f"{how:>12}: {format_bytes(size):>9} on each rank")
+show_table({"inputs are": "", "kept on each rank": format_bytes}, kept.items())
 share = (kept["partitioned"] - others) / inputs_bytes
-print(f"of the checkpoints: {share:.3f}   your prediction: {predicted_share}")
-assert abs(share - 1 / 2) < 0.001
+holds("of the checkpoints, on each rank", share, 1 / 2, atol=0.001)
+predicted_share.compare(share, {"a whole copy on each rank": 1})
 
 # %% [markdown]
 # It is 1/t, to within a few bytes. Now the cost. A layer has two all-reduces in the forward and two in the backward. The second forward **repeats** its two: checkpointing a tensor-parallel block costs traffic, too. In addition, partitioned inputs are all-gathered, once for each block:
@@ -473,15 +498,14 @@ gathered = inputs_bytes / 2  # each rank sends its half of each input
 both = backward + forward
 predicted = {"kept": backward, "checkpointed": both, "partitioned": both + gathered}
 for how, run in runs.items():
-    sent = run.traffic["backward"].sent_by_rank[0]
-    print(f"{how:>12}: sent in backward {sent:9,}   predicted {predicted[how]:11,.0f}")
-    assert abs(sent / predicted[how] - 1) < 0.02
+    sent = run.traffic["backward"].sent_by_rank
+    holds(f"{how}: sent by each rank in backward", sent, predicted[how], rtol=0.02, unit="bytes")
 
 # %%
 truth = runs["kept"].outputs[0][1]  # of the embedding, which is replicated
 for how, run in runs.items():
     equal = [torch.equal(gradient, truth) for _, gradient in run.outputs]
-    print(f"{how:>12}: the same gradient, bit by bit, on both ranks: {all(equal)}")
+    holds(f"{how}: the same gradient, bit by bit, on both ranks", equal)
 
 # %% [markdown]
 # Korthikanti et al. (section 5) discuss partitioning and reject it because of its gathers. With sequence parallelism there is nothing to partition: a block's input is already sharded.
@@ -501,8 +525,7 @@ model = checkpoint_blocks(gpt(), keep_on_host)
 with pools:
     model(*batch).backward()
 down, up = pools.to_host_bytes, pools.to_device_bytes
-print(f"inputs: {inputs_bytes:,} bytes; to the host {down:,}, back {up:,}")
-assert down == up == inputs_bytes
+holds("to the host, and back", [down, up], inputs_bytes, unit="bytes")
 
 # %% [markdown]
 # Each input crosses the link twice in a step. In return, the device stores no checkpoint, however deep the model is.
@@ -512,8 +535,8 @@ assert down == up == inputs_bytes
 # DeepSpeed's configuration has a section for all this, and many believe that it switches checkpointing on. **How does it change the bytes that the forward keeps?**
 
 # %%
-# Your prediction: bytes kept with the section, over bytes kept without
-predicted_effect = None
+predicted_effect = predict("Bytes kept with the section, over bytes kept without")
+predicted_effect
 
 # %%
 section = {"activation_checkpointing": {"partition_activations": True, "cpu_checkpointing": True}}
@@ -534,10 +557,10 @@ def train_by_configuration(more, model_calls_it=False):
 found = {}
 for name, *case in (("no section", {}), ("section alone", section), ("the model calls it", section, True)):
     found[name] = launch(train_by_configuration, *case, **ranks).outputs[0]
-    print(f"{name}: {format_bytes(found[name])} kept")
+show_table({"activation_checkpointing": "", "kept": format_bytes}, found.items())
 without, alone, called = found.values()
-print("your prediction:", predicted_effect, "  measured:", alone / without)
-assert alone == without > 3 * called
+holds("kept without the section, over kept if the model calls it", without / called, above=3)
+predicted_effect.compare(alone / without, {"the effect if the model calls it": called / without})
 
 # %% [markdown]
 # It does not change a byte. The section only sets **how** `deepspeed.checkpointing.checkpoint` works. Your model has to call that function, and your code has to call `configure`.
@@ -554,8 +577,7 @@ from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrapp
 model = gpt()
 wrapper.apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, models.Block))
 wrapped = record(model)
-print(f"kept: {format_bytes(wrapped.kept_bytes)}, as by hand: {format_bytes(checkpointed.kept_bytes)}")
-assert wrapped.kept_bytes == checkpointed.kept_bytes
+holds("kept, as by hand", wrapped.kept_bytes, checkpointed.kept_bytes, unit="bytes")
 
 # %% [markdown]
 # | library | what to write |
@@ -586,15 +608,15 @@ for said in ({}, {"use_reentrant": True}, {"use_reentrant": False}):
 #
 # ## Where GPUs differ
 #
-# - Dropout masks take one byte there, and fused attention has dropout built in: 34 sbh bytes in 16 bit, and no s² term.
+# - Dropout masks take one byte there, and fused attention has dropout built in: $34\,sbh$ bytes in 16 bit, and no $s^2$ term.
 # - Offloaded inputs (`cpu_checkpointing`, or PyTorch's `torch.autograd.graph.save_on_cpu`) cross a real link, and the transfer may take longer than a block computes ([chapter 06](06_offload.ipynb)).
 # - Allocators round up: `torch.cuda.max_memory_allocated()` is above the sums of this chapter.
 #
 # ## What to remember
 #
-# - The backward needs each matmul's input, GELU's and the norms' inputs, queries, keys and values: 34 sbh bytes for a layer in 16 bit, and 5 a s² b if scores are stored.
+# - The backward needs each matmul's input, GELU's and the norms' inputs, queries, keys and values: $34\,sbh$ bytes for a layer in 16 bit, and $5\,a s^2 b$ more if scores are stored.
 # - A checkpoint keeps an input and recomputes the rest: the peak is all inputs plus one block, the work 4/3.
-# - Use √n segments for a chain and one checkpoint per block for a GPT. If you keep the outputs of matmuls, most of the saving costs almost nothing.
+# - Use $\sqrt{n}$ segments for a chain and one checkpoint per block for a GPT. If you keep the outputs of matmuls, most of the saving costs almost nothing.
 # - The second run must repeat the first exactly: random state, counters, branches. Nothing warns you of a wrong mask.
 # - With tensor parallelism all ranks keep the same inputs: partition them, or use sequence parallelism.
 #

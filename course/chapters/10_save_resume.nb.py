@@ -39,14 +39,18 @@ from pathlib import Path
 # %%
 import matplotlib.pyplot as plt
 import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
 import torch
 import torch.distributed as dist
 
-from shardlab import data, launch, measure, models
+from shardlab import data, holds, launch, measure, models, show_table
 from shardlab.errors import RankError
 from shardlab.estimate import checkpoint
 from shardlab.trace.disk_recorder import disk_changes, snapshot
-from shardlab.widgets import disk_moments, format_bytes, palette
+from shardlab.widgets import disk_moments, format_bytes, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -121,11 +125,12 @@ def restore(job, state, forget=None):
             job[name].load_state_dict(each)
 
 # %% [markdown]
-# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file: once with everything, and once for each piece, without that piece. The restart with everything must give **bit-equal** losses. **Which missing pieces already change the first loss after the restart?** (The pieces are "parameters", "optimizer", "schedule", "loss scale", "position" and "random state".)
+# Each rank trains 8 steps, writes everything to its own file, and trains 8 more. Then it restarts from the file: once with everything, and once for each piece, without that piece. The restart with everything must give **bit-equal** losses. **Which missing pieces already change the first loss after the restart?**
 
 # %%
-# Your prediction: the missing pieces that change the first loss after a restart, as a list
-predicted_in_first_loss = None
+PIECES = ["parameters", "optimizer", "schedule", "loss scale", "position", "random state"]
+predicted_in_first_loss = predict("Missing pieces that change the first loss", options=PIECES, several=True)
+predicted_in_first_loss
 
 # %%
 def uninterrupted_and_resumed(folder):
@@ -149,9 +154,10 @@ first = {}
 for forgotten, losses in curves.items():
     differ = [step for step, loss in enumerate(losses) if loss != uninterrupted[step]]
     first[forgotten] = differ[0] if differ else None
-    print(f"forgot {forgotten + ':':14}", f"differs from loss {differ[0]} on" if differ else "bit-equal")
-print("your prediction:", predicted_in_first_loss)
-assert first["nothing"] is None and None not in [first[name] for name in list(first)[1:]]
+show_table({"forgotten": "", "first loss that differs": "d"}, first.items())
+holds("only with everything restored, all losses are bit-equal", [*first.values()].count(None), 1)
+at_once = [name for name, step in first.items() if step == 0]
+predicted_in_first_loss.compare(at_once, {"those that change some loss": PIECES})
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -169,19 +175,24 @@ figure.tight_layout()
 # How large is each piece?
 
 # %%
-for name, piece in torch.load(disk / "first_0.pt", weights_only=True).items():
-    path = disk / "piece.pt"
+def size_on_disk(piece, path=disk / "piece.pt"):
     torch.save(piece, path)
-    print(f"{name:13} {format_bytes(path.stat().st_size)}")
+    return path.stat().st_size
+
+pieces = torch.load(disk / "first_0.pt", weights_only=True)
+show_table(
+    {"piece": "", "on disk": format_bytes},
+    [(name, size_on_disk(piece)) for name, piece in pieces.items()],
+)
 
 # %% [markdown]
-# The optimizer is most of it. In fp32, parameters and Adam's two states take 12 bytes for each parameter; in 16-bit training it is 2 for the parameter and 12 for the optimizer with its fp32 master copy: **14Ψ bytes** for Ψ parameters. Gradients are not saved, since a step starts without them. BLOOM's authors write of its 176 billion parameters: "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
+# The optimizer is most of it. In fp32, parameters and Adam's two states take 12 bytes for each parameter; in 16-bit training it is 2 for the parameter and 12 for the optimizer with its fp32 master copy: $\mathbf{14\Psi}$ **bytes** for Ψ parameters. Gradients are not saved, since a step starts without them. BLOOM's authors write of its 176 billion parameters: "only the bf16 weights are 329GB, the full checkpoint with optimizer states is 2.3TB":
 
 # %%
 bloom = 176.247e9
 weights, total = 2 * bloom / 2**30, checkpoint.checkpoint_bytes(bloom) / 2**30
 print(f"BLOOM by formula: {weights:.0f} GiB of weights, {total:,.0f} GiB in total")
-assert abs(weights / 329 - 1) < 0.005 and abs(total / 2300 - 1) < 0.005
+holds("as its authors write", [weights, total], [329, 2300], rtol=0.005, unit="GiB")
 
 # %% [markdown]
 # ## Which rank writes?
@@ -189,8 +200,8 @@ assert abs(weights / 329 - 1) < 0.005 and abs(total / 2300 - 1) < 0.005
 # In plain data parallelism every rank has everything, and rank 0 writes. With ZeRO, FSDP or tensor parallelism each has a slice. Then there are two ways: **rank 0 gathers** the slices and writes one file, or each rank writes **its slice** to its own file. Four ranks hold the parameters and both Adam states of a GPT of 3 million parameters, S bytes in total. **While rank 0 gathers and saves, how many bytes does it hold, in units of S? And how many do all ranks send in total?**
 
 # %%
-# Your prediction: bytes that rank 0 holds and bytes that all ranks send, both in S, as a pair
-predicted_gather = None
+predicted_gather = predict("While rank 0 gathers and saves", unit="S", labels=["rank 0 holds", "all ranks send"])
+predicted_gather
 
 # %%
 world_size = 4
@@ -224,22 +235,33 @@ saves = {
 }
 
 # %%
-for name, run in saves.items():
-    held = np.array([rank.peak_bytes for rank in run.memory]) / total_bytes
+def cost_of(run):
+    held = [rank.peak_bytes / total_bytes for rank in run.memory]
     sent = run.traffic["save"].sent_by_rank.sum() / total_bytes
     seconds = max(block.end_s - block.start_s for block in run.traffic["save"].blocks)
-    print(f"{name:>8}: held by rank, in S: {held.round(2)}  sent: {sent:.2f} S  took {seconds * 1e3:.0f} ms")
-print("your prediction:", predicted_gather)
+    return *held, sent, 1000 * seconds
+
+held_by = {f"held by rank {rank}, in S": ".2f" for rank in range(world_size)}
+show_table(
+    {"saved by": "", **held_by, "sent, in S": ".2f", "took, ms": ".0f"},
+    [(name, *cost_of(run)) for name, run in saves.items()],
+)
+
+# %%
+gather = saves["rank 0"]
+found = [gather.memory[0].peak_bytes / total_bytes, gather.traffic["save"].sent_by_rank.sum() / total_bytes]
+named = {"the whole, without the slice that rank 0 has": [1, found[1]], "as if rank 0 sent to itself": [found[0], 1]}
+predicted_gather.compare(found, named)
 
 # %% [markdown]
-# The formula agrees with the measurement. If rank 0 saves everything, it holds S plus a slice, and (N − 1)/N · S crosses the network. If the ranks save their own slices, each holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
+# The formula agrees with the measurement. If rank 0 saves everything, it holds $S$ plus a slice, and $\frac{N-1}{N} S$ crosses the network. If the ranks save their own slices, each holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.6))
 for row, (name, run) in enumerate(saves.items()):
     predicted = np.array(checkpoint.held_bytes(total_bytes, world_size, sharded=name == "sharded"))
     measured = np.array([rank.peak_bytes for rank in run.memory])
-    assert np.allclose(measured, predicted, rtol=0.01)
+    holds(f"{name}: held by each rank", measured, predicted, rtol=0.01, unit="bytes")
     at = np.arange(world_size) + 5 * row
     axes.bar(at - 0.2, predicted / 2**20, width=0.36, color=palette.PREDICTED)
     axes.bar(at + 0.2, measured / 2**20, width=0.36, color=palette.MEASURED)
@@ -252,17 +274,21 @@ figure.tight_layout()
 
 # %%
 sent = saves["rank 0"].traffic["save"].sent_by_rank.sum()
-assert abs(sent / checkpoint.gathered_bytes(total_bytes, world_size) - 1) < 0.02
-assert saves["sharded"].traffic["save"].sent_by_rank.sum() < 0.01 * total_bytes
+gathered = checkpoint.gathered_bytes(total_bytes, world_size)
+holds("sent to rank 0", sent, gathered, rtol=0.02, unit="bytes")
+sent = saves["sharded"].traffic["save"].sent_by_rank.sum()
+holds("sent if each rank saves its slice, over S", sent / total_bytes, below=0.01)
 
 # %% [markdown]
 # At scale: BLOOM was trained on 384 GPUs. Assume that each rank writes 2 GB/s and that the storage accepts 100 GB/s in total (round numbers, for an example):
 
 # %%
 speeds = {"rank_bytes_per_s": 2e9, "storage_bytes_per_s": 100e9}
-for way, sharded in (("through rank 0", False), ("sharded", True)):
-    seconds = checkpoint.save_s(checkpoint.checkpoint_bytes(bloom), 384, sharded=sharded, **speeds)
-    print(f"{way:>14}: {seconds:5,.0f} s for a checkpoint")
+size = checkpoint.checkpoint_bytes(bloom)
+show_table({"saved": "", "seconds": ",.0f"}, [
+    ("through rank 0", checkpoint.save_s(size, 384, sharded=False, **speeds)),
+    ("sharded", checkpoint.save_s(size, 384, sharded=True, **speeds)),
+])
 
 # %% [markdown]
 # And rank 0 would need room for BLOOM's 2.3 TB in one host's memory. So large models are saved sharded, which raises two questions. When are N files **one** checkpoint? And which ranks can load them?
@@ -289,17 +315,17 @@ except RankError as error:
 # All ranks are gone: the others cannot continue without the one that died, so the launcher ends them. What they had in memory is lost. What they wrote to disk stays:
 
 # %%
-for path in sorted(disk.glob("died_*")):
-    print(path.name, "says step", path.read_text())
+files = sorted(disk.glob("died_*"))
+show_table({"file": "", "step in it": ""}, [(path.name, path.read_text()) for path in files])
 
 # %% [markdown]
 # ## A kill during a save
 #
-# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Which steps do the four files contain after that, by rank?**
+# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Whose files contain step 4 after that?**
 
 # %%
-# Your prediction: the step in each of the four files, by rank, as a list
-predicted_steps = None
+predicted_files = predict("Files with step 4", options=[f"rank {rank}" for rank in range(4)], several=True)
+predicted_files
 
 # %%
 def save_over_and_over(folder):
@@ -317,7 +343,9 @@ try:
 except RankError as error:
     print(error.headline)
 files = [torch.load(disk / f"model_{rank}.pt", weights_only=True) for rank in range(4)]
-print("your prediction:", predicted_steps, "  in the files:", [file["step"] for file in files])
+steps = [file["step"] for file in files]
+print("in the files:", steps)
+predicted_files.compare([f"rank {rank}" for rank, step in enumerate(steps) if step == 4])
 
 # %% [markdown]
 # Each file is complete, all four load without an error, and together they form a state that the training was never in. So: **never overwrite a checkpoint**. Write each one to a new place.
@@ -349,11 +377,15 @@ try:
     launch(write_forever, disk, world_size=8, device="cpu")
 except RankError as error:
     print(error.headline)
-for way in ("in_place", "unfinished", "renamed"):
-    paths = list(disk.glob(f"{way}_*"))
-    complete = sum(path.read_text().endswith("end") for path in paths)
-    print(f"{way:>10}: {complete} of {len(paths)} files are complete")
-assert complete == len(paths) == 8  # the renamed ones
+complete = {
+    way: [path.read_text().endswith("end") for path in disk.glob(f"{way}_*")]
+    for way in ("in_place", "unfinished", "renamed")
+}
+show_table(
+    {"file": "", "there are": "d", "complete": "d"},
+    [(way, len(each), sum(each)) for way, each in complete.items()],
+)
+holds("complete files of those that were renamed", sum(complete["renamed"]), 8)
 
 # %% [markdown]
 # A rename is **atomic**: until the rename the name refers to the old file, afterwards to the new one, and there is no state in between. So a file that got its name by a rename is always complete. This is an **atomic commit**, and it works for folders as well: N ranks write into a temporary folder, all wait for each other, and then one of them renames the folder. You will do that in lab 10, where the check kills your ranks after every single change that they make on disk.
@@ -477,12 +509,13 @@ def load_with_dcp(folder):
 
 # %%
 saved = launch(save_with_dcp, disk / "dcp", world_size=4, device="cpu").outputs[0]
-for path in sorted((disk / "dcp").iterdir()):
-    print(f"{path.name:14} {format_bytes(path.stat().st_size)}")
+show_table(
+    {"file": "", "size": format_bytes},
+    [(path.name, path.stat().st_size) for path in sorted((disk / "dcp").iterdir())],
+)
 loaded, rows = launch(load_with_dcp, disk / "dcp", world_size=2, device="cpu").outputs[0]
-assert all(torch.equal(loaded[name], saved[name]) for name in saved)
-all_rows = len(saved["token.weight"])
-print(f"bit-equal on 2 ranks, where rank 0 has {rows} of {all_rows} rows of the first tensor")
+holds("bit-equal on 2 ranks", [torch.equal(loaded[name], saved[name]) for name in saved])
+print(f"rank 0 of 2 has {rows} of {len(saved['token.weight'])} rows of the first tensor")
 
 # %% [markdown]
 # You pass `dcp.load` the tensors to load into: their sharding says which parts each rank needs, and DCP finds the pieces. `dcp.async_save` copies the state to host memory and writes it from there while training continues.
@@ -517,16 +550,18 @@ def save_with_deepspeed(folder):
 on_cpu = {"device": "cpu", "engine": "deepspeed", "timeout_s": 60}
 print("loading DeepSpeed, then training and saving on 4 ranks: up to half a minute …")
 saved = launch(save_with_deepspeed, disk / "ds", world_size=4, **on_cpu).outputs[0]
-for path in sorted((disk / "ds").rglob("*_states.pt")):
-    print(f"{path.name:44} {format_bytes(path.stat().st_size)}")
+show_table(
+    {"file": "", "size": format_bytes},
+    [(path.name, path.stat().st_size) for path in sorted((disk / "ds").rglob("*_states.pt"))],
+)
 print("latest:", (disk / "ds/latest").read_text())
 
 # %% [markdown]
 # There is one file for the model, which is replicated at stage 2, and one for each rank's slice of the optimizer. **Can two ranks load this?**
 
 # %%
-# Your prediction: True or False
-predicted_two_load = None
+predicted_two_load = predict("Two ranks can load it", options=["yes", "no"])
+predicted_two_load
 
 # %%
 def load_with_deepspeed(folder, tag, more):
@@ -537,9 +572,11 @@ def load_with_deepspeed(folder, tag, more):
 # %%
 try:
     launch(load_with_deepspeed, disk / "ds", "step_2", {}, world_size=2, quiet=True, **on_cpu)
+    two_load = True
 except RankError as error:
+    two_load = False
     print(error.message)
-print("your prediction:", predicted_two_load)
+predicted_two_load.compare(two_load)
 
 # %% [markdown]
 # No: each file is a slice exactly as it was in memory. DeepSpeed has two tools to convert it. The first, `zero_to_fp32`, merges the master copies into one plain `state_dict`, for use without DeepSpeed; every checkpoint contains a copy of the script. The result has no optimizer state, so you cannot resume from it exactly.
@@ -551,8 +588,8 @@ def merge(folder):
     return get_fp32_state_dict_from_zero_checkpoint(str(folder))
 
 merged = launch(merge, disk / "ds", world_size=1, quiet=True, **on_cpu).outputs[0]
-assert all(torch.equal(merged[name], each) for name, each in saved.items())
-print(f"{len(merged)} tensors, equal to the engine's; no optimizer")
+same = [torch.equal(merged[name], each) for name, each in saved.items()]
+holds(f"{len(merged)} tensors, equal to the engine's; no optimizer", same)
 
 # %% [markdown]
 # The second converts it into a **universal checkpoint**: a folder for each parameter, with its master copy and both of Adam's states, unsharded. Any number of ranks can take their slices from that. On the command line it is `python -m deepspeed.checkpoint.ds_to_universal`; here we call its main function.
@@ -571,13 +608,15 @@ def make_universal(folder):
 
 # %%
 launch(make_universal, disk / "ds", world_size=1, quiet=True, **on_cpu)
-for path in sorted((disk / "ds/universal/zero/position.weight").iterdir()):
-    print("position.weight", path.name, format_bytes(path.stat().st_size))
+show_table(
+    {"file of position.weight": "", "size": format_bytes},
+    [(path.name, path.stat().st_size) for path in sorted((disk / "ds/universal/zero/position.weight").iterdir())],
+)
 universal = {"checkpoint": {"load_universal": True}}
 resumed = launch(load_with_deepspeed, disk / "ds", "universal", universal, world_size=2, quiet=True, **on_cpu)
 loaded, position = resumed.outputs[0]
-assert all(torch.equal(loaded[name], each) for name, each in saved.items())
-print("on 2 ranks: bit-equal, position", position)
+holds("bit-equal on 2 ranks", [torch.equal(loaded[name], each) for name, each in saved.items()])
+print("position:", position)
 
 # %% [markdown]
 # ## In practice: torchrun restarts the ranks
@@ -612,25 +651,27 @@ print("torchrun starts 2 ranks, and starts them again after the kill: up to half
 ended = subprocess.run(command, capture_output=True, text=True, env=environment)
 printed = [line for line in ended.stdout.splitlines() if "attempt" in line]
 print(*sorted(printed, key=lambda line: (line[:9], "done" in line, line)), sep="\n")
-assert ended.returncode == 0, ended.stderr
+if ended.returncode:
+    raise RuntimeError(ended.stderr)
 
 # %% [markdown]
 # (Each rank writes its file in place, without waiting for the others. After what we have seen, how could that go wrong?) On several nodes, `torchrun --nnodes=6:8` continues with the nodes that are left, between 6 and 8; then a different number of ranks loads the checkpoint, as above.
 #
 # ## How often?
 #
-# Assume that a checkpoint takes δ seconds, and that something fails every M seconds on average. Saving every τ seconds costs δ/τ of the time, and each failure costs half an interval on average, τ/(2M) of the time. The sum is smallest at τ = √(2δM) (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two checkpoints?**
+# Assume that a checkpoint takes $\delta$ seconds, and that something fails every $M$ seconds on average. Saving every $\tau$ seconds costs $\delta/\tau$ of the time, and each failure costs half an interval on average, $\tau/(2M)$ of the time. The sum is smallest at $\tau = \sqrt{2\,\delta M}$ (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two checkpoints?**
 
 # %%
-# Your prediction: minutes between two checkpoints
-predicted_minutes = None
+predicted_minutes = predict("Time between two checkpoints", unit="minutes")
+predicted_minutes
 
 # %%
 mtbf_s = 54 * 24 * 3600 / 419
 best_s = checkpoint.best_interval_s(60, mtbf_s)
 lost = checkpoint.overhead_fraction(best_s, 60, mtbf_s)
 print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} of the time is lost")
-print("your prediction:", predicted_minutes)
+named = {"the time between two failures": mtbf_s / 60, "√(δM), without the 2": (60 * mtbf_s) ** 0.5 / 60}
+predicted_minutes.compare(best_s / 60, named, "calculated")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -647,7 +688,7 @@ axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
-# At the best interval, the lost time grows with √δ: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
+# At the best interval, the lost time grows with $\sqrt{\delta}$: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
 #
 # ## What goes wrong in practice
 #
@@ -671,7 +712,7 @@ figure.tight_layout()
 # - A checkpoint takes 14Ψ bytes in 16-bit training. Each rank writes its slice: no traffic, no second copy.
 # - Write each checkpoint to a new place, wait for all ranks, rename once.
 # - If each slice records its tensor and its position in it, any number of ranks can load the checkpoint.
-# - Save every √(2δM) seconds, and make δ small.
+# - Save every $\sqrt{2\,\delta M}$ seconds, and make $\delta$ small.
 #
 # Now build one that survives crashes: [Lab 10](../../labs/10_save_resume/10_save_resume.ipynb).
 #

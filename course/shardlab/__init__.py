@@ -1,9 +1,11 @@
 """Shardlab: run a function on real ranks, measure its traffic and memory, explain its failures."""
 
+from shardlab.claims import holds
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.launch import launch
 from shardlab.ranks.client import start_in_background
 from shardlab.run import Call, MeasuredBlock, Run, Traffic
+from shardlab.tables import show_table
 from shardlab.trace.measure import measure
 
 __all__ = [
@@ -15,8 +17,10 @@ __all__ = [
     "Run",
     "RunTimeout",
     "Traffic",
+    "holds",
     "launch",
     "measure",
+    "show_table",
 ]
 
 start_in_background()

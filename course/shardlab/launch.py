@@ -30,7 +30,7 @@ def launch(
     ``device``: "cpu" (gloo), "cuda" (NCCL, one GPU per rank), "auto": cuda with enough GPUs.
     ``seed``: with the same seed, rank r draws the same random numbers in every run, and each rank
     draws different ones; None picks a new seed.
-    ``quiet``: show nothing while the run goes on; ``run.stdout`` still has everything.
+    ``quiet``: do not show what ranks print; ``run.stdout`` still has everything.
     ``memory``: track every tensor's storage for ``run.memory``; this slows each operator.
     ``engine``: "deepspeed" forks ranks from a server that has imported and configured DeepSpeed
     (ranks/engines.py); "auto" does so if ``fn`` or its arguments name ``deepspeed``, else "torch".
@@ -41,6 +41,6 @@ def launch(
     and ValueError or TypeError for invalid arguments.
     """
     with RankSet(
-        world_size, timeout_s=timeout_s, device=device, quiet=quiet, engine=engine
+        world_size, timeout_s=timeout_s, device=device, quiet=quiet, progress=True, engine=engine
     ) as ranks:
         return ranks.run(fn, *args, inputs=inputs, seed=seed, memory=memory)

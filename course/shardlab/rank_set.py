@@ -47,6 +47,7 @@ class RankSet:
         timeout_s: float = 30,
         device: str = "auto",
         quiet: bool = False,
+        progress: bool = False,
         engine: str = "auto",
         host: Host | None = None,
         may_connect: bool = True,
@@ -55,6 +56,7 @@ class RankSet:
     ) -> None:
         """``smaller``: additional world sizes; with size n, a function runs on ranks 0 to n − 1.
 
+        ``quiet``: show nothing while functions run, except, with ``progress``, that they still do.
         ``host``: forks the ranks, for example in a sandbox; default: this process's rank server.
         ``may_connect``: if False, a sandbox's ranks cannot open connections after the start.
         ``preload``: modules that the ranks' parent process imports, once for all its ranks.
@@ -64,7 +66,7 @@ class RankSet:
         self.sizes = sorted({world_size, *smaller})
         self.timeout_s = timeout_s
         self.device, self.device_reason = choose_device(device, world_size)
-        self.quiet = quiet
+        self.quiet, self.progress = quiet, progress
         self.engine = engine
         self.host = host or OwnHost()
         self.may_connect = may_connect
@@ -196,7 +198,7 @@ class RankSet:
                 "imports_needed": imports_needed(program),
                 "preload": [*self.preload],
             }
-            screen = stream.screen(self.quiet)
+            screen = stream.screen(self.quiet, self.progress)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)
             self._supervisor.start()
         return self._supervisor

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.accessibility import serious_findings
 from tests.browser.answers import answer, table
 from tests.browser.jupyterlab import RUN_LIMIT_MS, JupyterLab, Notebook
 from tests.browser.notebooks import LAB, SOLUTION, write_answered
@@ -102,6 +103,10 @@ def copy(lab: JupyterLab) -> Iterator[Notebook]:
     copy = lab.open(path)
     yield copy
     copy.close()
+
+
+def test_axe_finds_nothing_serious_in_the_lab(notebook: Notebook) -> None:
+    assert serious_findings(notebook.page, f"[id='{notebook.panel}']") == []
 
 
 def test_validate_saves_and_names_what_fails(

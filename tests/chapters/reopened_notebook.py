@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import nbformat
 from nbformat.sign import NotebookNotary
 from playwright.sync_api import Locator, expect
 
+from tests.browser.accessibility import serious_findings
 from tests.browser.jupyterlab import Cell, JupyterLab, Notebook
 from tests.chapters.running_chapter import Chapter
 
+PREDICTIONS = re.compile("<(Prediction|Comparison): ")
 VIEW = "application/vnd.jupyter.widget-view+json"
 SIZE, SMALL = {"width": 1400, "height": 1000}, {"width": 1100, "height": 720}
 LEAST_TEXT_PX = 11
@@ -58,8 +62,19 @@ def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
     return notebook
 
 
-def try_the_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[str]:
-    """Tries every picture by key and slider, without its kernel; returns the kinds of pictures."""
+def try_the_pictures(
+    chapter: Chapter,
+    lab: JupyterLab,
+    artifacts: Path,
+    *,
+    also: Callable[[Notebook], None] = lambda notebook: None,
+    with_axe: bool = False,
+) -> set[str]:
+    """Tries every picture by key and slider, without its kernel; returns the kinds of pictures.
+
+    also: what else to try in the open notebook.
+    with_axe: also looks for serious findings of axe-core, which takes seconds.
+    """
     notebook = reopen(chapter, lab)
     opener = notebook.cell("<details open>").element.get_by_role("img")
     expect(opener).to_have_js_property("complete", True)
@@ -69,6 +84,9 @@ def try_the_pictures(chapter: Chapter, lab: JupyterLab, artifacts: Path) -> set[
         widget = widget_in(cell)
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
+    also(notebook)
+    if with_axe:
+        assert serious_findings(lab.page, f"[id='{notebook.panel}']") == []
     lab.screenshot_in_both_themes(artifacts, views_of(notebook, chapter.name[:2]))
     assert_everything_fits(notebook, lab, artifacts / f"chapter-{chapter.name[:2]}-small")
     assert lab.errors == []
@@ -137,8 +155,10 @@ def element_of(cell: Cell) -> Locator:
 
 
 def with_pictures(notebook: Notebook, kind: str) -> list[Cell]:
+    """Cells with an output of this type; those of predictions and their answers are left out."""
     return [
         cell
         for cell in notebook.cells()
-        if any(kind in output.get("data", {}) for output in cell.outputs())
+        if not PREDICTIONS.search(cell.text())
+        and any(kind in output.get("data", {}) for output in cell.outputs())
     ]

@@ -17,7 +17,7 @@ from tests import kernels
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ROOT / "course/chapters"
 CELL_LIMIT_S = 120
-PREDICTION = re.compile(r"\A# Your prediction: .+\n(predicted_\w+) = None\Z")
+PREDICTION = re.compile(r"^(predicted_\w+) = predict\(.+\)\n\1\Z", re.MULTILINE)
 
 
 def read(name: str) -> NotebookNode:
@@ -38,7 +38,17 @@ class Chapter:
 
     def text_of(self, code: str) -> str:
         """The text output of the only cell with ``code``: what it printed, and its value."""
-        return "".join(self._texts(self._cell(code)))
+        *before, last = self._texts(self._cell(code)) or [""]
+        return "".join(text if text.endswith("\n") else f"{text}\n" for text in before) + last
+
+    def table_of(self, code: str) -> list[dict[str, str]]:
+        """The rows {heading: cell} of the only table under the only cell with ``code``."""
+        shown = [output.get("data", {}) for output in self._cell(code).outputs]
+        tables = [data for data in shown if data.get("text/html", "").startswith("<table>")]
+        assert len(tables) == 1, f"{len(tables)} tables under: {code}"
+        lines = tables[0]["text/plain"].splitlines()["<caption" in tables[0]["text/html"] :]
+        headings, *rows = (re.split(" {2,}", line.strip()) for line in lines)
+        return [dict(zip(headings, row, strict=True)) for row in rows]
 
     def svg_of(self, code: str) -> str:
         """The SVG output of the only cell with ``code``."""
@@ -72,7 +82,7 @@ def run(
 ) -> Chapter:
     """Run a chapter in ``folder``; raises if a cell raises.
 
-    predictions: {words in a prediction's comment: the value to type in}.
+    predictions: {words of a question: the guess, as Python code}.
     until: stop before the first cell that contains this text.
     """
     notebook = read(name)
@@ -80,12 +90,11 @@ def run(
         sources = [cell.source for cell in notebook.cells]
         end = next(i for i, source in enumerate(sources) if until in source)
         notebook.cells = notebook.cells[:end]
-    for words, value in (predictions or {}).items():
-        matches = [PREDICTION.match(cell.source) for cell in code_cells(notebook)]
-        found = [match for match in matches if match and words in match[0]]
-        assert len(found) == 1, f"{len(found)} predictions contain: {words}"
-        cell = next(cell for cell in code_cells(notebook) if cell.source == found[0][0])
-        cell.source = f"{found[0][1]} = {value}"
+    for words, guess in (predictions or {}).items():
+        asked = [cell for cell in code_cells(notebook) if PREDICTION.search(cell.source)]
+        (cell,) = (cell for cell in asked if words in cell.source)
+        *ask, name = cell.source.splitlines()
+        cell.source = "\n".join([*ask, f"{name}.value = {guess}", name])
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

@@ -37,11 +37,11 @@ def test_each_rank_takes_its_share_of_the_numbers(chapter):
 
 
 def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
-    printed = chapter.text_of("print(run.traffic.source)")
-    assert printed.startswith("counted by the operating system")
-    more = [int(n) for n in re.findall(r"the tensor's 1,048,576 and (\d+) more", printed)]
-    assert len(more) == 4
-    assert all(0 <= bytes_more < 10_000 for bytes_more in more)
+    cell = "print(run.traffic.source)"
+    assert chapter.text_of(cell).startswith("counted by the operating system")
+    rows = chapter.table_of(cell)
+    assert [row["of them the tensor"] for row in rows] == ["1,048,576"] * 4
+    assert all(0 <= int(row["and more"].replace(",", "")) < 10_000 for row in rows)
 
 
 def test_the_map_shows_the_ring_and_no_prediction(chapter):
@@ -60,10 +60,10 @@ def test_the_tensor_comes_back_with_one_from_each_rank(chapter):
 
 
 def test_each_call_names_its_line(chapter):
-    printed = chapter.text_of("for call in run.calls:")
-    assert (
-        len(re.findall(r"rank \d  (send to|recv from) rank \d   cell \d+, line \d+", printed)) == 8
-    )
+    rows = chapter.table_of("for call in run.calls]")
+    assert {row["call"] for row in rows} == {"send", "recv"}
+    assert all(re.match(r"cell \d+, line \d+", row["line of your code"]) for row in rows)
+    assert len(rows) == 8
     assert "8 calls on 4 ranks" in chapter.svg_of("timeline(run)")
 
 
@@ -81,10 +81,10 @@ def test_the_deadlock_is_named_and_drawn(chapter):
 
 
 def test_the_machine_is_described(chapter):
-    printed = chapter.text_of("max_ranks()")
-    assert re.search(r"^cores +[1-9]", printed, re.MULTILINE)
-    assert re.search(r"^max ranks +[1-9]", printed, re.MULTILINE)
-    assert chapter.text_of('choose_device("auto", world_size)').count("world size") == 4
+    machine = {row["this machine"]: row["has"] for row in chapter.table_of("max_ranks()")}
+    assert int(machine["cores"]) >= 1
+    assert int(machine["ranks at most, in one launch"]) >= 1
+    assert len(chapter.table_of('choose_device("auto", world_size)')) == 4
     assert "gloo" in chapter.text_of("launch(dist.get_backend")
 
 
@@ -106,9 +106,9 @@ def test_four_ranks_say_hello(notebook):
     assert len({process for _, _, process in ranks}) == 4
 
 
-def test_the_map_shows_what_the_run_counted(notebook):
-    printed = notebook.cell("print(run.traffic.source)").text()
-    sent = [int(n.replace(",", "")) for n in re.findall(r"rank \d sent ([\d,]+)", printed)]
+def test_the_map_shows_what_the_run_counted(chapter, notebook):
+    rows = chapter.table_of("print(run.traffic.source)")
+    sent = [int(row["sent, bytes"].replace(",", "")) for row in rows]
     assert len(sent) == 4
     assert all(2**20 < count < 1.001 * 2**20 for count in sent)
 
@@ -117,17 +117,53 @@ def test_the_map_shows_what_the_run_counted(notebook):
     expect(traffic.locator(".shardlab-sub")).to_have_text("4.0 MiB by 4 ranks")
 
 
-def test_a_prediction_is_shown_next_to_the_measurement(lab, notebook):
-    prediction = notebook.cell("# Your prediction")
-    prediction.type("predicted_bytes = 1_000_000")
-    prediction.run()
-    traffic = notebook.cell("traffic_map(run").run().widget("traffic-map")
+def test_without_a_guess_the_answer_is_hidden_and_nothing_is_printed(notebook, chapter):
+    answer = notebook.cell("predicted_bytes.compare(").widget("comparison")
+    expect(answer).to_have_attribute("data-state", "waiting")
+    assert "MiB" not in answer.inner_text()
+    printed = chapter.text_of("predicted_bytes.compare(")
+    assert printed.strip() == "<Comparison: Bytes that each rank sends: measured 1.0 MiB>"
+
+
+def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab, notebook):
+    prediction = notebook.cell("= predict(").widget("prediction")
+    prediction.get_by_role("textbox").focus()
+    lab.page.keyboard.type("a few\n")
+    expect(prediction.get_by_role("status")).to_have_text("“a” is not a number.")
+    expect(prediction.get_by_role("textbox")).to_have_value("a few")
+    lab.page.keyboard.press("ControlOrMeta+a")
+    lab.page.keyboard.type("4 MiB\n")
+    expect(prediction).to_have_attribute("data-value", str(4 * 2**20))
+    assert notebook.cell("= predict(").is_active(), "a key reached the notebook"
+
+    answer = notebook.cell("predicted_bytes.compare(").widget("comparison")
+    expect(answer).to_have_attribute("data-outcome", "named")
+    expect(answer).to_contain_text("that is what all ranks send together")
+    for words in ("= predict(", "predicted_bytes.compare("):
+        notebook.wait(  # what will be saved has the guess, too
+            """(panel, index) =>
+              JSON.stringify(panel.content.widgets[index].model.outputs).includes("4.0 MiB")""",
+            notebook.cell(words).index,
+        )
+    traffic = notebook.cell("traffic_map(run").widget("traffic-map")
     traffic.locator(".shardlab-plot").focus()
     for key in ("ArrowRight", "End"):
         lab.page.keyboard.press(key)
     expect(traffic).to_have_attribute("data-selected", "0,total")
-    expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 1,000,000 bytes")
-    notebook.cell("timeline(run)").run()  # of this run, for the screenshot
+    expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 4,194,304 bytes")
+
+
+def test_a_cell_that_runs_again_keeps_its_guess_which_may_then_be_changed(lab, notebook):
+    asking = notebook.cell("= predict(")
+    expect(asking.widget("prediction").get_by_role("button")).to_have_count(0)  # answered
+    prediction = asking.run().widget("prediction")
+    expect(prediction).to_have_attribute("data-value", str(4 * 2**20))
+    prediction.get_by_role("button", name="Change").click()
+    prediction.get_by_role("textbox").fill("1,000,000")
+    lab.page.keyboard.press("Enter")
+    notebook.cell("traffic_map(run").run()  # the variable `run` was another one at the end
+    answer = notebook.cell("predicted_bytes.compare(").run().widget("comparison")
+    expect(answer).to_have_attribute("data-outcome", "close")
 
 
 def test_screenshots_in_both_themes(lab, notebook, artifacts):
@@ -137,6 +173,8 @@ def test_screenshots_in_both_themes(lab, notebook, artifacts):
         {
             "chapter-00-hello": lambda: notebook.cell("def hello()").element,
             "chapter-00-map": lambda: traffic.element,
+            "chapter-00-prediction": lambda: notebook.cell("= predict(").element,
+            "chapter-00-answer": lambda: notebook.cell("predicted_bytes.compare(").element,
             "chapter-00-timeline": lambda: notebook.cell("timeline(run)").element,
             "chapter-00-deadlock": lambda: notebook.cell("timeline(hang)").element,
             "chapter-00-page": lambda: lab.page.locator("#main"),

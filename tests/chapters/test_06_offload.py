@@ -3,8 +3,6 @@
 Times and bandwidths are printed, never asserted: they depend on the machine.
 """
 
-import re
-
 import pytest
 
 from tests.chapters.reopened_notebook import try_the_pictures
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    predictions = {"after backward": "16", "bytes up and bytes down": "(2, 2)"}
+    predictions = {"after backward": "16", "cross the link": "[2, 2]"}
     chapter = run("06_offload", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 06: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
@@ -30,21 +28,22 @@ def test_one_operation_cannot_mix_tensors_of_both_pools(chapter):
 
 def test_after_backward_the_device_holds_4_bytes_per_parameter(chapter):
     printed = chapter.text_of("live_bytes = pools.live_bytes")
-    assert "your prediction: 16   measured: 4.000" in printed
+    assert "measured 4 bytes; predicted 16 bytes. 4 times" in printed
+    assert "that is what training with Adam takes" in printed
 
 
 def test_swapping_moves_12_and_offload_2_bytes_each_way(chapter):
-    assert "your prediction: (2, 2)   measured: 12 up, 12 down" in chapter.text_of("swap_moved = ")
+    answer = chapter.text_of("swap_moved = ")
+    assert "measured up: 12 bytes, down: 12 bytes" in answer
+    assert "that is what the 16-bit parameters and gradients would take." in answer
     assert "measured: 2 up, 2 down" in chapter.text_of("offload_moved = ")
-    printed = chapter.text_of("measured = {")
-    for predicted, measured in re.findall(r"predicted (\(.*?\)), measured (\(.*?\))", printed):
-        assert predicted == measured
+    assert chapter.text_of("measured = {").count("(equal)") == 2
     assert "<svg" in chapter.svg_of("axes.barh")
 
 
 def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
-    printed = chapter.text_of("PARAMETERS, GRADIENTS, UPDATE")
-    assert re.findall(r"(\d+)Ψ bytes, (\S+) times", printed) == [
+    rows = chapter.table_of("PARAMETERS, GRADIENTS, UPDATE")
+    assert [tuple(row.values())[1:] for row in rows] == [
         ("16", "1.00"),
         ("14", "1.14"),
         ("4", "4.00"),
@@ -58,9 +57,8 @@ def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
 
 
 def test_offloads_share_falls_with_tokens_and_not_with_parameters(chapter):
-    printed = chapter.text_of("small, large = ")
-    assert re.search(r"takes (\S+) times as long for 1B, \1 for 10B", printed)
-    times = [float(times) for times in re.findall(r"(\S+) times", chapter.text_of("for tokens in"))]
+    assert "✓ how many times as long" in chapter.text_of("small, large = ")
+    times = [float(row["times as long"]) for row in chapter.table_of("for tokens in")]
     assert times == sorted(times, reverse=True)
     assert "<svg" in chapter.svg_of("offload_times(")
 
@@ -74,24 +72,23 @@ def test_only_the_new_lines_are_marked(chapter):
 
 
 def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
-    printed = chapter.text_of("run = launch(train_both")
-    for rank in "01":
-        plain, offloaded = re.findall(rf"rank {rank} +\w+ *: (\[.*\])", printed)
-        assert plain == offloaded
-    places = re.findall(r"optimizer on the (\w+)", chapter.text_of("for plain, offloaded in"))
-    assert places == ["device", "host"] * 2
+    rows = chapter.table_of("run = launch(train_both")
+    losses = [[row[f"loss {step}"] for step in range(3)] for row in rows]
+    assert losses[0] == losses[1] != losses[2] == losses[3]
+    engines = chapter.table_of("plain_losses, offload_losses")
+    assert [row["optimizer on"] for row in engines] == ["device", "host"] * 2
 
 
 def test_deepspeed_keeps_fp32_gradients_on_the_host(chapter):
-    rows = chapter.text_of('gradients[name] = run.memory.at("backward")').splitlines()
-    assert [row.split("by rank ")[1] for row in rows if "by rank" in row] == ["[2. 2.]", "[6. 6.]"]
-    printed = chapter.text_of('convention="deepspeed"')
-    assert re.findall(r"(\d+) GB", printed) == ["182", "208", "312"]
+    rows = chapter.table_of('gradients[name] = run.memory.at("backward")')
+    assert [(row["rank 0"], row["rank 1"]) for row in rows] == [("2.00",) * 2, ("6.00",) * 2]
+    sizes = [row["GB"] for row in chapter.table_of('convention="deepspeed"')]
+    assert sizes == ["182", "208", "312"]
 
 
 def test_misplaced_keys_offload_nothing(chapter):
-    printed = chapter.text_of("run = launch(where_things_are")
-    assert printed.count("optimizer on the device, parameters on the device") == 3
+    rows = chapter.table_of("run = launch(where_things_are")
+    assert [tuple(row.values())[1:] for row in rows] == [("device", "device")] * 3
 
 
 @pytest.mark.browser

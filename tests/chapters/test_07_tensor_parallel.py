@@ -23,33 +23,35 @@ def floats(text):
 
 def passes(printed):
     """(predicted, measured) of each pass, in S."""
-    rows = re.findall(r"predicted (\S+) S +measured (\S+) S", printed)
+    rows = re.findall(r"in S: measured (?P<m>\S+), predicted (?P<p>\S+)", printed)
+    rows = [(predicted, measured) for measured, predicted in rows]
     return [(float(predicted), float(measured)) for predicted, measured in rows]
+
+
+def calls(chapter, cell):
+    """(collective, calls in forward, calls in backward)."""
+    return [tuple(row.values()) for row in chapter.table_of(cell)]
 
 
 def test_columns_are_finished_and_rows_give_partial_sums(chapter):
     printed = chapter.text_of("by_rows = [own @ part")
     assert "(512, 96) and (512, 384)" in printed
-    assert floats(chapter.text_of("sum_of_gelus = gelu"))[0] > 0.5  # GELU is not linear
+    assert "✓ largest difference" in chapter.text_of("sum_of_gelus = gelu")  # GELU is not linear
 
 
 def test_an_mlp_makes_one_all_reduce_each_way(chapter):
-    printed = chapter.text_of("run = launch(mlp")
-    assert "forward: {'all_reduce': 1}   backward: {'all_reduce': 1}" in printed
+    assert calls(chapter, "run = launch(mlp") == [("all_reduce", "1", "1")]
     # The next cell compares outputs and gradients on every rank, and raises where they differ.
     assert chapter.text_of("whole = [each.clone()") == ""
 
 
 def test_a_naive_split_gives_a_rank_only_queries(chapter):
-    rows = chapter.text_of("columns = np.repeat").splitlines()
-    assert rows[0] == "rank 0: {'query': 72}"
-    assert "key" in rows[1]
-    assert "value" not in rows[1]
+    rows = [tuple(row.values()) for row in chapter.table_of("columns = np.repeat")]
+    assert rows[:2] == [("0", "72", "0", "0"), ("1", "24", "48", "0")]
 
 
 def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chapter):
-    printed = chapter.text_of("plain = launch")
-    assert "forward: {'all_reduce': 2}   backward: {'all_reduce': 2}" in printed
+    assert calls(chapter, "plain = launch") == [("all_reduce", "2", "2")]
     sent = passes(chapter.text_of("def compare"))
     assert [predicted for predicted, _ in sent] == [3, 3]
     assert all(measured == pytest.approx(predicted, rel=0.01) for predicted, measured in sent)
@@ -58,70 +60,74 @@ def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chap
 
 
 def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
-    ratios = chapter.text_of('"your prediction:", predicted_ratio').splitlines()[1:]
-    assert [floats(row)[-1] for row in ratios] == [1, 1.5]
+    ratios = chapter.table_of("predicted_ratio.compare(")
+    assert [row["bytes over those of the all-reduces"] for row in ratios] == ["1.00", "1.50"]
     printed = chapter.text_of("compare(sequence")
-    assert printed.count("{'all_gather_single': 2, 'reduce_scatter_single': 2}") == 2
+    assert calls(chapter, "compare(sequence") == [
+        ("all_gather_single", "2", "2"),
+        ("reduce_scatter_single", "2", "2"),
+    ]
     assert passes(printed)[0] == (4.5, pytest.approx(4.5, rel=0.01))
     assert "same as one process, on every rank" in printed
     assert printed.strip().endswith("[384, 384, 384, 384]")  # the norms' gradients, afterwards
 
 
 def test_activations_match_the_formula(chapter):
-    rows = [floats(row) for row in chapter.text_of("kernels = activations").splitlines()]
-    assert rows[0] == [7, pytest.approx(7, rel=0.02)]
-    assert rows[1] == [4, pytest.approx(5.5, rel=0.02)]  # DTensor keeps gathered inputs
-    again = chapter.text_of("gather_inputs_again=True").splitlines()
-    assert [floats(row)[-1] for row in again] == [4.5, 3]
+    rows = chapter.table_of("kernels = activations")
+    kept = [(float(row["formula"]), float(row["measured"])) for row in rows]
+    assert kept[0] == (7, pytest.approx(7, rel=0.02))
+    assert kept[1] == (4, pytest.approx(5.5, rel=0.02))  # DTensor keeps gathered inputs
+    again = chapter.table_of("gather_inputs_again=True")
+    assert [row["sent, in S"] for row in again] == ["4.5", "3.0"]
 
 
 def test_the_loss_takes_three_numbers_per_token(chapter):
     gathered, split = floats(chapter.text_of("gathered = launch").split("first loss:")[1])
     assert gathered == pytest.approx(split, abs=1e-5)
     printed = chapter.text_of("all_reduces_of_loss(split)")
-    assert "9,216 bytes in 3 all-reduces" in printed
+    assert "counted 9.0 KiB" in printed
+    assert "in 3 all-reduces" in printed
     assert "393,216 bytes" in printed
     assert "8.4 GB whole, 1.05 GB split" in chapter.text_of("logits_bytes = ")
 
 
 def test_two_nodes_are_faster_than_one_but_less_efficient(chapter):
-    rows = [floats(row.split(": ")[1]) for row in chapter.text_of("groups = {").splitlines()]
-    totals_ms, busy = [row[0] + row[1] for row in rows], [row[2] for row in rows]
+    rows = chapter.table_of("groups = {")
+    totals_ms = [float(row["computes, ms"]) + float(row["sends, ms"]) for row in rows]
+    busy = [int(row["busy"].removesuffix("%")) for row in rows]
     assert totals_ms[:4] == sorted(totals_ms[:4], reverse=True)
     assert busy == sorted(busy, reverse=True)
     assert busy[2:] == [95, 84, 59]  # within a node, over two, one rank per node
     assert "<svg" in chapter.svg_of("axes.bar(list(times)")
-    gradients_ms, saved_ms, _ = floats(chapter.text_of("gradients_ms = "))
+    gradients_ms, saved_ms, *_ = floats(chapter.text_of("gradients_ms = "))
     assert gradients_ms / saved_ms == pytest.approx(7, abs=0.5)
 
 
 def test_a_mesh_trains_like_one_process_and_each_pair_sends_what_is_predicted(chapter):
-    printed = chapter.text_of("mesh_run = launch")
-    places = re.findall(r"rank (\d): \(dp, tp\) = \((\d), (\d)\)", printed)
-    assert [tuple(map(int, place)) for place in places] == [
+    rows = chapter.table_of("mesh_run = launch")
+    assert [tuple(int(row[name]) for name in ("rank", "dp", "tp")) for row in rows] == [
         (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)
     ]  # fmt: skip
-    pairs = chapter.text_of("in_a_column += ").replace(",", "").splitlines()
-    for row in pairs:
-        *_, predicted, measured = floats(row)
-        assert measured == pytest.approx(predicted, rel=0.01)
-    assert floats(pairs[2])[-1] == 0
-    steps = [floats(row)[1:] for row in chapter.text_of("rows = [losses[step]").splitlines()]
-    assert all(alone == pytest.approx(mean, abs=2e-5) for alone, mean in steps)
+    pairs = chapter.text_of("in_a_column += ").splitlines()
+    assert [pair.split(":")[0] for pair in pairs] == [f"✓ rank 0 to {peer}" for peer in (1, 2, 3)]
+    assert "measured 0 bytes" in pairs[2]
+    assert chapter.text_of("mean = np.mean([losses[step]").count("✓") == 2
 
 
 def test_each_mistake_shows_in_the_numbers(chapter):
-    assert chapter.text_of("each_adds_it = ").strip().endswith("3.0")
+    assert "predicted 3" in chapter.text_of("each_adds_it = ")
+    assert calls(chapter, "three_times = launch") == [("all_reduce", "2", "4")]
     three_times = chapter.text_of("three_times = launch")
-    assert "{'all_reduce': 4}   same as one process" in three_times
-    assert "[2. 2. 2. 2.]" in three_times
-    tied, untied = re.findall(r"\[.*\]", chapter.text_of("untied = launch"))
-    assert floats(tied)[0] == floats(untied)[0]
-    assert floats(untied)[1] > floats(tied)[1] + 0.1
+    assert "same as one process" in three_times
+    assert "✓ bytes in backward, relative to our plan" in three_times
+    tied, untied = chapter.table_of("untied = launch")
+    assert tied["loss 0"] == untied["loss 0"]
+    assert float(untied["loss 1"]) > float(tied["loss 1"]) + 0.1
     assert floats(chapter.text_of("mixed = launch"))[-1] > 0.01
-    own_seed, same_seed = re.findall(r"differ in (\d+) %", chapter.text_of("launch(with_dropout"))
-    assert int(own_seed) > 10
-    assert same_seed == "0"
+    rows = chapter.table_of("launch(with_dropout")
+    own_seed, same_seed = (row["elements that differ"] for row in rows)
+    assert int(own_seed.removesuffix("%")) > 10
+    assert same_seed == "0%"
 
 
 def test_pictures_are_drawn(chapter):

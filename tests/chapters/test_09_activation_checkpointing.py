@@ -23,62 +23,70 @@ def floats(text):
 
 def test_a_block_keeps_sixteen_numbers_for_each_of_its_input(chapter):
     printed = chapter.text_of("def kept_by")
-    assert "3.00  attention.qkv: addmm" in printed
-    assert "4.00  mlp: gelu" in printed
+    rows = {tuple(row.values()) for row in chapter.table_of("def kept_by")}
+    assert rows >= {("attention.qkv: addmm", "3.00"), ("mlp: gelu", "4.00")}
     assert "attention.out" not in printed  # its output is not needed
-    assert printed.strip().endswith("measured: 16.06")
+    assert "measured 16.06>" in printed
 
 
 def test_the_formula_and_the_small_terms_it_leaves_out(chapter):
-    assert "8.5 MiB  total   measured: 8.5 MiB" in chapter.text_of("kernels = activations.cpu")
+    assert chapter.table_of("kernels = activations.cpu")[-1] == {"kept": "total", "size": "8.5 MiB"}
+    assert "✓ kept by the forward" in chapter.text_of("kernels = activations.cpu")
     assert "statistics of layer norms" in chapter.text_of("activations.small_terms(")
     assert "<svg" in chapter.svg_of('axes.set(xlabel="tokens s"')
 
 
 def test_a_checkpoint_keeps_one_sixteenth_and_the_peak_falls(chapter):
-    assert chapter.text_of("def checkpoint_blocks").strip().endswith("measured: 16.1")
-    whole, checkpointed = chapter.text_of("full = activations.gpt_terms").strip().splitlines()
-    assert "peak 9.0 MiB" in whole
-    assert "kept 1.0 MiB (formula 1.0 MiB), peak 3.1 MiB" in checkpointed
+    assert "measured 16.06>" in chapter.text_of("def checkpoint_blocks")
+    whole, checkpointed = chapter.table_of("full = activations.gpt_terms")
+    assert whole["peak"] == "9.0 MiB"
+    assert list(checkpointed.values())[1:] == ["1.0 MiB", "1.0 MiB", "3.1 MiB"]
 
 
 def test_the_extra_work_is_one_more_forward(chapter):
-    assert "plain step: 3.00 forwards" in chapter.text_of("forward, plain = count_flops")
-    early, late = chapter.text_of("for stops_early in").splitlines()
-    assert floats(early)[-1] < 1.25 < 1.3 < floats(late)[-1] < 4 / 3
+    assert "a plain step: measured 3, predicted 3" in chapter.text_of("forward, plain = count_fl")
+    rows = chapter.table_of("for stops_early in")
+    early, late = (float(row["times the work"]) for row in rows)
+    assert early < 1.25 < 1.3 < late < 4 / 3
 
 
 def test_the_best_number_of_segments_is_the_square_root(chapter):
     printed = chapter.text_of("peaks = [round(peak_tensors")
-    assert "[37.0, 20.0, 15.0, 12.0, 15.0, 20.0, 37.0]" in printed
-    assert printed.strip().endswith("measured: 12.0 at 6")
-    rows = chapter.text_of("for layers in (4, 16, 126)").splitlines()
-    assert [min(map(int, re.findall(r": (\d+)", row))) for row in rows] == [20, 32, 90]
+    rows = chapter.table_of("peaks = [round(peak_tensors")
+    assert [float(row["tensors at the peak"]) for row in rows] == [37, 20, 15, 12, 15, 20, 37]
+    assert "measured 1: 37, 2: 20, 3: 15, 6: 12, 12: 15, 18: 20, 36: 37>" in printed
+    rows = chapter.table_of("for layers in (4, 16, 126)")
+    assert [min(map(int, list(row.values())[1:])) for row in rows] == [20, 32, 90]
 
 
 def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
-    everything, selective, full = chapter.text_of("all_bytes, plain_work = ").strip().splitlines()
-    assert floats(everything) == [100, 1]
-    assert floats(selective)[0] < 50
-    assert 1 < floats(selective)[1] < 1.05
-    assert floats(full)[0] < 10
-    shares = [floats(row)[-1] for row in chapter.text_of("def core_again").strip().splitlines()]
-    assert shares == [2.6, 0.9, 4.8, 19.0]
+    rows = chapter.table_of("all_bytes, plain_work = ")
+    everything, selective, full = (floats(" ".join(list(row.values())[1:])) for row in rows)
+    assert everything == [100, 1]
+    assert selective[0] < 50
+    assert 1 < selective[1] < 1.05
+    assert full[0] < 10
+    shares = [row["more work"] for row in chapter.table_of("def core_again")]
+    assert shares == ["2.6%", "0.9%", "4.8%", "19.0%"]
 
 
 def test_published_sizes(chapter):
-    sizes = [floats(row)[0] for row in chapter.text_of("gpt_3 = {").strip().splitlines()]
+    sizes = [float(row["activations, GiB"]) for row in chapter.table_of("gpt_3 = {")]
     assert sizes == [256.5, 51.75, 32.06, 9.56, 4.5]
     printed = chapter.text_of("mt_nlg = {")
-    assert "70.2% (published: 70 %)" in printed
-    assert "65.3% (published: 65 %)" in printed
+    assert re.findall(r"measured (\S+) %, predicted (\d+) %", printed) == [
+        ("70.18", "70"),
+        ("65.31", "65"),
+    ]
 
 
 def test_without_the_random_state_gradients_are_silently_wrong(chapter):
-    restored, lost, _ = chapter.text_of("for restores in (True, False)").strip().splitlines()
-    assert restored.endswith("bit-equal: True   off by 0%")
-    assert "bit-equal: False" in lost
-    assert floats(lost)[-1] > 5
+    restored, lost = (list(row.values()) for row in chapter.table_of("for restores in (True"))
+    assert restored == ["True", "True", "0%"]
+    assert lost[:2] == ["False", "False"]
+    assert float(lost[2].removesuffix("%")) > 5
+    answer = chapter.text_of("for restores in (True")
+    assert "measured different, and nothing warns you" in answer
 
 
 def test_recomputation_changes_other_state_too(chapter):
@@ -87,22 +95,23 @@ def test_recomputation_changes_other_state_too(chapter):
 
 
 def test_partitioned_inputs_take_half_and_cost_a_gather(chapter):
-    assert "of the checkpoints: 0.500" in chapter.text_of("inputs_bytes = config.layers")
-    rows = chapter.text_of("layer = model_traffic").strip().splitlines()
-    sent = [floats(row)[0] for row in rows]
+    assert "measured 0.5>" in chapter.text_of("inputs_bytes = config.layers")
+    found = re.findall(r"measured 2 × ([\d,]+) bytes", chapter.text_of("layer = model_traffic"))
+    sent = [float(bytes_.replace(",", "")) for bytes_ in found]
     assert sent[1] == pytest.approx(2 * sent[0], rel=0.01)
     assert sent[2] == pytest.approx(2.25 * sent[0], rel=0.01)
 
 
 def test_gradients_are_the_same_and_inputs_cross_the_link_twice(chapter):
-    assert chapter.text_of('truth = runs["kept"]').count("on both ranks: True") == 3
-    assert floats(chapter.text_of("def keep_on_host")) == [524288] * 3
+    assert chapter.text_of('truth = runs["kept"]').count("on both ranks\n") == 3
+    assert "measured 2 × 524,288 bytes" in chapter.text_of("def keep_on_host")
 
 
 def test_the_configuration_section_alone_changes_nothing(chapter):
     printed = chapter.text_of('for name, *case in (("no section"')
-    assert printed.strip().endswith("measured: 1.0")
-    assert "the model calls it: 1.0 MiB" in printed
+    assert "measured 1>" in printed
+    rows = chapter.table_of('for name, *case in (("no section"')
+    assert list(rows[-1].values()) == ["the model calls it", "1.0 MiB"]
 
 
 def test_the_older_implementation_is_still_the_default_with_a_warning(chapter):
@@ -115,9 +124,7 @@ def test_the_older_implementation_is_still_the_default_with_a_warning(chapter):
 
 
 def test_the_wrapper_keeps_the_same_bytes(chapter):
-    assert "kept: 1.0 MiB, as by hand: 1.0 MiB" in chapter.text_of(
-        "apply_activation_checkpointing("
-    )
+    assert "(equal)" in chapter.text_of("apply_activation_checkpointing(")
 
 
 def test_pictures_are_drawn(chapter):

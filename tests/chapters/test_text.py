@@ -24,10 +24,23 @@ def test_no_prose_has_slipped_into_a_code_cell(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_prediction_cell_has_the_same_form_and_is_empty(name):
-    cells = [cell.source for cell in code_cells(read(name)) if "Your prediction:" in cell.source]
-    assert cells
-    assert [source for source in cells if not PREDICTION.match(source)] == []
+def test_every_prediction_is_asked_in_a_cell_of_its_own_and_answered_later(name):
+    sources = [cell.source for cell in code_cells(read(name))]
+    asking = [source for source in sources if re.search(r"\bpredict\(", source)]
+    assert asking
+    assert [source for source in asking if not PREDICTION.search(source)] == []
+    asked = [PREDICTION.search(source)[1] for source in asking]
+    answered = re.findall(r"^(predicted_\w+)\.compare\(", "\n".join(sources), re.MULTILINE)
+    assert answered == asked
+    assert [source for source in sources if re.search("your prediction", source, re.I)] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_and_claims_are_shown_as_such(name):
+    """`show_table` aligns columns, and `holds` prints what it compares: see CONTRIBUTING.md."""
+    lines = [line for cell in code_cells(read(name)) for line in cell.source.splitlines()]
+    padded = re.compile(r"\bprint\(.*\{[^{}]*:[<>^]?[1-9][^{}]*\}")
+    assert [line for line in lines if padded.search(line) or line.startswith("assert ")] == []
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -97,9 +97,13 @@ class Terminal(Screen):
 
 
 class Notebook(Screen):
-    """One output area, created with the first output and redrawn at most ten times a second."""
+    """One output area, created with the first output and redrawn at most ten times a second.
 
-    def __init__(self) -> None:
+    ``shows_lines``: False if it only says that the ranks still run.
+    """
+
+    def __init__(self, shows_lines: bool = True) -> None:
+        self.shows_lines = shows_lines
         self.head: list[tuple[int, str, bool]] = []
         self.tail: deque[tuple[int, str, bool]] = deque(maxlen=TAIL_LINES)
         self.lines = 0
@@ -109,6 +113,8 @@ class Notebook(Screen):
         self.is_stale = False
 
     def line(self, rank: int, text: str, is_stderr: bool) -> None:
+        if not self.shows_lines:
+            return
         self.lines += 1
         (self.head if len(self.head) < HEAD_LINES else self.tail).append((rank, text, is_stderr))
         self._redraw()
@@ -185,9 +191,13 @@ def shorten(line: str) -> str:
     return line if extra <= 0 else f"{line[:LINE_CHARS]} … ({extra:,} more characters)"
 
 
-def screen(quiet: bool) -> Screen:
-    if quiet:
+def screen(quiet: bool, progress: bool = True) -> Screen:
+    """Where a run shows itself. ``quiet``: without what ranks print, and without a sign of
+    ``progress`` as well if that is False."""
+    if quiet and not progress:
         return Screen()
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    return Notebook() if shell is not None and hasattr(shell, "kernel") else Terminal()
+    if shell is not None and hasattr(shell, "kernel"):
+        return Notebook(shows_lines=not quiet)
+    return Screen() if quiet else Terminal()

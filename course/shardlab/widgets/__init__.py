@@ -2,7 +2,8 @@
 
 Runs: traffic map, ring player, timeline, memory timeline, activation timeline, disk moments.
 Formulas, with measurements next to them: memory bars, shard map, offload times, tensor split,
-pipeline schedules, unit life.
+pipeline schedules, unit life. Before a run: a prediction, which is compared with what was
+measured.
 """
 
 from shardlab.widgets import palette, plots
@@ -13,6 +14,7 @@ from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedule
+from shardlab.widgets.prediction import Prediction, predict
 from shardlab.widgets.ring_player import RingPlayer, ring_player
 from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
@@ -31,6 +33,7 @@ __all__ = [
     "MemoryTimeline",
     "OffloadTimes",
     "PipelineSchedule",
+    "Prediction",
     "RingPlayer",
     "ShardMap",
     "TensorSplit",
@@ -46,6 +49,7 @@ __all__ = [
     "offload_times",
     "palette",
     "pipeline_schedule",
+    "predict",
     "ring_player",
     "shard_map",
     "tensor_split",

@@ -65,14 +65,23 @@ function tableDetails(headings, rows, signal) {
 // ---- a widget ----
 
 /**
- * What a widget's module exports: `build(model, signal)` returns its root; the signal aborts when the
- * widget is removed from the page.
+ * What a widget's module exports: `build(model, signal, host)` returns its root; the signal aborts when
+ * the widget is removed from the page, or built again because the kernel has set another scene.
  */
 function widget(build) {
-  const render = ({ model, el }) => {
-    const stop = new AbortController();
-    el.append(build(model, stop.signal));
-    return () => stop.abort();
+  const render = ({ model, el, host }) => {
+    let stop = new AbortController();
+    const draw = () => {
+      stop.abort();
+      stop = new AbortController();
+      el.replaceChildren(build(model, stop.signal, host));
+    };
+    draw();
+    model.on("change:scene", draw);
+    return () => {
+      model.off("change:scene", draw);
+      stop.abort();
+    };
   };
   return { render };
 }

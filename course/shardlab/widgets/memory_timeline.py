@@ -13,6 +13,7 @@ from shardlab.run import Run
 from shardlab.widgets.memory_log import MAX_POINTS, MAX_TOTAL_POINTS, Log, read_log, thin
 from shardlab.widgets.palette import MEMORY, PREDICTED
 from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.timeline import tick_labels, time_ticks
 from shardlab.widgets.traffic_map import byte_ticks
@@ -120,7 +121,7 @@ class MemoryTimeline(Picture):
 def memory_timeline(
     run: Run | Mapping[str, Run],
     rank: int = 0,
-    predicted: float | Mapping[str, float] | None = None,
+    predicted: float | Mapping[str, float] | Prediction | None = None,
 ) -> MemoryTimeline:
     """Draw the live bytes of each rank over time by category, with phases named along the top.
 
@@ -138,7 +139,7 @@ def memory_timeline(
     ranks = min(each.world_size for each in runs.values())
     if not 0 <= rank < ranks:
         raise ValueError(f"rank={rank}: must be from 0 to {ranks - 1}")
-    bytes_by_name = _prediction(predicted)
+    bytes_by_name = _prediction(guess_in(predicted))
     total_ranks = sum(each.world_size for each in runs.values())
     max_points = max(300, min(MAX_POINTS, MAX_TOTAL_POINTS // total_ranks))
     logs = {

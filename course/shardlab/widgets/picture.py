@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar
 
 import anywidget
 import traitlets
 from IPython import get_ipython
+from IPython.display import DisplayHandle, display
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
+NAMED_RANKS = 8  # with more, a text alternative would be too long
+_SVG_IN_URL = "data:image/svg+xml;base64,"
+# In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
+# live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
+_ONE_OF_TWO = """<style>
+.jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
+.jp-OutputArea-child:has(> * .shardlab-static) + * > .jp-OutputArea-output:not(:has(*)) {
+  display: none; }
+</style>"""
 
 
 def asset(name: str) -> str:
@@ -28,6 +41,7 @@ class Picture(anywidget.AnyWidget):
 
     scene = traitlets.Dict().tag(sync=True)
     _css: ClassVar[str] = asset("widgets.css")
+    _shown: DisplayHandle | None = None
 
     def static_svg(self) -> str:
         """The same picture as a static SVG document, for pages without a kernel."""
@@ -36,6 +50,10 @@ class Picture(anywidget.AnyWidget):
     def summary(self) -> str:
         """The picture in one line of text."""
         raise NotImplementedError
+
+    def alternative(self) -> str:
+        """What a screen reader says in place of the picture: its values, in a few sentences."""
+        return self.summary()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.summary()}>"
@@ -46,10 +64,35 @@ class Picture(anywidget.AnyWidget):
             super().open()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        data: dict[str, Any] = {"text/plain": repr(self), "image/svg+xml": self.static_svg()}
-        if self.comm is not None:
-            data[_WIDGET_VIEW] = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+        """The static picture. A notebook shows it as HTML, which has a text alternative."""
+        svg = self.static_svg()
+        source = _SVG_IN_URL + b64encode(svg.encode()).decode()
+        kind = re.sub("(?<=[a-z])([A-Z])", r" \1", type(self).__name__).capitalize()
+        words = escape(f"{kind}: {self.alternative()}")
+        image = f'<img class="shardlab-static" alt="{words}" src="{source}">'
+        data = {
+            "text/plain": repr(self),
+            "text/html": image + _ONE_OF_TWO,
+            "image/svg+xml": svg,
+        }
         return data, {}
+
+    def _ipython_display_(self) -> None:
+        """Show the static picture and, where it can be shown, the live one in its place.
+
+        Two outputs, because JupyterLab would save a single one without its picture: it does not
+        save the state of widgets, and shows "model not found" for them when it opens the notebook
+        again. nbconvert does as well, and takes a widget's code from the internet.
+        """
+        self._shown = display(self._repr_mimebundle_()[0], raw=True, display_id=True)
+        if self.comm is not None:
+            view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
+            display({_WIDGET_VIEW: view}, raw=True)
+
+    def renew(self, _: object = None) -> None:
+        """Draw the static picture again where it is shown, so that it is saved as it is now."""
+        if self._shown is not None:
+            self._shown.update(self._repr_mimebundle_()[0], raw=True)
 
 
 class Adjustable(Picture):

@@ -28,7 +28,7 @@ function stepButtons(actions, signal) {
   for (const [name, node] of Object.entries(buttons)) {
     node.addEventListener("click", actions[name], { signal });
   }
-  const node = make("div", { class: "shardlab-controls", role: "toolbar" }, ...Object.values(buttons));
+  const node = make("div", { class: "shardlab-controls", role: "toolbar", "aria-label": "Steps" }, ...Object.values(buttons));
   const keys = {
     ArrowLeft: actions.back, ArrowRight: actions.forward, " ": actions.play,
     Home: actions.first, End: actions.last,

@@ -43,7 +43,7 @@ function build(model, signal) {
     plot,
     width: scene.width,
     height: scene.height,
-    label: `Animation of ${messages.length} messages between ${n} ranks in ${steps} steps.`,
+    label: `Animation of ${messages.length} messages, ${formatBytes(total)}, between ${n} ranks in ${steps} steps.`,
     draw,
     signal,
   });

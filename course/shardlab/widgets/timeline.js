@@ -56,7 +56,17 @@ function build(model, signal) {
 
   function summary() {
     const waits = scene.waits.slice(0, 16).map(([a, b]) => `rank ${a} waits for rank ${b}`);
-    return [`Timeline of ${calls.length} calls on ${n} ranks`, ...waits].join(", ") + ".";
+    const ranks = Array.from({ length: Math.min(n, 8) }, (_, rank) => `rank ${rank}: ${callsOf(rank)}`);
+    return [`Timeline of ${calls.length} calls on ${n} ranks`, ...ranks, ...waits].join(". ") + ".";
+  }
+
+  /** The first calls of a rank in words, with their times. */
+  function callsOf(rank) {
+    const mine = calls.filter((call) => call.rank === rank);
+    const words = mine.slice(0, 4).map(({ op, start, end }) =>
+      end === null ? `${op}, which never ended` : `${op} ${formatSeconds(end - start)}`);
+    if (mine.length > 4) words.push(`${mine.length - 4} more calls`);
+    return words.join(", ") || "no calls";
   }
 
   function peersText({ op, peers }) {

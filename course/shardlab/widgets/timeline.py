@@ -16,8 +16,9 @@ from shardlab.errors import LaunchError
 from shardlab.run import Call, MeasuredBlock, Run
 from shardlab.trace.meetings import Meeting, meetings
 from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
-from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
+from shardlab.widgets.units import format_seconds
 from shardlab.widgets.waiting import WaitEdge, table_of, waits_of
 
 WIDTH = 800.0
@@ -88,6 +89,14 @@ class Timeline(Picture):
         pending = sum(call.end_s is None for call in self._calls)
         text = f"{len(self._calls)} calls on {self._run.world_size} ranks"
         return f"{text}, {pending} never ended" if pending else text
+
+    def alternative(self) -> str:
+        ranks = [
+            f"rank {rank}: {_in_words([call for call in self._calls if call.rank == rank])}"
+            for rank in range(min(self._run.world_size, NAMED_RANKS))
+        ]
+        waits = [f"rank {wait.waiter} waits for rank {wait.awaited}" for wait in self._waits]
+        return ". ".join([self.summary(), *ranks, *waits[:16]])
 
     def _ops(self) -> list[str]:
         return list(dict.fromkeys(call.op for call in self._calls))
@@ -438,6 +447,18 @@ def tick_labels(ticks: Sequence[float], end_s: float) -> list[str]:
     step = (ticks[1] - ticks[0]) * scale if len(ticks) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     return [f"{tick * scale:.{decimals}f} {unit}" for tick in ticks]
+
+
+def _in_words(calls: Sequence[Call]) -> str:
+    """The first calls of a rank with their times."""
+    words = [
+        f"{call.op}, which never ended"
+        if call.end_s is None
+        else f"{call.op} {format_seconds(call.end_s - call.start_s)}"
+        for call in calls[:4]
+    ]
+    more = [f"{len(calls) - 4} more calls"] if len(calls) > 4 else []
+    return ", ".join(words + more) or "no calls"
 
 
 def _peers_text(call: Call) -> str:

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from shardlab.run import Run, Traffic
 from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on
-from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.picture import NAMED_RANKS, Picture, module
+from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_bytes
 
@@ -48,6 +49,11 @@ class TrafficMap(Picture):
         view = self._view()
         return f"{view['title']}: " + _total(view["total_bytes"], self.scene["world_size"])
 
+    def alternative(self) -> str:
+        sent = self._view()["sent"]
+        by_rank = [f"rank {rank} sent {format_bytes(sum(row))}" for rank, row in enumerate(sent)]
+        return ", ".join([self.summary(), *(by_rank if len(sent) <= NAMED_RANKS else [])])
+
     def _view(self) -> dict[str, Any]:
         return next(view for view in self.scene["views"] if view["block"] == self.block)
 
@@ -59,6 +65,11 @@ class TrafficMap(Picture):
         return str(proposal["value"])
 
     def __init__(self, views: dict[str, Traffic], predicted: Matrix | None, block: str) -> None:
+        super().__init__(scene=self._scene(views, predicted, block), block=block)
+
+    def _scene(
+        self, views: dict[str, Traffic], predicted: Matrix | None, block: str
+    ) -> dict[str, Any]:
         traffic = views[""]
         world_size = len(traffic.sent_bytes)
         layout = TrafficMapLayout(
@@ -69,7 +80,7 @@ class TrafficMap(Picture):
             name: layout.marks(view.sent_bytes.astype(float), shown[name])
             for name, view in views.items()
         }
-        scene = {
+        return {
             "world_size": world_size,
             "width": WIDTH,
             "height": layout.height,
@@ -90,16 +101,26 @@ class TrafficMap(Picture):
                 for name, view in views.items()
             ],
         }
-        super().__init__(scene=scene, block=block)
+
+    def follow(self, prediction: Prediction, views: dict[str, Traffic], block: str) -> None:
+        """Draw it again whenever the reader commits another guess."""
+
+        def draw(_: object) -> None:
+            guess = _prediction(prediction.value, len(views[""].sent_bytes))
+            self.scene = self._scene(views, guess, block)
+            self.renew()
+
+        prediction.observe(draw, "value")
 
 
 def traffic_map(
-    run: Run, predicted: ArrayLike | None = None, block: str | None = None
+    run: Run, predicted: ArrayLike | Prediction | None = None, block: str | None = None
 ) -> TrafficMap:
     """Draw what the ranks of ``run`` sent each other.
 
     predicted: bytes that each rank sends (one number for all, or a list of N), or an [N, N] matrix
-        (row sends to column). It is shown next to ``block``, or to the whole run without one.
+        (row sends to column), or a `predict` whose guess is one of these, now or later. It is
+        shown next to ``block``, or to the whole run without one.
     block: the label of a ``with measure(label):`` block to show first.
 
     Raises ValueError for any other ``predicted``, KeyError for a block that was not measured.
@@ -107,12 +128,17 @@ def traffic_map(
     views = {"": run.traffic} | {label: run.traffic[label] for label in run.traffic.labels}
     if block is not None:
         views[block] = run.traffic[block]
-    guess = None if predicted is None else _prediction(predicted, run.world_size)
-    return TrafficMap(views, guess, block or "")
+    guess = _prediction(guess_in(predicted), run.world_size)
+    picture = TrafficMap(views, guess, block or "")
+    if isinstance(predicted, Prediction):
+        picture.follow(predicted, views, block or "")
+    return picture
 
 
-def _prediction(predicted: ArrayLike, world_size: int) -> Matrix:
+def _prediction(predicted: ArrayLike | None, world_size: int) -> Matrix | None:
     """[N] bytes by rank or [N, N] bytes from row to column."""
+    if predicted is None:
+        return None
     guess = np.asarray(predicted, dtype=float)
     if guess.ndim == 0:
         guess = np.full(world_size, float(guess))

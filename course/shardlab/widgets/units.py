@@ -14,13 +14,13 @@ from decimal import ROUND_HALF_UP, Decimal
 def format_bytes(count: float) -> str:
     """``6291456`` as ``"6.0 MiB"``; below 1 KiB as ``"512 B"``."""
     if count < 1024:
-        return f"{_fixed(count, 0)} B"
+        return f"{fixed(count, 0)} B"
     value = float(count)
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
         if value < 1023.95:
-            return f"{_fixed(value, 1)} {unit}"
-    return f"{_fixed(value / 1024, 1)} PiB"
+            return f"{fixed(value, 1)} {unit}"
+    return f"{fixed(value / 1024, 1)} PiB"
 
 
 def exact_bytes(count: float) -> str:
@@ -43,10 +43,10 @@ def format_seconds(seconds: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    return _fixed(value, 0 if value >= 99.95 else 1 if value >= 9.995 else 2)
+    return fixed(value, 0 if value >= 99.95 else 1 if value >= 9.995 else 2)
 
 
-def _fixed(value: float, decimals: int) -> str:
+def fixed(value: float, decimals: int) -> str:
     """Like JavaScript's toFixed: Python's own formatting rounds 1.25 down and 1.35 up."""
     return str(Decimal(float(value)).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP))
 
@@ -59,11 +59,11 @@ def format_si(amount: float, unit: str) -> str:
             break
         value, prefix = value / 1000, larger
     decimals = 2 - math.floor(math.log10(value)) if value else 0
-    return f"{float(_fixed(value, decimals)):g} {prefix}{unit}"
+    return f"{float(fixed(value, decimals)):g} {prefix}{unit}"
 
 
 def format_count(count: float) -> str:
     """A number of things: ``8,192``, ``1.25M``, ``10B``, ``1T``."""
     if count < 1e6:
-        return f"{int(_fixed(count, 0)):,}"
+        return f"{int(fixed(count, 0)):,}"
     return format_si(count, "").replace("G", "B").replace(" ", "")

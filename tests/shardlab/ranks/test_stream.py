@@ -120,6 +120,13 @@ class TestNotebook:
         assert "at most" not in shown[-1]["text/html"]
         assert shown[-1]["text/plain"] == "ran for 3.0 s"  # rather than an empty line
 
+    def test_a_quiet_run_shows_only_that_it_goes_on(self, shown: list[dict[str, str]]) -> None:
+        screen = Notebook(shows_lines=False)
+        screen.line(0, "a warning", is_stderr=True)
+        assert shown == []
+        screen.progress("running for 3 s")
+        assert shown[-1]["text/plain"] == "running for 3 s"
+
     def test_long_output_is_cut_with_a_note_of_how_much(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook()
         for number in range(10_000):

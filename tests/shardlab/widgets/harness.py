@@ -26,24 +26,31 @@ DARK = {
 }
 
 _SCRIPT = """
-const state = JSON.parse(document.getElementById("state").textContent);
-const listeners = new Map();
-window.model = {
-  get: (name) => state[name],
-  set(name, value) {
-    state[name] = value;
-    for (const listener of listeners.get(`change:${name}`) ?? []) listener();
-  },
-  on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
-  off: (event, listener) =>
-    listeners.set(event, (listeners.get(event) ?? []).filter((other) => other !== listener)),
-  save_changes() {},
-  listening: () => [...listeners.values()].flat().length,
-};
+const states = JSON.parse(document.getElementById("state").textContent);
+function modelOf(state) {
+  const listeners = new Map();
+  return {
+    get: (name) => state[name],
+    set(name, value) {
+      state[name] = value;
+      for (const listener of listeners.get(`change:${name}`) ?? []) listener();
+    },
+    on: (event, listener) => listeners.set(event, [...(listeners.get(event) ?? []), listener]),
+    off: (event, listener) =>
+      listeners.set(event, (listeners.get(event) ?? []).filter((other) => other !== listener)),
+    save_changes() {},
+    listening: () => [...listeners.values()].flat().length,
+  };
+}
+window.models = {};
+for (const [name, state] of Object.entries(states)) models[name] = modelOf(state);
+window.model = models.shown;
+const host = { getModel: async (ref) => models[ref] };
 const source = JSON.parse(document.getElementById("esm").textContent);
 const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
 const widget = (await import(url)).default;
-window.cleanUp = await widget.render({ model: window.model, el: document.getElementById("here") });
+const el = document.getElementById("here");
+window.cleanUp = await widget.render({ model, host, el });
 document.body.dataset.ready = "yes";
 """
 
@@ -51,19 +58,27 @@ document.body.dataset.ready = "yes";
 def page_for(widget: Picture, *, dark: bool = False, width: int = 900) -> str:
     """One HTML document that shows ``widget``."""
     variables = "".join(f"{name}:{value};" for name, value in (DARK if dark else LIGHT).items())
-    state: dict[str, Any] = {
-        name: getattr(widget, name)
-        for name in widget.traits(sync=True)
-        if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")
-    }
+    states = {"shown": _state(widget)}
+    for name, value in states["shown"].items():
+        if isinstance(value, Picture):  # a widget that refers to another one
+            states[name] = _state(value)
+    states["shown"] |= {name: name for name in states if name != "shown"}
     return (
         f"<!doctype html><meta charset='utf-8'><style>:root{{{variables}}}"
         "body{margin:16px;background:var(--jp-layout-color0)}"
         f"#here{{max-width:{width}px}}{widget._css}</style><div id='here'></div>"
-        f"<script type='application/json' id='state'>{_inert(state)}</script>"
+        f"<script type='application/json' id='state'>{_inert(states)}</script>"
         f"<script type='application/json' id='esm'>{_inert(widget._esm)}</script>"
         f"<script type='module'>{_SCRIPT}</script>"
     )
+
+
+def _state(widget: Picture) -> dict[str, Any]:
+    return {
+        name: getattr(widget, name)
+        for name in widget.traits(sync=True)
+        if not name.startswith("_") and name not in ("layout", "tabbable", "tooltip")
+    }
 
 
 def _inert(value: object) -> str:

@@ -168,5 +168,5 @@ def test_ticks_are_round() -> None:
 
 def test_outside_a_notebook_it_is_text_and_a_static_picture() -> None:
     data, _ = memory_bars()._repr_mimebundle_()
-    assert set(data) == {"text/plain", "image/svg+xml"}
+    assert set(data) == {"text/plain", "text/html", "image/svg+xml"}
     assert "Stage 0: 120 GB" in data["text/plain"]

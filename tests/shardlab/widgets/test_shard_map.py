@@ -137,5 +137,5 @@ def test_neighbours_differ_in_colour() -> None:
 
 def test_outside_a_notebook_it_is_text_and_a_static_picture() -> None:
     data, _ = shard_map(SMALL, world_size=4, stage=2)._repr_mimebundle_()
-    assert set(data) == {"text/plain", "image/svg+xml"}
+    assert set(data) == {"text/plain", "text/html", "image/svg+xml"}
     assert "formula, stage 2" in data["text/plain"]

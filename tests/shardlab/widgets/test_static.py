@@ -17,7 +17,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 @pytest.mark.parametrize("draw", [traffic_map, ring_player, timeline])
 def test_outside_a_notebook_a_widget_is_text_and_a_static_picture(draw) -> None:
     data, _ = draw(ring_all_reduce(4))._repr_mimebundle_()
-    assert set(data) == {"text/plain", "image/svg+xml"}
+    assert set(data) == {"text/plain", "text/html", "image/svg+xml"}
     assert "4 ranks" in data["text/plain"]
 
 

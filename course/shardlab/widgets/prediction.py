@@ -1,0 +1,184 @@
+"""A prediction: a question and a field for the reader's guess; a comparison answers it later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import traitlets
+from numpy.typing import ArrayLike
+
+from shardlab.widgets.comparison import Comparison
+from shardlab.widgets.palette import PREDICTED
+from shardlab.widgets.picture import Picture, asset, module
+from shardlab.widgets.scene import Mark, Text, to_svg, wrap
+from shardlab.widgets.verdict import format_amount
+
+WIDTH = 640.0
+Guess = float | list[float] | str | list[str]
+
+# What the reader has predicted in this kernel: a cell that runs again keeps its guess.
+_guesses: dict[str, Guess] = {}
+
+
+class Prediction(Picture):
+    """A question and the reader's guess. Made by `predict`.
+
+    ``value`` is the guess: a number, one number for each label, an option, or a list of options;
+    None until the reader commits one. Code may set it too. ``answered``: whether it has been
+    compared with a measurement; from then on the reader cannot change it.
+    """
+
+    _esm: ClassVar[str] = module("amount.js", "verdict.js", "guess_line.js", "prediction.js")
+    _css: ClassVar[str] = asset("widgets.css") + asset("prediction.css")
+    value = traitlets.Any(None, allow_none=True).tag(sync=True)
+    answered = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, scene: dict[str, Any]) -> None:
+        self._key = repr(sorted(scene.items()))
+        super().__init__(scene={**scene, "color": PREDICTED}, value=_guesses.get(self._key))
+        self.observe(self._remember, "value")
+        self.observe(self.renew, "value")
+
+    def compare(
+        self,
+        answer: ArrayLike | str | Iterable[str] | bool,
+        named: Mapping[str, Any] | None = None,
+        source: str = "measured",
+    ) -> Comparison:
+        """The guess next to the answer, with a verdict; it appears once there is a guess.
+
+        answer: of the same form as the guess, in the same unit; True and False are "yes" and "no".
+        named: wrong answers that readers may have in mind, each with the words that follow
+            "that is". The verdict quotes one only if the guess equals it. Compute them, from the
+            run or a formula.
+        source: what the answer is: "measured", "calculated", "counted", "simulated".
+
+        Raises ValueError if ``answer`` or a value of ``named`` does not have the form of a guess.
+        """
+        wrong = {name: self._checked(value) for name, value in (named or {}).items()}
+        comparison = Comparison(self, self._checked(answer), wrong, source)
+        self.answered = True
+        return comparison
+
+    def is_choice(self) -> bool:
+        return bool(self.scene["options"])
+
+    def static_svg(self) -> str:
+        lines = wrap(self.scene["question"], 13, WIDTH)
+        marks: list[Mark] = [
+            Text(x=0, y=14 + 18 * row, text=words, size=13) for row, words in enumerate(lines)
+        ]
+        guess = self.guess_text() or "no guess"
+        marks.append(Text(x=0, y=18 + 18 * len(lines), text=guess, size=13, weight=600))
+        return to_svg(marks, WIDTH, 28.0 + 18 * len(lines), title="Your prediction")
+
+    def summary(self) -> str:
+        guess = self.guess_text()
+        return f"{self.scene['question']}{f': {guess}' if guess else ''}"
+
+    def guess_text(self) -> str:
+        """The guess in words, "" if there is none."""
+        return "" if self.value is None else self.text_of(self.value)
+
+    def text_of(self, amount: Guess) -> str:
+        """A guess, or an answer of the same form, in words."""
+        parts = amount if isinstance(amount, list) else [amount]
+        words = [x if isinstance(x, str) else format_amount(x, self.scene["unit"]) for x in parts]
+        if labels := self.scene["labels"]:
+            words = [f"{label}: {word}" for label, word in zip(labels, words, strict=True)]
+        return ", ".join(words) or "none"
+
+    @traitlets.validate("value")
+    def _validate(self, proposal: dict[str, Any]) -> Guess | None:
+        if proposal["value"] is None:
+            return None
+        try:
+            return self._checked(proposal["value"])
+        except ValueError as error:
+            raise traitlets.TraitError(str(error)) from error
+
+    def _remember(self, change: dict[str, Any]) -> None:
+        if change["new"] is None:
+            _guesses.pop(self._key, None)
+        else:
+            _guesses[self._key] = change["new"]
+
+    def _checked(self, amount: Any) -> Guess:
+        """``amount`` in the form of a guess; raises ValueError."""
+        options, labels = self.scene["options"], self.scene["labels"]
+        if options:
+            if isinstance(amount, bool):
+                amount = "yes" if amount else "no"
+            chosen = [amount] if isinstance(amount, str) else list(amount)
+            if unknown := [option for option in chosen if option not in options]:
+                raise ValueError(f"{unknown} must be among the options {options}")
+            if self.scene["several"]:
+                return [option for option in options if option in chosen]
+            if len(chosen) != 1:
+                raise ValueError(f"one of {options}, not {len(chosen)} of them")
+            return str(chosen[0])
+        numbers = _floats(amount)
+        if labels and len(numbers) == 1:
+            numbers *= len(labels)  # the same for each
+        if len(numbers) != max(1, len(labels)):
+            raise ValueError(f"{len(numbers)} numbers, where {max(1, len(labels))} are asked for")
+        return numbers if labels else numbers[0]
+
+
+def predict(
+    question: str,
+    *,
+    unit: str = "",
+    labels: Sequence[object] = (),
+    ranks: int = 0,
+    options: Sequence[str] = (),
+    several: bool = False,
+    most: float | None = None,
+    over: str = "",
+    top: float = 0,
+) -> Prediction:
+    """Ask the reader for a guess before a run; `Prediction.compare` answers it afterwards.
+
+    The guess is one number in ``unit``; with ``labels`` (or ``ranks``, the number of ranks) one
+    number for each; with ``options`` one of them, or any of them if ``several``. With ``over``, the
+    name of an axis whose places are the labels, it is a line, drawn by mouse or typed; the other
+    axis goes from 0 to ``top``.
+
+    unit: "B" and "s" also accept prefixes (MiB, MB, ms) and are shown with them.
+    most: the largest number that makes sense, such as 1 for a share.
+    """
+    texts = [f"rank {rank}" for rank in range(ranks)] if ranks else [str(each) for each in labels]
+    if options and (unit or texts or most is not None):
+        raise ValueError("a choice among options has no unit, labels or limit")
+    if over and not (texts and top > 0):
+        raise ValueError("a line over an axis needs labels and a top")
+    return Prediction(
+        {
+            "question": question,
+            "unit": unit,
+            "labels": texts,
+            "options": [str(option) for option in options],
+            "several": several,
+            "most": most,
+            "line": {"axis": over, "top": top} if over else None,
+        }
+    )
+
+
+def guess_in(predicted: Any) -> Any:
+    """The guess in ``predicted=`` of a picture, which may be a `Prediction`."""
+    return predicted.value if isinstance(predicted, Prediction) else predicted
+
+
+def _floats(amount: Any) -> list[float]:
+    try:
+        numbers = (
+            [float(each) for each in amount] if hasattr(amount, "__iter__") else [float(amount)]
+        )
+    except (TypeError, ValueError):
+        raise ValueError(f"{amount!r} is not a number") from None
+    if not all(map(math.isfinite, numbers)) or min(numbers, default=0) < 0:
+        raise ValueError(f"{amount} must be finite and not negative")
+    return numbers

@@ -1,0 +1,86 @@
+// How a guess compares with what was measured, in words: the same functions as verdict.py.
+
+const EQUAL = 0.02;
+const CLOSE = 0.1;
+const NEGLIGIBLE = 0.01;
+
+function plain(number, digits = 4) {
+  const rounded = Math.abs(number) < 1000 ? Number(number.toPrecision(digits)) : Math.round(number);
+  return rounded.toLocaleString("en-US", { maximumFractionDigits: 12 });
+}
+
+function formatAmount(amount, unit) {
+  if (unit === "B") return formatBytes(amount);
+  if (unit === "s") return formatSeconds(amount);
+  return `${plain(amount)} ${unit}`.trim();
+}
+
+function judgeNumbers(guess, answer, named, labels, source) {
+  const off = deviations(guess, answer);
+  const most = Math.max(...off);
+  if (most <= EQUAL) return { outcome: "right", text: most === 0 ? "Right." : "Right, within 2 %." };
+  const ratio = commonRatio(guess, answer, source);
+  const each = guess.length > 1 ? "each " : "";
+  for (const [name, values] of Object.entries(named)) {
+    if (Math.max(...deviations(guess, values)) <= EQUAL) {
+      return { outcome: "named", text: sentence(`${ratio && `${each}${ratio}: `}that is ${name}`) };
+    }
+  }
+  if (most <= CLOSE) {
+    return { outcome: "close", text: sentence(`${each}within 10 %${ratio && !each ? `: ${ratio}` : ""}`) };
+  }
+  if (ratio) return { outcome: "off", text: sentence(`${each}${ratio}`) };
+  const worst = off.indexOf(most);
+  const near = off.filter((share) => share <= CLOSE).length;
+  const which = difference(guess[worst], answer[worst], source);
+  const text = `${near} of ${off.length} within 10 %; furthest off: ${labels[worst]}, ${which}`;
+  return { outcome: "off", text: sentence(text) };
+}
+
+function judgeOptions(guess, answer, named) {
+  const missing = answer.filter((option) => !guess.includes(option));
+  const wrong = guess.filter((option) => !answer.includes(option));
+  if (!missing.length && !wrong.length) return { outcome: "right", text: "Right." };
+  for (const [name, values] of Object.entries(named)) {
+    if (values.length === guess.length && values.every((option) => guess.includes(option))) {
+      return { outcome: "named", text: sentence(`${listed(guess)}: that is ${name}`) };
+    }
+  }
+  if (guess.length === 1 && answer.length === 1) {
+    return { outcome: "off", text: `Not “${guess[0]}” but “${answer[0]}”.` };
+  }
+  const parts = [`${answer.length - missing.length} of ${answer.length} found`];
+  if (missing.length) parts.push(`missing: ${listed(missing)}`);
+  if (wrong.length) parts.push(`wrong: ${listed(wrong)}`);
+  return { outcome: "off", text: sentence(parts.join("; ")) };
+}
+
+function deviations(guess, answer) {
+  const least = NEGLIGIBLE * Math.max(...answer.map(Math.abs));
+  return guess.map((value, i) => {
+    const part = Math.abs(value - answer[i]);
+    const whole = Math.max(Math.abs(answer[i]), least);
+    return whole ? part / whole : part === 0 ? 0 : Infinity;
+  });
+}
+
+function commonRatio(guess, answer, source) {
+  const divides = answer.every((value) => value !== 0);
+  if (guess.length > 1 && !divides) return "";
+  const ratios = divides ? guess.map((value, i) => value / answer[i]) : [0];
+  if (Math.max(...ratios) - Math.min(...ratios) > EQUAL * Math.max(...ratios)) return "";
+  return difference(guess[0], answer[0], source);
+}
+
+function difference(guess, answer, source) {
+  if (answer === 0) return `the ${source} value is 0`;
+  const ratio = guess / answer;
+  if (ratio === 0) return `0 instead of the ${source} value`;
+  if (ratio >= 2 * (1 - EQUAL) || ratio <= 0.5 * (1 + EQUAL)) {
+    return `${plain(ratio, 2)} times the ${source} value`;
+  }
+  return `${(100 * Math.abs(ratio - 1)).toFixed(0)} % too ${ratio > 1 ? "much" : "little"}`;
+}
+
+const listed = (options) => (options.length ? options.join(", ") : "none");
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;

@@ -1,0 +1,100 @@
+"""All widgets in a notebook as JupyterLab saves it: without the state of live pictures."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Any
+
+import nbformat
+import pytest
+from nbconvert import HTMLExporter
+from nbformat import NotebookNode
+from nbformat.sign import NotebookNotary
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+from playwright.sync_api import Page, expect
+
+from shardlab import widgets
+from shardlab.widgets.picture import Picture
+from tests.browser.accessibility import serious_findings
+from tests.running_lab import LabServer
+from tests.shardlab.widgets.synthetic import ring_all_reduce, training
+from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
+
+pytestmark = pytest.mark.browser
+
+VIEW = "application/vnd.jupyter.widget-view+json"
+ASKED = widgets.predict("Bytes that each rank sends (saved)", unit="B", ranks=4)
+ASKED.value = 2**20
+PICTURES = (
+    widgets.traffic_map(ring_all_reduce(4)),
+    widgets.ring_player(ring_all_reduce(4)),
+    widgets.timeline(ring_all_reduce(4)),
+    widgets.memory_timeline(training()),
+    widgets.activation_timeline(lifetimes()),
+    widgets.memory_bars(),
+    widgets.shard_map({"w": 8, "b": 3, "v": 8}, world_size=4, stage=1),
+    widgets.offload_times(),
+    widgets.tensor_split(),
+    widgets.pipeline_schedule(4, 8),
+    widgets.unit_life(units=4),
+    ASKED,
+)
+
+
+def outputs_of(picture: Picture) -> list[NotebookNode]:
+    """What a cell of a notebook that can show a live widget outputs."""
+    static: dict[str, Any] = picture._repr_mimebundle_()[0]
+    live = {VIEW: {"version_major": 2, "version_minor": 0, "model_id": uuid.uuid4().hex}}
+    return [new_output("display_data", data) for data in (static, live)]
+
+
+@pytest.fixture(scope="module")
+def saved() -> NotebookNode:
+    """All of them under one cell: JupyterLab draws only cells that are in view."""
+    outputs = [output for picture in PICTURES for output in outputs_of(picture)]
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    return new_notebook(
+        cells=[new_code_cell("pictures", execution_count=1, outputs=outputs)],
+        metadata={"kernelspec": kernel},
+    )
+
+
+def test_every_kind_of_picture_is_here() -> None:
+    kinds = {each.__name__ for each in vars(widgets).values() if isinstance(each, type)}
+    assert {type(picture).__name__ for picture in PICTURES} == kinds
+
+
+@pytest.mark.parametrize(
+    ("place", "trusted"), [("lab/tree", True), ("notebooks", True), ("notebooks", False)]
+)
+def test_each_shows_its_picture_and_no_error(
+    page: Page, lab_server: LabServer, saved: NotebookNode, place: str, trusted: bool
+) -> None:
+    path = lab_server.root / f"saved-{'trusted' if trusted else 'untrusted'}.ipynb"
+    nbformat.write(saved, path)
+    if trusted:
+        notary = NotebookNotary(data_dir=str(lab_server.home / ".local/share/jupyter"))
+        notary.sign(nbformat.read(path, as_version=4))
+    page.goto(lab_server.url_of(f"/{place}/{path.name}") + "&reset")
+    expect(page.locator("img.shardlab-static")).to_have_count(len(PICTURES))
+    if trusted:  # only then JupyterLab looks for the live ones, and says that there are none
+        missing = page.get_by_text("Error displaying widget: model not found")
+        expect(missing).to_have_count(len(PICTURES))
+        assert not any(error.is_visible() for error in missing.all())
+    for picture, image in zip(PICTURES, page.locator("img.shardlab-static").all(), strict=True):
+        assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
+        expect(image).to_be_visible()
+        assert picture.alternative() in (image.get_attribute("alt") or "")
+    assert serious_findings(page, ".jp-OutputArea") == []
+
+
+def test_nbconvert_shows_them_too(saved: NotebookNode) -> None:
+    html, _ = HTMLExporter().from_notebook_node(saved)
+    assert html.count('src="data:image/svg+xml;base64,') == len(PICTURES)
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: type(picture).__name__)
+def test_the_words_for_a_picture_have_its_values(picture: Picture) -> None:
+    values = re.findall(r"\d[\d.,]* ?(?:[KMG]i?B|bytes|B|µs|ms|s|%)", picture.alternative())
+    assert values, picture.alternative()
