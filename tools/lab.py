@@ -1,4 +1,4 @@
-"""Open JupyterLab on the course's first chapter.
+"""Open JupyterLab on the course's front page.
 
     make lab ARGS="--port 9000"        or, in a conda environment:   python tools/lab.py --port 9000
 
@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_PAGE = "/lab/tree/course/chapters/00_start_here.ipynb"
+FIRST_PAGE = "/lab/tree/course/front_page.ipynb"
 
 
 def main(args: list[str]) -> None:

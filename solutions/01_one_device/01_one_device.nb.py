@@ -23,6 +23,14 @@
 # | 4 · `sgd_with_master_weights` | 4 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks, other dtypes. A mistake in one exercise never costs points in a later one.
+#
+# **In this lab you**
+#
+# - predict the bytes that a training step keeps, by kind and dtype;
+# - accumulate uneven micro-batches without changing the gradient;
+# - write dynamic loss scaling and SGD with fp32 master weights.
+#
+# **You need:** [chapter 01](../../course/chapters/01_one_device.ipynb).
 
 # %%
 import inspect

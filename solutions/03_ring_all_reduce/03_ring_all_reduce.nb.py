@@ -25,6 +25,14 @@
 # | 6 · a question | 2 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds hidden cases: other lengths, other dtypes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
+#
+# **In this lab you**
+#
+# - divide any tensor into chunks for any number of ranks;
+# - write reduce-scatter and all-gather on a ring without deadlock;
+# - combine them into an all-reduce, and predict its bytes.
+#
+# **You need:** [chapter 03](../../course/chapters/03_ring_all_reduce.ipynb).
 
 # %%
 import torch

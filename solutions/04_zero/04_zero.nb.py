@@ -25,6 +25,14 @@
 # | 6 · a question | 2 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
+#
+# **In this lab you**
+#
+# - compute the model states' bytes for each ZeRO stage;
+# - shard optimizer states, gradients and parameters yourself, on real ranks;
+# - choose the lowest stage that fits a given model and device.
+#
+# **You need:** [chapter 04](../../course/chapters/04_zero.ipynb).
 
 # %%
 import torch

@@ -29,6 +29,14 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds hidden cases: other sizes, other numbers of heads and ranks. A mistake in one exercise never costs points in a later one.
 #
 # N is the number of ranks; it divides everything that is split. Letters, as in the chapter: T tokens of the whole batch, D width, V vocabulary.
+#
+# **In this lab you**
+#
+# - build column-parallel and row-parallel layers, an MLP and attention with correct gradients;
+# - compute a cross-entropy loss without gathering the logits;
+# - predict the bytes, and place ranks on a mesh.
+#
+# **You need:** [chapter 07](../../course/chapters/07_tensor_parallel.ipynb).
 
 # %%
 import torch

@@ -27,6 +27,14 @@
 # | 8 · a question | 2 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check simulates your schedules, counts idle slots and activations in flight, then runs them on real ranks and compares every gradient with one process. Grading adds cases that you do not see: other numbers of devices, micro-batches and chunks. A mistake in one exercise never costs points in a later one. The library's own schedules, which the chapter uses, cannot be imported while your answers are checked.
+#
+# **In this lab you**
+#
+# - write the GPipe, 1F1B and interleaved schedules, and predict their bubbles;
+# - run any schedule on real ranks without deadlock;
+# - find a schedule with a smaller bubble than 1F1B and the same memory.
+#
+# **You need:** [chapter 08](../../course/chapters/08_pipeline.ipynb).
 
 # %%
 import torch
