@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Shardlab: distributed training, run for real
 #
-# Read and run a **chapter**, then write the code of its **lab** and check it. **New here? Start with [chapter 00](chapters/00_start_here.ipynb).** An arrow on the map points from a chapter to those that need it; the links are in the list below it.
+# Read and run a **chapter**, then write the code of its **lab** and check it. **New here? Start with [chapter 00](chapters/00_start_here.ipynb).** An arrow points from a chapter to those that need it.
 
 # %% [markdown]
 # ## What you have done so far

@@ -1,17 +1,30 @@
-"""The front page's map of the course and its list of chapters and labs, in Markdown."""
+"""The front page's map of the course and its list of chapters and labs, for Markdown cells."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import PurePosixPath
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
+from autograder.build.map_layout import Place, arrows, places
 from autograder.build.navigation import link
 from autograder.course.pages import FRONT_PAGE, WORDS_PER_MINUTE, Course, Page
+
+BOX_PX, ROW_PX = 52, 80  # a box's height, and the distance of two rows
+INK = "#888888"  # readable on light and dark pages
+BOX_STYLE = (
+    f"box-sizing: border-box; border: 1px solid {INK}; border-radius: 6px; padding: 5px 8px; "
+    "background-color: rgba(128, 128, 128, 0.1); font-size: 13px; line-height: 1.5; "
+    "text-align: center"
+)
 
 
 @dataclass(frozen=True)
@@ -36,19 +49,56 @@ def add_map(
 
 
 def course_map(course: Course, exercises: Mapping[str, int], times: Times) -> str:
-    """A Mermaid diagram, which JupyterLab and GitHub draw: an arrow from each chapter to those
-    that need it."""
-    names = {page.name for page in course.chapters}
-    boxes, arrows = [], []
+    """Boxes with links and, behind them, arrows from each chapter to those that need it.
+
+    Markdown cells may contain HTML with positions but no SVG, so the arrows are an image. It needs
+    no kernel. GitHub ignores the positions and shows the links one below the other.
+    """
+    here = PurePosixPath(f"{FRONT_PAGE}.ipynb")
+    needs = {page.name: page.needs for page in course.chapters}
+    placed = places(needs)
+    width = min(40.0, 94 / max(Counter(place.row for place in placed.values()).values()))
+    boxes = []
     for page in course.chapters:
-        lines = [f"<b>{page.title}</b>", f"{times.minutes(page)} min"]
-        if lab := course.labs.get(page.name):
-            lines[1] += f" · lab {times.minutes(lab)} min + {exercises[page.name]} answers"
-        boxes.append(f'  c{page.number}["{"<br/>".join(lines)}"]')
-        arrows += [f"  c{need[:2]} --> c{page.number}" for need in page.needs if need in names]
-    told = "Chapters as boxes. An arrow points from a chapter to each that needs it."
-    head = ["flowchart TD", "  accTitle: Map of the course", f"  accDescr: {told}"]
-    return "\n".join(["```mermaid", *head, *boxes, *arrows, "```"])
+        place, lab = placed[page.name], course.labs.get(page.name)
+        text = f"{_html_link(page, here)}<br>{times.minutes(page)} min"
+        if lab:
+            words = _html_link(lab, here, f"lab {page.number}")
+            text += f" · {words} {times.minutes(lab)} min + {exercises[page.name]} answers"
+        style = (
+            f"position: absolute; left: {100 * place.x - width / 2:.1f}%; width: {width:.1f}%; "
+            f"top: {place.row * ROW_PX}px; height: {BOX_PX}px; {BOX_STYLE}"
+        )
+        boxes.append(f'<div style="{style}">{text}</div>')
+    height = max(place.row for place in placed.values()) * ROW_PX + BOX_PX
+    image = (
+        f'<img alt="" src="{_arrows(placed, arrows(needs), height)}" style="position: absolute; '
+        f'left: 0px; top: 0px; width: 100%; height: {height}px; max-width: 100%">'
+    )
+    outer = f'<div style="position: relative; height: {height}px; width: 100%; max-width: 900px">'
+    return "\n".join([outer, image, *boxes, "</div>"])
+
+
+def _html_link(page: Page, start: PurePosixPath, words: str = "") -> str:
+    href = os.path.relpath(page.path, start.parent)
+    return f'<a href="{href}">{escape(words or page.title)}</a>'
+
+
+def _arrows(placed: Mapping[str, Place], pairs: Sequence[tuple[str, str]], height: int) -> str:
+    """An SVG image as an address. It is as wide as the map, so its curves stretch with the page."""
+    curves, heads = [], []
+    for start, end in pairs:
+        x0, y0 = 1000 * placed[start].x, placed[start].row * ROW_PX + BOX_PX
+        x1, y1 = 1000 * placed[end].x, placed[end].row * ROW_PX
+        bend = (y1 - y0) / 2
+        curves.append(f"M{x0:.0f} {y0}C{x0:.0f} {y0 + bend} {x1:.0f} {y1 - bend} {x1:.0f} {y1}")
+        heads.append(f"M{x1 - 6:.0f} {y1 - 9}L{x1:.0f} {y1}L{x1 + 6:.0f} {y1 - 9}")
+    path = f'<path d="{"".join([*curves, *heads])}" vector-effect="non-scaling-stroke"/>'
+    svg = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 {height}" '
+        f'preserveAspectRatio="none" fill="none" stroke="{INK}" stroke-width="1.5">{path}</svg>'
+    )
+    return "data:image/svg+xml;base64," + b64encode(svg.encode()).decode()
 
 
 def course_list(course: Course, exercises: Mapping[str, int], times: Times) -> str:

@@ -56,7 +56,8 @@ def products(repo: Path) -> dict[Path, bytes]:
         released = release(repo, folder.name, in_folder)
         made |= {repo / "labs" / folder.name / name: data for name, data in released.items()}
     front_page = repo / f"{FRONT_PAGE}.ipynb"
-    if notebook := notebooks.get(front_page):
+    if front_page in notebooks:
+        notebook = notebooks[front_page]
         as_students_get_them = {path: nbformat.reads(data, 4) for path, data in made.items()}
         add_map(notebook, *_course(repo, as_students_get_them), read_times(repo))
         made[front_page] = notebook_bytes(notebook)
@@ -79,7 +80,8 @@ def _add_links(repo: Path, notebooks: dict[Path, NotebookNode]) -> None:
 
 def _course(repo: Path, notebooks: dict[Path, NotebookNode]) -> tuple[Course, dict[str, int]]:
     """The chapters and labs among ``notebooks``, and how many exercises each lab has."""
-    sources, exercises = {}, {}
+    sources: dict[PurePosixPath, list[str]] = {}
+    exercises: dict[str, int] = {}
     for path, notebook in notebooks.items():
         sources[PurePosixPath(path.relative_to(repo))] = [cell.source for cell in notebook.cells]
         graded = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]

@@ -25,6 +25,7 @@ _STYLE = """<style>
   padding: 4px 20px 4px 0; border: 0; border-bottom: 1px solid var(--jp-border-color2, #cccccc);
   max-width: none; white-space: normal; }
 .shardlab-progress span { display: inline-block; margin-right: 14px; white-space: nowrap; }
+.shardlab-progress td:nth-child(-n+2) { white-space: nowrap !important; }
 .shardlab-progress .open { color: var(--jp-ui-font-color2, inherit); }
 </style>"""
 
