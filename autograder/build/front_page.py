@@ -43,12 +43,12 @@ def add_map(
     front_page: NotebookNode, course: Course, exercises: Mapping[str, int], times: Times
 ) -> None:
     """After the first cell; ``exercises``: how many each lab has."""
-    pictured = new_markdown_cell(course_map(course, exercises, times), id="map-of-the-course")
+    pictured = new_markdown_cell(course_map(course, times), id="map-of-the-course")
     listed = new_markdown_cell(course_list(course, exercises, times), id="list-of-the-course")
     front_page.cells[1:1] = [pictured, listed]
 
 
-def course_map(course: Course, exercises: Mapping[str, int], times: Times) -> str:
+def course_map(course: Course, times: Times) -> str:
     """Boxes with links and, behind them, arrows from each chapter to those that need it.
 
     Markdown cells may contain HTML with positions but no SVG, so the arrows are an image. It needs
@@ -64,7 +64,7 @@ def course_map(course: Course, exercises: Mapping[str, int], times: Times) -> st
         text = f"{_html_link(page, here)}<br>{times.minutes(page)} min"
         if lab:
             words = _html_link(lab, here, f"lab {page.number}")
-            text += f" · {words} {times.minutes(lab)} min + {exercises[page.name]} answers"
+            text += f" · {words} {times.minutes(lab)} min"
         style = (
             f"position: absolute; left: {100 * place.x - width / 2:.1f}%; width: {width:.1f}%; "
             f"top: {place.row * ROW_PX}px; height: {BOX_PX}px; {BOX_STYLE}"
