@@ -14,10 +14,11 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from autograder.build.front_page import Times
 
-TIMES = "course/run_times.json"
+TIMES = "autograder/build/run_times.json"
 CELL_LIMIT_S = 600
 
 
@@ -54,8 +55,13 @@ def run(path: Path) -> float:
     with tempfile.TemporaryDirectory(prefix="shardlab-times-") as folder:
         # The checks of a solved lab are not the reader's own.
         environment = {**os.environ, "XDG_STATE_HOME": folder}
+        # A kernel that listens on sockets in the folder needs no ports.
+        kernel = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}
         client = NotebookClient(
-            notebook, timeout=CELL_LIMIT_S, resources={"metadata": {"path": folder}}
+            notebook,
+            timeout=CELL_LIMIT_S,
+            config=Config(KernelManager=kernel),
+            resources={"metadata": {"path": folder}},
         )
         started = time.monotonic()
         client.execute(env=environment)

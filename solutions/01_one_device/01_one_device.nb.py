@@ -15,6 +15,14 @@
 #
 # Before training is spread over many devices, a step has to fit on one. You will predict what a step keeps in memory, byte by byte, and write three ways to fit more into that memory without changing the result: gradient accumulation, dynamic loss scaling for fp16, and SGD with fp32 master weights.
 #
+# **In this lab you**
+#
+# - predict the bytes that a training step keeps, by kind and dtype;
+# - accumulate uneven micro-batches without changing the gradient;
+# - write dynamic loss scaling and SGD with fp32 master weights.
+#
+# **You need:** [chapter 01](../../course/chapters/01_one_device.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `step_bytes` | 5 |
@@ -23,14 +31,6 @@
 # | 4 · `sgd_with_master_weights` | 4 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks, other dtypes. A mistake in one exercise never costs points in a later one.
-#
-# **In this lab you**
-#
-# - predict the bytes that a training step keeps, by kind and dtype;
-# - accumulate uneven micro-batches without changing the gradient;
-# - write dynamic loss scaling and SGD with fp32 master weights.
-#
-# **You need:** [chapter 01](../../course/chapters/01_one_device.ipynb).
 
 # %%
 import inspect

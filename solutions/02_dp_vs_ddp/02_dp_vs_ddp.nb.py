@@ -15,6 +15,14 @@
 #
 # Data parallelism gives every rank its own batch and takes one step with the **mean of all gradients**. You will write it twice: through a hub, as in `nn.DataParallel`, and without one, as in `DistributedDataParallel` (DDP). Then you will make the second version overlap communication with backward.
 #
+# **In this lab you**
+#
+# - write a data-parallel step through a hub and one with an all-reduce;
+# - predict the bytes that each rank sends in both;
+# - overlap communication with the backward pass by sending gradients in buckets.
+#
+# **You need:** [chapter 02](../../course/chapters/02_dp_vs_ddp.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `hub_step` | 5 |
@@ -27,14 +35,6 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process on the whole batch, counts the bytes on the wire and reads the recorded calls. Grading adds hidden cases: other models, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
 # Throughout this lab `model(inputs, targets)` is the mean loss of a batch, N is the number of ranks, and S is the size of all parameters in bytes: 4Ψ for Ψ parameters in float32. All ranks' batches have the same size.
-#
-# **In this lab you**
-#
-# - write a data-parallel step through a hub and one with an all-reduce;
-# - predict the bytes that each rank sends in both;
-# - overlap communication with the backward pass by sending gradients in buckets.
-#
-# **You need:** [chapter 02](../../course/chapters/02_dp_vs_ddp.ipynb).
 
 # %%
 from functools import partial

@@ -15,6 +15,14 @@
 #
 # Data-parallel training sums all ranks' gradients in each step. You will compute that sum the way NCCL often does it for large tensors: in a **ring**, where each rank communicates only with its two neighbours and no link carries more than any other.
 #
+# **In this lab you**
+#
+# - divide any tensor into chunks for any number of ranks;
+# - write reduce-scatter and all-gather on a ring without deadlock;
+# - combine them into an all-reduce, and predict its bytes.
+#
+# **You need:** [chapter 03](../../course/chapters/03_ring_all_reduce.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `chunk_bounds` | 2 |
@@ -25,14 +33,6 @@
 # | 6 · a question | 2 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds hidden cases: other lengths, other dtypes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
-#
-# **In this lab you**
-#
-# - divide any tensor into chunks for any number of ranks;
-# - write reduce-scatter and all-gather on a ring without deadlock;
-# - combine them into an all-reduce, and predict its bytes.
-#
-# **You need:** [chapter 03](../../course/chapters/03_ring_all_reduce.ipynb).
 
 # %%
 import torch

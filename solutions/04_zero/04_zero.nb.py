@@ -15,6 +15,14 @@
 #
 # Plain data parallelism keeps every parameter, every gradient and all of Adam's states on every rank. ZeRO gives each rank a slice (a **shard**) of them instead: of the optimizer states (stage 1), of the gradients too (stage 2), of the parameters too (stage 3). You will count the bytes, compute the slices, and build all three stages.
 #
+# **In this lab you**
+#
+# - compute the model states' bytes for each ZeRO stage;
+# - shard optimizer states, gradients and parameters yourself, on real ranks;
+# - choose the lowest stage that fits a given model and device.
+#
+# **You need:** [chapter 04](../../course/chapters/04_zero.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `zero_bytes` | 3 |
@@ -25,14 +33,6 @@
 # | 6 · a question | 2 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
-#
-# **In this lab you**
-#
-# - compute the model states' bytes for each ZeRO stage;
-# - shard optimizer states, gradients and parameters yourself, on real ranks;
-# - choose the lowest stage that fits a given model and device.
-#
-# **You need:** [chapter 04](../../course/chapters/04_zero.ipynb).
 
 # %%
 import torch

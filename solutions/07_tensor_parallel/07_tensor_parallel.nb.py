@@ -15,6 +15,14 @@
 #
 # Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each has a share of every **weight matrix**. You will split a matrix both ways, combine the two splits into an MLP and an attention layer that communicate once per pass, split the vocabulary for the loss, and count the bytes.
 #
+# **In this lab you**
+#
+# - build column-parallel and row-parallel layers, an MLP and attention with correct gradients;
+# - compute a cross-entropy loss without gathering the logits;
+# - predict the bytes, and place ranks on a mesh.
+#
+# **You need:** [chapter 07](../../course/chapters/07_tensor_parallel.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `ColumnLinear` | 4 |
@@ -29,14 +37,6 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds hidden cases: other sizes, other numbers of heads and ranks. A mistake in one exercise never costs points in a later one.
 #
 # N is the number of ranks; it divides everything that is split. Letters, as in the chapter: T tokens of the whole batch, D width, V vocabulary.
-#
-# **In this lab you**
-#
-# - build column-parallel and row-parallel layers, an MLP and attention with correct gradients;
-# - compute a cross-entropy loss without gathering the logits;
-# - predict the bytes, and place ranks on a mesh.
-#
-# **You need:** [chapter 07](../../course/chapters/07_tensor_parallel.ipynb).
 
 # %%
 import torch

@@ -15,6 +15,14 @@
 #
 # A model that is cut into stages, one on each device, leaves all devices but one idle unless the batch is split too. A **schedule** says which micro-batch goes through which stage, and when: it determines how long devices idle and how many activations they hold. You will write three schedules, run them on real ranks, and then look for a better one.
 #
+# **In this lab you**
+#
+# - write the GPipe, 1F1B and interleaved schedules, and predict their bubbles;
+# - run any schedule on real ranks without deadlock;
+# - find a schedule with a smaller bubble than 1F1B and the same memory.
+#
+# **You need:** [chapter 08](../../course/chapters/08_pipeline.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `naive_step` | 3 |
@@ -27,14 +35,6 @@
 # | 8 · a question | 2 |
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check simulates your schedules, counts idle slots and activations in flight, then runs them on real ranks and compares every gradient with one process. Grading adds cases that you do not see: other numbers of devices, micro-batches and chunks. A mistake in one exercise never costs points in a later one. The library's own schedules, which the chapter uses, cannot be imported while your answers are checked.
-#
-# **In this lab you**
-#
-# - write the GPipe, 1F1B and interleaved schedules, and predict their bubbles;
-# - run any schedule on real ranks without deadlock;
-# - find a schedule with a smaller bubble than 1F1B and the same memory.
-#
-# **You need:** [chapter 08](../../course/chapters/08_pipeline.ipynb).
 
 # %%
 import torch

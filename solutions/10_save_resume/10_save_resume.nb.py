@@ -15,6 +15,14 @@
 #
 # In a long training run some rank will be killed, and you do not know when. You will save a state that is sharded over many ranks, load it on a different number of ranks, make sure that a kill at any time leaves a complete checkpoint, and write a training loop that resumes after a kill as if nothing had happened.
 #
+# **In this lab you**
+#
+# - save a sharded state, and load it on another number of ranks;
+# - commit a checkpoint so that a kill at any moment leaves a complete one;
+# - write a training loop that resumes with the same bits.
+#
+# **You need:** [chapter 10](../../course/chapters/10_save_resume.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `save_sharded` | 3 |
@@ -26,14 +34,6 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
 # The ranks in this notebook share a disk, as in a cluster: each run below gets its own folder.
-#
-# **In this lab you**
-#
-# - save a sharded state, and load it on another number of ranks;
-# - commit a checkpoint so that a kill at any moment leaves a complete one;
-# - write a training loop that resumes with the same bits.
-#
-# **You need:** [chapter 10](../../course/chapters/10_save_resume.ipynb).
 
 # %%
 import json
