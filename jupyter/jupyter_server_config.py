@@ -1,26 +1,16 @@
 """Settings of the JupyterLab that `make lab` starts (tools/lab.py puts this folder on the path)."""
 
-import sys
 from pathlib import Path
-from typing import Any
 
 c = get_config()  # noqa: F821  (provided by Jupyter)
 
 # Show only warnings, errors, and the address to open.
 c.Application.log_level = "WARN"
 
-
-def after_save(model: dict[str, Any], os_path: str, **_: object) -> None:
-    """git then sees that only outputs have changed. A students' copy has no git filter."""
-    if model["type"] == "notebook" and (repository / "tools/git_filter.py").exists():
-        from tools.git_filter import forget_size
-
-        forget_size(Path(os_path))
-
-
 repository = Path(__file__).parent.parent
-sys.path.append(str(repository))
-c.FileContentsManager.post_save_hook = after_save
+# git then sees that only outputs have changed. A students' copy has no git filter.
+if (repository / "tools/git_filter.py").exists():
+    c.FileContentsManager.post_save_hook = "tools.git_filter.after_save"
 
 # The notebooks are built from the .nb.py files; readers of the course open the notebooks.
 c.ContentsManager.hide_globs = [

@@ -6,7 +6,7 @@ The outputs stay in the file. .gitattributes names the filter, and git runs it, 
 when it compares or adds a notebook. A course that is no git repository needs none.
 
 git takes a file whose size differs from the recorded one for modified and does not ask the filter.
-So jupyter/jupyter_server_config.py calls `forget_size` after each save.
+So JupyterLab calls `after_save` (jupyter/jupyter_server_config.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTING = "filter.notebook-outputs.clean"
@@ -49,6 +50,12 @@ def install(root: Path) -> str:
     except FileNotFoundError:
         return ""  # git is not installed
     return ""
+
+
+def after_save(model: dict[str, Any], os_path: str, contents_manager: object) -> None:
+    """JupyterLab's hook: `os_path` has been saved."""
+    if model["type"] == "notebook":
+        forget_size(Path(os_path))
 
 
 def forget_size(path: Path) -> None:

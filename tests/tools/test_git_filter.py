@@ -55,7 +55,7 @@ def save_after_a_run(path: Path, source: str = "") -> None:
         "pygments_lexer": "ipython3",
     }
     nbformat.write(notebook, path)
-    git_filter.forget_size(path)
+    git_filter.after_save({"type": "notebook"}, str(path), None)
 
 
 def test_a_chapter_that_ran_is_unchanged_for_git_and_keeps_its_outputs(clone: Path) -> None:
