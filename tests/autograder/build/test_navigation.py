@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.build.front_page import Times, course_list, course_map
 from autograder.build.map_layout import arrows, places
 from autograder.build.navigation import add_links
+from autograder.build.times import read_times
 from autograder.course.pages import Course, course
 
 REPO = Path(__file__).parents[3]
@@ -110,3 +111,10 @@ def test_every_link_between_built_notebooks_works() -> None:
         local = [link for link in found if link.endswith(".ipynb") and "://" not in link]
         assert len(local) >= 2, path
         assert [link for link in local if not (path.parent / link).exists()] == [], path
+
+
+def test_every_chapter_and_lab_has_been_timed() -> None:
+    made = {str(path.relative_to(REPO)) for path in [*REPO.glob("course/chapters/*.nb.py")]}
+    made |= {f"labs/{path.parent.name}/{path.name}" for path in REPO.glob("solutions/*/*.nb.py")}
+    missing = {name.replace(".nb.py", ".ipynb") for name in made} - set(read_times(REPO).run_s)
+    assert missing == set(), "run `python -m autograder times NAME`"
