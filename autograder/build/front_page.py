@@ -21,8 +21,8 @@ from autograder.course.pages import FRONT_PAGE, WORDS_PER_MINUTE, Course, Page
 BOX_PX, ROW_PX = 52, 80  # a box's height, and the distance of two rows
 INK = "#888888"  # readable on light and dark pages
 BOX_STYLE = (
-    f"box-sizing: border-box; border: 1px solid {INK}; border-radius: 6px; padding: 5px 8px; "
-    "background-color: rgba(128, 128, 128, 0.1); font-size: 13px; line-height: 1.5; "
+    f"box-sizing: border-box; border: 1px solid {INK}; border-radius: 6px; padding: 6px 4px; "
+    "background-color: rgba(128, 128, 128, 0.1); font-size: 12px; line-height: 1.6; "
     "text-align: center"
 )
 
@@ -57,7 +57,7 @@ def course_map(course: Course, times: Times) -> str:
     here = PurePosixPath(f"{FRONT_PAGE}.ipynb")
     needs = {page.name: page.needs for page in course.chapters}
     placed = places(needs)
-    width = min(40.0, 94 / max(Counter(place.row for place in placed.values()).values()))
+    width = min(40.0, 98 / max(Counter(place.row for place in placed.values()).values()))
     boxes = []
     for page in course.chapters:
         place, lab = placed[page.name], course.labs.get(page.name)
@@ -67,7 +67,7 @@ def course_map(course: Course, times: Times) -> str:
             text += f" · {words} {times.minutes(lab)} min"
         style = (
             f"position: absolute; left: {100 * place.x - width / 2:.1f}%; width: {width:.1f}%; "
-            f"top: {place.row * ROW_PX}px; height: {BOX_PX}px; {BOX_STYLE}"
+            f"top: {place.row * ROW_PX}px; min-height: {BOX_PX}px; {BOX_STYLE}"
         )
         boxes.append(f'<div style="{style}">{text}</div>')
     height = max(place.row for place in placed.values()) * ROW_PX + BOX_PX
@@ -103,14 +103,17 @@ def _arrows(placed: Mapping[str, Place], pairs: Sequence[tuple[str, str]], heigh
 
 def course_list(course: Course, exercises: Mapping[str, int], times: Times) -> str:
     here = PurePosixPath(f"{FRONT_PAGE}.ipynb")
-    rows = ["| chapter | minutes | needs | lab | minutes |", "|:---|---:|:---|:---|:---|"]
+    rows = [
+        "| chapter | minutes | needs | lab | minutes | answers |",
+        "|:---|---:|:---|:---|---:|---:|",
+    ]
     for page in course.chapters:
         needed = filter(None, map(course.chapter, page.needs))
         needs = ", ".join(link(each, here, each.number) for each in needed)
         lab = course.labs.get(page.name)
-        cells = [link(page, here), f"{times.minutes(page)}", needs, "", ""]
+        cells = [link(page, here), f"{times.minutes(page)}", needs, "", "", ""]
         if lab:
-            cells[3:] = link(lab, here), f"{times.minutes(lab)} + {exercises[page.name]} answers"
+            cells[3:] = link(lab, here), f"{times.minutes(lab)}", f"{exercises[page.name]}"
         rows.append(f"| {' | '.join(cells)} |")
     said = (
         f"Minutes: {WORDS_PER_MINUTE} words a minute, plus the time to run all cells "
