@@ -83,10 +83,11 @@ def test_make_suite_runs_some_tests(repository: Path) -> None:
 @runs("make build")
 def test_make_build_restores_a_lab(repository: Path) -> None:
     lab = repository / f"labs/{LAB}/{LAB}.ipynb"
-    before = lab.read_bytes()
+    before = nbformat.read(lab, 4).cells
     lab.unlink()
     assert f"built labs/{LAB}/{LAB}.ipynb" in shell(repository, "make build")
-    assert lab.read_bytes() == before
+    # Its first and last cell link to other chapters, which this copy lacks.
+    assert nbformat.read(lab, 4).cells[1:-1] == before[1:-1]
 
 
 @runs("python -m autograder times NN_name")
