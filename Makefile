@@ -10,7 +10,7 @@ ARGS ?=
 help: ## list all commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-lab: env ## open JupyterLab on the first chapter; ARGS="--ip 0.0.0.0" is passed to it
+lab: env ## open JupyterLab on the front page; ARGS="--ip 0.0.0.0" is passed to it
 	@.venv/bin/python tools/lab.py $(ARGS)
 
 # At the same time, since mypy takes one processor for a while.  The suite runs even if a check fails.
@@ -21,6 +21,7 @@ env: ## create .venv from requirements.lock, unless it is up to date
 	@$(PYTHON) -c '' || { echo "shardlab: '$(PYTHON)' does not run: install Python 3.11 or newer," \
 		"or name it: make lab PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) tools/environment.py
+	@.venv/bin/python -m tools.git_filter
 
 check: env ## run only ruff and mypy
 	@.venv/bin/ruff check --quiet .

@@ -27,6 +27,10 @@ def main(argv: list[str] | None = None) -> int:
     )
     command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=_build)
+    command = commands.add_parser("times", help="run chapters and labs, and store their seconds")
+    command.add_argument("names", nargs="*", help="such as 04_zero; default: all")
+    command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
+    command.set_defaults(run=_times)
     grading.add_parser(commands)
     release.add_parser(commands)
     mutants.add_parser(commands)
@@ -57,6 +61,13 @@ def _build(arguments: argparse.Namespace) -> int:
     for drift in drifts:
         print(f"{drift.path.relative_to(repo)} {drift.why}", file=sys.stderr)
     return 1 if drifts else 0
+
+
+def _times(arguments: argparse.Namespace) -> int:
+    from autograder.build import times
+
+    times.measure(arguments.repo.resolve(), arguments.names)
+    return 0
 
 
 if __name__ == "__main__":

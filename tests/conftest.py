@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +28,10 @@ from tools import browser as chromium
 # Set before torch is loaded, here and in child processes: idle OpenMP threads must not spin on
 # cores that other tests need.
 os.environ["OMP_WAIT_POLICY"] = "passive"
+
+# Checks in tests are not those of the person who runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shardlab-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 gc.set_threshold(50_000)  # or collecting and importing all tests takes a fifth longer
 

@@ -132,6 +132,7 @@ def create(folder: Path) -> None:
     if folder.exists():
         print("recreating .venv: it was unfinished, or created by another Python", flush=True)
         shutil.rmtree(str(folder))
+    print("creating .venv (some seconds)", flush=True)
     venv.create(str(folder), with_pip=True)
 
 
@@ -141,7 +142,9 @@ def install(folder: Path, lock: Path) -> None:
     began = time.monotonic()
     print("installing the pinned packages into .venv (a few minutes, once)", flush=True)
     pip(folder, log, "--no-compile", "-r", str(lock))
+    print("compiling the packages, on all cores", flush=True)
     compile_all(folder)
+    print("installing the course itself", flush=True)
     # setuptools is one of the pins: nothing more to download.
     pip(folder, log, "--no-deps", "--no-build-isolation", "-e", str(lock.parent))
     print(f"environment ready in {time.monotonic() - began:.0f} s", flush=True)

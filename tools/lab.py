@@ -1,4 +1,4 @@
-"""Open JupyterLab on the course's first chapter.
+"""Open JupyterLab on the course's front page.
 
     make lab ARGS="--port 9000"        or, in a conda environment:   python tools/lab.py --port 9000
 
@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FIRST_PAGE = "/lab/tree/course/chapters/00_start_here.ipynb"
+FIRST_PAGE = "/lab/tree/course/front_page.ipynb"
 
 
 def main(args: list[str]) -> None:
@@ -25,6 +25,7 @@ def main(args: list[str]) -> None:
             f"shardlab: port {port} is in use: choose another one, or omit --port "
             "and let JupyterLab choose a free one"
         )
+    print("shardlab: starting JupyterLab; its address follows in some seconds", flush=True)
     # The server replaces this process: one process to interrupt, and its exit status is ours.
     # It runs in the repository root, where nbgrader looks for nbgrader_config.py.
     os.chdir(ROOT)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+import nbformat
 from nbformat import NotebookNode
 
 from autograder import exercises
+from autograder.build.front_page import add_map
+from autograder.build.navigation import add_links
 from autograder.build.release import release
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
+from autograder.build.times import read_times
+from autograder.course import pages
+from autograder.course.pages import FRONT_PAGE, Course
 from autograder.grading.submission.template import find_check, is_check
 
 REBUILD = "python -m autograder build"
@@ -30,25 +36,57 @@ def products(repo: Path) -> dict[Path, bytes]:
 
     Reads all sources before it raises SourceError, which names every broken one.
     """
-    made: dict[Path, bytes] = {}
+    notebooks: dict[Path, NotebookNode] = {}
     broken: list[str] = []
     for source in _sources(repo):
         try:
             notebook = notebook_from_text(source)
             if source.is_relative_to(repo / "solutions"):
                 _require_exercises(source, notebook)
-            product = source.with_name(source.name.replace(".nb.py", ".ipynb"))
-            made[product] = notebook_bytes(notebook)
+            notebooks[source.with_name(source.name.replace(".nb.py", ".ipynb"))] = notebook
         except SourceError as error:
             broken.append(str(error))
     if broken:
         raise SourceError("\n".join(broken))
+    _add_links(repo, notebooks)
+    made = {path: notebook_bytes(notebook) for path, notebook in notebooks.items()}
 
     for folder in sorted({path.parent for path in made if path.is_relative_to(repo / "solutions")}):
-        notebooks = {path.name: data for path, data in made.items() if path.parent == folder}
-        released = release(repo, folder.name, notebooks)
+        in_folder = {path.name: data for path, data in made.items() if path.parent == folder}
+        released = release(repo, folder.name, in_folder)
         made |= {repo / "labs" / folder.name / name: data for name, data in released.items()}
+    front_page = repo / f"{FRONT_PAGE}.ipynb"
+    if front_page in notebooks:
+        notebook = notebooks[front_page]
+        as_students_get_them = {path: nbformat.reads(data, 4) for path, data in made.items()}
+        add_map(notebook, *_course(repo, as_students_get_them), read_times(repo))
+        made[front_page] = notebook_bytes(notebook)
     return made
+
+
+def _add_links(repo: Path, notebooks: dict[Path, NotebookNode]) -> None:
+    """To all chapters and labs. Students get a lab in labs/, so its links start from there."""
+    as_released = {
+        repo / "labs" / path.relative_to(repo / "solutions")
+        if path.is_relative_to(repo / "solutions")
+        else path: notebook
+        for path, notebook in notebooks.items()
+    }
+    course, _ = _course(repo, as_released)
+    for page in (*course.chapters, *course.labs.values()):
+        has_map = repo / f"{FRONT_PAGE}.ipynb" in notebooks
+        add_links(as_released[repo / page.path], page, course, has_map=has_map)
+
+
+def _course(repo: Path, notebooks: dict[Path, NotebookNode]) -> tuple[Course, dict[str, int]]:
+    """The chapters and labs among ``notebooks``, and how many exercises each lab has."""
+    sources: dict[PurePosixPath, list[str]] = {}
+    exercises: dict[str, int] = {}
+    for path, notebook in notebooks.items():
+        sources[PurePosixPath(path.relative_to(repo))] = [cell.source for cell in notebook.cells]
+        graded = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
+        exercises[path.stem] = exercises.get(path.stem, 0) or len(graded)
+    return pages.course(sources), exercises
 
 
 def check(repo: Path) -> list[Drift]:
@@ -78,7 +116,8 @@ def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drif
 
 
 def _sources(repo: Path) -> list[Path]:
-    return sorted(repo.glob("course/chapters/*.nb.py")) + sorted(repo.glob("solutions/*/*.nb.py"))
+    patterns = ("course/*.nb.py", "course/chapters/*.nb.py", "solutions/*/*.nb.py")
+    return [path for pattern in patterns for path in sorted(repo.glob(pattern))]
 
 
 def _require_exercises(source: Path, notebook: NotebookNode) -> None:
@@ -107,7 +146,12 @@ def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
     """Files without a source. nbgrader copies everything next to a solution into labs/."""
     here = {
         path
-        for pattern in ("course/chapters/**/*.ipynb", "solutions/**/*", "labs/**/*")
+        for pattern in (
+            "course/*.ipynb",
+            "course/chapters/**/*.ipynb",
+            "solutions/**/*",
+            "labs/**/*",
+        )
         for path in repo.glob(pattern)
         if not path.is_dir() and not SCRATCH & set(path.parts)
     }

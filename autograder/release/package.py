@@ -12,6 +12,7 @@ COPIED = (
     "LICENSE",
     "requirements.lock",
     "environment.yml",
+    "course/*.ipynb",
     "course/chapters/*.ipynb",
     "course/chapters/openers/*.svg",
     "course/shardlab/**/*.py",
@@ -25,6 +26,7 @@ COPIED = (
     "tools/lab.py",
     # What a student's `check` imports; of the exercises, only the public halves.
     "autograder/__init__.py",
+    "autograder/course/**/*.py",
     "autograder/guest/**/*.py",
     "autograder/exercise/**/*.py",
     "autograder/evaluation/**/*.py",

@@ -16,6 +16,14 @@
 # A model that is too large or too slow to train on one device is trained on many devices, which exchange data constantly. In this course you write the code for that exchange and run it in real processes on this machine. You predict what will happen, run it, see what was measured, and find out why the two differ.
 #
 # Run the cells from top to bottom with **Shift + Enter**. Change them and run them again as often as you like.
+#
+# **After this chapter you can**
+#
+# - start ranks from a notebook, and say what rank, world size, process group and backend mean;
+# - read how many bytes each rank sent to each other, and when, from pictures of a real run;
+# - find out why a run failed or hangs: which rank, in which call, on which line.
+#
+# **You need:** Python, and to have seen a PyTorch training loop. No GPU, and no experience with distributed training.
 
 # %% [markdown]
 # <details open><summary>Four processes start, and a message passes from one to the next</summary>
@@ -241,8 +249,3 @@ print(run.device, "because:", run.device_reason, "· backend of each rank:", run
 from shardlab.widgets import color_legend
 
 color_legend()
-
-# %% [markdown]
-# ## Next
-#
-# Continue with [chapter 01, one device](01_one_device.ipynb): before you split work over devices, see what fills one. Each chapter ends with a link to its lab.

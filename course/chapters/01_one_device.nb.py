@@ -16,6 +16,14 @@
 # Before training is spread over many devices, a **step** has to fit on one: a forward pass that computes the loss, a backward pass that computes a gradient for each parameter, and an optimizer that updates the parameters.
 #
 # The questions of this chapter: what fills memory during a step, and when? And what can be made smaller without changing what the model learns?
+#
+# **After this chapter you can**
+#
+# - say what fills a device's memory during a training step, and at which moment;
+# - train in 16 bits without losing small gradients or small updates;
+# - accumulate micro-batches of different lengths and get the gradient of the whole batch.
+#
+# **You need:** [00 Start here](00_start_here.ipynb).
 
 # %% [markdown]
 # <details open><summary>The memory of one training step rises in forward and falls in backward</summary>
@@ -559,5 +567,3 @@ holds("weighted by tokens: off by", off, below=1e-5)
 # | the peak | `torch.cuda.max_memory_allocated()` |
 #
 # What differs on a GPU: autocast defaults to fp16 there, to bf16 on a CPU. PyTorch caches freed memory for reuse, so `nvidia-smi` shows more than is live, and CUDA itself needs memory as well. A GPU has 16-bit matrix units; on many CPUs 16-bit arithmetic is slower than 32-bit, which is why we looked at bytes here and not at seconds.
-#
-# Now the lab: [01 One device](../../labs/01_one_device/01_one_device.ipynb). You predict a step's bytes, accumulate uneven micro-batches, and write a loss scaler on which all ranks agree and SGD with master weights.

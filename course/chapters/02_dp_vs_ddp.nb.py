@@ -16,6 +16,14 @@
 # **Data parallelism** is the simplest way to train on N devices. Each has a copy of the model, a **replica**, and learns from its own share of the batch. Then the gradients are combined, so that all take the same step.
 #
 # PyTorch has two modules for it. In `nn.DataParallel` (DP) one device is in charge of all the others. In `DistributedDataParallel` (DDP) none is. The questions of this chapter: what does each device send, who waits for whom, and how does that change from 2 ranks to 8?
+#
+# **After this chapter you can**
+#
+# - say what each rank sends in a step of DP and of DDP, and who waits for whom;
+# - choose a bucket size, so that gradients are sent while the backward pass still computes;
+# - recognize the usual mistakes: wrong mean, unused parameters, different starts.
+#
+# **You need:** [01 One device](01_one_device.ipynb).
 
 # %% [markdown]
 # <details open><summary>Gradients leave in buckets while backward still computes</summary>
@@ -777,8 +785,6 @@ holds("bytes of optimizer state on the other ranks", peaks["DP"]["optimizer"][1:
 # - Replicas stay equal because they start equal and take equal steps. DDP takes care of the start.
 # - Every trainable parameter must get a gradient on every rank, or DDP waits for it.
 # - DDP divides the batch, and with it the work and the activations. Weights, gradients and optimizer state are complete on every rank.
-#
-# Now write both yourself: [Lab 02](../../labs/02_dp_vs_ddp/02_dp_vs_ddp.ipynb).
 #
 # ## Sources
 #

@@ -16,6 +16,14 @@
 # In data-parallel training each of N ranks computes a gradient from its own share of the batch. Before they can take a step, **all of them need the sum** (or the mean, which is the sum divided by N). A call in which every rank takes part is a **collective**; the one that gives everyone the sum is **all-reduce**.
 #
 # The question of this chapter: how many bytes must each rank send for it, and how long does that take?
+#
+# **After this chapter you can**
+#
+# - compute how many bytes each rank sends in an all-reduce, through a hub and on a ring;
+# - follow a reduce-scatter and an all-gather chunk by chunk;
+# - say whether latency or bandwidth decides how long a collective takes.
+#
+# **You need:** [02 DP vs DDP](02_dp_vs_ddp.ipynb).
 
 # %% [markdown]
 # <details open><summary>Around a ring of four ranks, a tensor is summed in 2(N − 1) = 6 steps</summary>
@@ -543,8 +551,6 @@ show_table(
 # - All-reduce = reduce-scatter + all-gather, N − 1 steps each.
 # - Small tensors cost latency, $2(N-1) \cdot \alpha$; large ones bandwidth. Combine small ones.
 # - Never let all ranks wait in `send` at the same time.
-#
-# Now write it yourself: [Lab 03](../../labs/03_ring_all_reduce/03_ring_all_reduce.ipynb).
 #
 # ## Sources
 #

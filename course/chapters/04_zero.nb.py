@@ -16,6 +16,14 @@
 # In data-parallel training every rank holds everything: all parameters, all gradients, all optimizer states. N ranks hold N copies of the same numbers. **ZeRO** (*zero redundancy optimizer*) keeps one copy, split into slices (**shards**), one slice per rank.
 #
 # The question of this chapter: how many bytes are left on each rank, and what does that cost in traffic?
+#
+# **After this chapter you can**
+#
+# - compute the bytes of model states on each rank for ZeRO stages 1, 2 and 3;
+# - say what each stage costs in traffic compared with DDP;
+# - explain why a real run keeps more memory than the formula says.
+#
+# **You need:** [01 One device](01_one_device.ipynb) and [03 Ring all-reduce](03_ring_all_reduce.ipynb).
 
 # %% [markdown]
 # <details open><summary>Each rank keeps a slice of the model, gathers a layer to use it, and frees it again</summary>
@@ -561,8 +569,6 @@ print("peak of parameters, gathered ones included:", round(fsdp2.memory.peak_of(
 # - Slices of a flat buffer, not layers. Stage 3 slices each tensor.
 # - The paper's traffic is 2Ψ, 2Ψ, 3Ψ. A library or backend may send more: measure it.
 # - In a small test, memory may go to buckets, persistent and kept parameters, padding and fp32 copies rather than model states.
-#
-# Now build all three stages: [Lab 04](../../labs/04_zero/04_zero.ipynb).
 #
 # ## Sources
 #

@@ -18,6 +18,14 @@
 # Which parts? That choice is the subject of this chapter: it decides how many bytes are whole at a time, how many messages are sent, and what can overlap. (`fully_shard` is the second version, FSDP2. The first, the class `FullyShardedDataParallel`, is deprecated.)
 #
 # The question: who holds what, when, and what does it cost?
+#
+# **After this chapter you can**
+#
+# - choose the units that FSDP gathers as a whole, and when to free and prefetch them;
+# - decide when hybrid sharding sends less between nodes, and what it costs in memory;
+# - set precision, accumulation and checkpoints so that FSDP does what you intend.
+#
+# **You need:** [04 ZeRO memory math](04_zero.ipynb).
 
 # %% [markdown]
 # <details open><summary>Each unit of the model is whole only while it computes</summary>
@@ -1304,8 +1312,6 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 # - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. An update below $\mathrm{ulp}(w)/2$ is lost.
 # - Accumulation without reducing saves m − 1 reduce-scatters and keeps whole gradients.
 # - A sharded state dict sends nothing, a full one gathers everything and has to be called on all ranks.
-#
-# Now gather and free units yourself: [Lab 05](../../labs/05_fsdp/05_fsdp.ipynb). Next: [offload](06_offload.ipynb).
 #
 # ## Sources
 #

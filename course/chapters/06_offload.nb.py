@@ -16,6 +16,14 @@
 # A model of Ψ parameters, trained in 16 bits with Adam, takes 16Ψ bytes of model states ([chapter 04](04_zero.ipynb)). 12Ψ of them are fp32: a master copy of each parameter, momentum and variance. Forward and backward never use these. They are needed once per step, for the update.
 #
 # Every GPU (the **device**) sits in a computer (the **host**), which usually has several times as much memory. **Offloading** keeps data on the host that the device does not need all the time. The question of this chapter: what has to move between the two in each step, and what does that cost?
+#
+# **After this chapter you can**
+#
+# - compute what ZeRO-Offload moves between device and host in a step, and what it frees;
+# - decide from link speed and tokens per step whether offload pays off;
+# - check that a DeepSpeed engine really offloads what its configuration says.
+#
+# **You need:** [04 ZeRO memory math](04_zero.ipynb).
 
 # %% [markdown]
 # <details open><summary>Gradients go down to the host, the update runs there, and new weights come back up</summary>
@@ -534,8 +542,6 @@ show_table({"micro-batches": "d", "GB down": ".2f", "GB up": ".2f"}, [(m, *down_
 # - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host, and the gradients.
 # - The cost of offload per token depends on the tokens per step, not on the size of the model.
 # - Check the engine, not the configuration: a misplaced key is ignored without a warning.
-#
-# Now write it yourself: [Lab 06](../../labs/06_offload/06_offload.ipynb).
 #
 # ## Sources
 #

@@ -16,6 +16,14 @@
 # ZeRO and FSDP ([chapter 05](05_fsdp.ipynb)) slice what a rank *keeps*. To compute, they gather whole layers again, so every rank does the work of a whole layer for its own part of the batch. **Tensor parallelism** splits the *computation*: all ranks work on the same tokens, each with its own part of every matrix, and no rank ever holds a whole one.
 #
 # The question of this chapter: how should we split a matrix so that ranks communicate little, and how much is "little"?
+#
+# **After this chapter you can**
+#
+# - split a layer's matrices by columns and by rows, with one all-reduce per half layer;
+# - compute the traffic of tensor parallelism, with and without sequence parallelism;
+# - combine tensor and data parallelism on a mesh that fits the network.
+#
+# **You need:** [03 Ring all-reduce](03_ring_all_reduce.ipynb).
 
 # %% [markdown]
 # <details open><summary>Two ranks compute one layer together, and add up their halves</summary>
@@ -696,8 +704,6 @@ show_table(
 # - Sequence parallelism: the same bytes on a ring, and 1/N of the activations in between.
 # - Logits stay where they are: three numbers per token are enough.
 # - On a mesh, `tp` gets the fast links.
-#
-# Now build the layers by hand: [Lab 07](../../labs/07_tensor_parallel/07_tensor_parallel.ipynb).
 #
 # ## Sources
 #

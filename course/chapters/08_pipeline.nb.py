@@ -16,6 +16,14 @@
 # A model too large for one device can be cut **between** its layers. Each device holds a few consecutive layers, a **stage**, and sends its output to the next device. That moves few bytes: one activation tensor forward across each stage boundary and one gradient tensor back, while [tensor parallelism](07_tensor_parallel.ipynb) communicates several times in every layer.
 #
 # The cost is time: a device has nothing to do until the one before it is done. The questions of this chapter: how much of the time do devices wait, how can they wait less, and what does that cost in memory?
+#
+# **After this chapter you can**
+#
+# - compute the bubble of GPipe, 1F1B and interleaved schedules, and what each holds in memory;
+# - write a schedule as data, simulate it and run it on real ranks;
+# - explain how splitting the backward shortens the bubble.
+#
+# **You need:** [01 One device](01_one_device.ipynb) and [02 DP vs DDP](02_dp_vs_ddp.ipynb).
 
 # %% [markdown]
 # <details open><summary>A pipeline of four stages fills, runs and drains</summary>
@@ -556,8 +564,6 @@ for rank, ((_, ours), theirs) in enumerate(zip(runs["1f1b"].outputs, with_torchs
 # - 1F1B saves memory: stage i holds p − i micro-batches instead of m.
 # - m is the number of gradient accumulation steps: global batch = dp × micro-batch × m.
 # - A schedule is data. Simulate it before you run it, and run it with non-blocking sends.
-#
-# Now write the schedules, and beat 1F1B: [Lab 08](../../labs/08_pipeline/08_pipeline.ipynb).
 #
 # ## Sources
 #

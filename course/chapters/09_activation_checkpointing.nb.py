@@ -18,6 +18,14 @@
 # The question of this chapter: what if a layer keeps only its input, and the backward recomputes the rest? What does that save, what does it cost, and what can go wrong?
 #
 # The method has three names: **activation checkpointing** (PyTorch, DeepSpeed), **gradient checkpointing** (Hugging Face), **activation recomputation** (Megatron). It has nothing to do with checkpoints on disk.
+#
+# **After this chapter you can**
+#
+# - compute which activations a transformer layer keeps for the backward, in bytes;
+# - choose what to recompute, and say what that saves and costs;
+# - recognize when a second forward does not repeat the first, and what that breaks.
+#
+# **You need:** [01 One device](01_one_device.ipynb) and [07 Tensor parallel](07_tensor_parallel.ipynb).
 
 # %% [markdown]
 # <details open><summary>Keep every activation, or keep a few and compute the rest again</summary>
@@ -619,8 +627,6 @@ for said in ({}, {"use_reentrant": True}, {"use_reentrant": False}):
 # - Use $\sqrt{n}$ segments for a chain and one checkpoint per block for a GPT. If you keep the outputs of matmuls, most of the saving costs almost nothing.
 # - The second run must repeat the first exactly: random state, counters, branches. Nothing warns you of a wrong mask.
 # - With tensor parallelism all ranks keep the same inputs: partition them, or use sequence parallelism.
-#
-# Now write `checkpoint` yourself: [Lab 09](../../labs/09_activation_checkpointing/09_activation_checkpointing.ipynb).
 #
 # ## Sources
 #

@@ -16,6 +16,14 @@
 # The more devices a training run uses, the sooner one of them fails, and one failure stops all of them. In 54 days on 16,384 GPUs, the training of Llama 3 405B was unexpectedly interrupted 419 times (Llama team 2024, section 3.3.4): once every three hours. Only what is on disk survives.
 #
 # The question of this chapter: what has to be on that disk so that the crash makes no difference to the training?
+#
+# **After this chapter you can**
+#
+# - list everything that a checkpoint has to contain so that a resumed run gives the same bits;
+# - save so that a kill at any moment leaves a complete checkpoint;
+# - load a sharded checkpoint on another number of ranks, and choose how often to save.
+#
+# **You need:** [05 FSDP](05_fsdp.ipynb).
 
 # %% [markdown]
 # <details open><summary>Four ranks write four files, and one rename makes them a checkpoint</summary>
@@ -713,8 +721,6 @@ figure.tight_layout()
 # - Write each checkpoint to a new place, wait for all ranks, rename once.
 # - If each slice records its tensor and its position in it, any number of ranks can load the checkpoint.
 # - Save every $\sqrt{2\,\delta M}$ seconds, and make $\delta$ small.
-#
-# Now build one that survives crashes: [Lab 10](../../labs/10_save_resume/10_save_resume.ipynb).
 #
 # ## Sources
 #

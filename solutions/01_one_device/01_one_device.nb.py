@@ -15,6 +15,14 @@
 #
 # Before training is spread over many devices, a step has to fit on one. You will predict what a step keeps in memory, byte by byte, and write three ways to fit more into that memory without changing the result: gradient accumulation, dynamic loss scaling for fp16, and SGD with fp32 master weights.
 #
+# **In this lab you**
+#
+# - predict the bytes that a training step keeps, by kind and dtype;
+# - accumulate uneven micro-batches without changing the gradient;
+# - write dynamic loss scaling and SGD with fp32 master weights.
+#
+# **You need:** [chapter 01](../../course/chapters/01_one_device.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `step_bytes` | 5 |

@@ -15,6 +15,14 @@
 #
 # Data parallelism gives every rank its own batch and takes one step with the **mean of all gradients**. You will write it twice: through a hub, as in `nn.DataParallel`, and without one, as in `DistributedDataParallel` (DDP). Then you will make the second version overlap communication with backward.
 #
+# **In this lab you**
+#
+# - write a data-parallel step through a hub and one with an all-reduce;
+# - predict the bytes that each rank sends in both;
+# - overlap communication with the backward pass by sending gradients in buckets.
+#
+# **You need:** [chapter 02](../../course/chapters/02_dp_vs_ddp.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `hub_step` | 5 |

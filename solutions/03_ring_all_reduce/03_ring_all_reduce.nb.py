@@ -15,6 +15,14 @@
 #
 # Data-parallel training sums all ranks' gradients in each step. You will compute that sum the way NCCL often does it for large tensors: in a **ring**, where each rank communicates only with its two neighbours and no link carries more than any other.
 #
+# **In this lab you**
+#
+# - divide any tensor into chunks for any number of ranks;
+# - write reduce-scatter and all-gather on a ring without deadlock;
+# - combine them into an all-reduce, and predict its bytes.
+#
+# **You need:** [chapter 03](../../course/chapters/03_ring_all_reduce.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `chunk_bounds` | 2 |

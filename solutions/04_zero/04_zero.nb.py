@@ -15,6 +15,14 @@
 #
 # Plain data parallelism keeps every parameter, every gradient and all of Adam's states on every rank. ZeRO gives each rank a slice (a **shard**) of them instead: of the optimizer states (stage 1), of the gradients too (stage 2), of the parameters too (stage 3). You will count the bytes, compute the slices, and build all three stages.
 #
+# **In this lab you**
+#
+# - compute the model states' bytes for each ZeRO stage;
+# - shard optimizer states, gradients and parameters yourself, on real ranks;
+# - choose the lowest stage that fits a given model and device.
+#
+# **You need:** [chapter 04](../../course/chapters/04_zero.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `zero_bytes` | 3 |

@@ -15,6 +15,14 @@
 #
 # FSDP is ZeRO-3 for whole modules: a **unit** is a module whose parameters are gathered before it computes and freed after it. You will count what hybrid sharding sends, gather and free units yourself, and then use PyTorch's `fully_shard`: choose its units, accumulate gradients, recognize a method by its calls, and repair a run that stalls.
 #
+# **In this lab you**
+#
+# - gather and free the parameters of a module yourself;
+# - wrap a model with `fully_shard` within a budget of bytes and calls, and accumulate correctly;
+# - recognize a method by its calls, and repair a run that stalls.
+#
+# **You need:** [chapter 05](../../course/chapters/05_fsdp.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `hsdp_bytes` | 2 |

@@ -15,6 +15,14 @@
 #
 # Adam's fp32 states are the largest part of a model's memory, and they are needed only once per step. You will move them to the host, count what that costs, and then configure DeepSpeed to do the same.
 #
+# **In this lab you**
+#
+# - write an Adam optimizer whose states stay on the host;
+# - predict what it moves in each step;
+# - write a DeepSpeed configuration that offloads, and repair one that does not.
+#
+# **You need:** [chapter 06](../../course/chapters/06_offload.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `offload_bytes_per_step` | 3 |

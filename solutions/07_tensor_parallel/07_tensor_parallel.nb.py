@@ -15,6 +15,14 @@
 #
 # Until now every rank computed whole layers, on its own part of the batch. Here all ranks have the **same** batch, and each has a share of every **weight matrix**. You will split a matrix both ways, combine the two splits into an MLP and an attention layer that communicate once per pass, split the vocabulary for the loss, and count the bytes.
 #
+# **In this lab you**
+#
+# - build column-parallel and row-parallel layers, an MLP and attention with correct gradients;
+# - compute a cross-entropy loss without gathering the logits;
+# - predict the bytes, and place ranks on a mesh.
+#
+# **You need:** [chapter 07](../../course/chapters/07_tensor_parallel.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `ColumnLinear` | 4 |

@@ -15,6 +15,14 @@
 #
 # A model that is cut into stages, one on each device, leaves all devices but one idle unless the batch is split too. A **schedule** says which micro-batch goes through which stage, and when: it determines how long devices idle and how many activations they hold. You will write three schedules, run them on real ranks, and then look for a better one.
 #
+# **In this lab you**
+#
+# - write the GPipe, 1F1B and interleaved schedules, and predict their bubbles;
+# - run any schedule on real ranks without deadlock;
+# - find a schedule with a smaller bubble than 1F1B and the same memory.
+#
+# **You need:** [chapter 08](../../course/chapters/08_pipeline.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `naive_step` | 3 |

@@ -15,6 +15,14 @@
 #
 # The forward keeps activations because the backward needs them: in a large model they take more memory than the parameters. Activation checkpointing, also called gradient checkpointing, keeps only the **inputs** of some parts of the model and **recomputes** the rest when the backward reaches them. You will write it, choose where to cut, count what it saves, and partition the kept inputs over tensor-parallel ranks.
 #
+# **In this lab you**
+#
+# - write activation checkpointing that gives bit-equal gradients;
+# - choose checkpoints within a memory budget, and compute what they save;
+# - partition the kept inputs over tensor-parallel ranks.
+#
+# **You need:** [chapter 09](../../course/chapters/09_activation_checkpointing.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `checkpoint` | 6 |

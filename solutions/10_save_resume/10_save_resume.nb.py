@@ -15,6 +15,14 @@
 #
 # In a long training run some rank will be killed, and you do not know when. You will save a state that is sharded over many ranks, load it on a different number of ranks, make sure that a kill at any time leaves a complete checkpoint, and write a training loop that resumes after a kill as if nothing had happened.
 #
+# **In this lab you**
+#
+# - save a sharded state, and load it on another number of ranks;
+# - commit a checkpoint so that a kill at any moment leaves a complete one;
+# - write a training loop that resumes with the same bits.
+#
+# **You need:** [chapter 10](../../course/chapters/10_save_resume.ipynb).
+#
 # | exercise | points |
 # |---|---|
 # | 1 · `save_sharded` | 3 |

@@ -14,6 +14,7 @@ PACKAGES = (
     "guest",
     "exercise",
     "exercises",
+    "course",
     "evaluation",
     "sandbox",
     "grading",

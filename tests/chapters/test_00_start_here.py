@@ -11,9 +11,24 @@ pytestmark = [pytest.mark.ranks, pytest.mark.browser]
 
 
 @pytest.fixture(scope="module")
-def notebook(lab):
-    """The notebook that `make lab` opens, after Run All."""
+def front_page(lab):
+    """The notebook that `make lab` opens."""
     lab.page.goto(lab.server.url_of("/") + "&reset")  # the server remembers open tabs
+    return lab.current()
+
+
+@pytest.fixture(scope="module")
+def notebook(lab, front_page, artifacts):
+    """The first chapter, reached from the map, after Run All."""
+    progress = front_page.cell("progress()").run()
+    expect(progress.output.locator("[data-lab='01_one_device']")).to_contain_text("0 of 4")
+    for name in ("map-of-the-course", "list-of-the-course"):
+        shown = {f"{name}": lambda name=name: front_page.cell(name).element}
+        lab.screenshot_in_both_themes(artifacts, shown)
+    front_page.cell("map-of-the-course").element.get_by_role("link", name="00 Start here").click()
+    lab.page.wait_for_function(
+        "jupyterapp.shell.currentWidget?.context?.path.endsWith('here.ipynb')"
+    )
     notebook = lab.current()
     notebook.run_all()
     return notebook
@@ -88,8 +103,8 @@ def test_the_machine_is_described(chapter):
     assert "gloo" in chapter.text_of("launch(dist.get_backend")
 
 
-def test_make_lab_opens_it(lab, notebook):
-    assert "/lab/tree/course/chapters/00_start_here.ipynb" in lab.page.url
+def test_make_lab_opens_the_front_page_and_the_map_leads_here(front_page, notebook):
+    assert front_page.path == "course/front_page.ipynb"
     assert notebook.path == "course/chapters/00_start_here.ipynb"
 
 

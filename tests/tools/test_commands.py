@@ -7,6 +7,7 @@ conda and sudo are not run.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,9 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.running_lab import ROOT, START_LIMIT_S, copy_repository
 from tests.submissions import planted
@@ -45,6 +48,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = copy_repository(tmp_path_factory.mktemp("commands") / "shardlab", only_lab=LAB)
     (root / ".venv").symlink_to(sys.prefix)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
+    # Its notebooks link to chapters that this copy lacks.
+    shell(root, f"{sys.executable} -m autograder build")
     return root
 
 
@@ -84,6 +89,17 @@ def test_make_build_restores_a_lab(repository: Path) -> None:
     lab.unlink()
     assert f"built labs/{LAB}/{LAB}.ipynb" in shell(repository, "make build")
     assert lab.read_bytes() == before
+
+
+@runs("python -m autograder times NN_name")
+def test_times_are_measured_and_stored(repository: Path) -> None:
+    tiny = repository / "course/chapters/90_tiny.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("1 + 1")]), tiny)
+    printed = shell(repository, f"{sys.executable} -m autograder times 90_tiny")
+    tiny.unlink()
+    assert re.fullmatch(r" *\d+\.\d s  course/chapters/90_tiny.ipynb\n", printed)
+    stored = json.loads((repository / "autograder/build/run_times.json").read_text())
+    assert stored["run_s"]["course/chapters/90_tiny.ipynb"] > 0
 
 
 @runs("make picture")

@@ -27,7 +27,8 @@ def course(tmp_path: Path) -> Path:
     """A repository with only the set-up files, and a lock with a package that does not exist."""
     root = tmp_path / "course"
     (root / "tools").mkdir(parents=True)
-    shutil.copy(ROOT / "tools/environment.py", root / "tools")
+    for name in ("environment.py", "git_filter.py"):
+        shutil.copy(ROOT / "tools" / name, root / "tools")
     shutil.copy(ROOT / "Makefile", root)
     (root / "requirements.lock").write_text("nowhere-to-be-found==1.0\n")
     return root

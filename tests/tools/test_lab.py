@@ -65,9 +65,10 @@ def test_it_serves_the_repository_without_the_text_sources(lab_server: LabServer
     assert not [name for name in shown if name.endswith(".nb.py")]
 
 
-def test_it_opens_the_first_chapter(lab_server: LabServer) -> None:
+def test_it_opens_the_front_page(lab_server: LabServer) -> None:
     log = (lab_server.home / "lab.log").read_text()
     assert f"{lab.FIRST_PAGE}?token={lab_server.token}" in log
+    assert "Warning" not in log
     assert (ROOT / lab.FIRST_PAGE.removeprefix("/lab/tree/")).exists()
 
 

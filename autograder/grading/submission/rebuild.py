@@ -17,7 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.grading.submission.attachments import pictures_for
 from autograder.grading.submission.repair import has_conflict, sides_of
-from autograder.grading.submission.template import grade_id, is_answer
+from autograder.grading.submission.template import END_LINKS, grade_id, is_answer
 
 Cells = list[NotebookNode]
 
@@ -79,7 +79,9 @@ def _match_cells(lab: NotebookNode, submitted: NotebookNode) -> SubmittedCells:
         own_types = ["code", "markdown"]
         if cell_id is not None:
             found.copies.setdefault(cell_id, []).append(cell)
-            previous_id, lab_cell = cell_id, known[cell_id]
+            lab_cell = known[cell_id]
+            # What a student adds at the very end belongs to the last question, before the links.
+            previous_id = previous_id if cell_id == END_LINKS else cell_id
             is_changed = grade_id(lab_cell) is None and _type_and_text(cell) != _type_and_text(
                 lab_cell
             )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
+END_LINKS = "links-at-the-end"  # the id of a notebook's last cell, with links to other notebooks
+
 
 class CourseError(Exception):
     """The course itself is broken, whatever the submission."""

@@ -109,8 +109,11 @@ class Supervisor:
 
     def _show_loading(self, waited_s: float) -> None:
         is_loading = any(process.pid is None for process in self.ranks)
-        if self.server != "torch" and waited_s > LOADING_SHOWN_AFTER_S:
-            text = f"loading DeepSpeed (once per notebook): {waited_s:.0f} s, usually 5 to 20"
+        what, shown_after_s, usually = "DeepSpeed", LOADING_SHOWN_AFTER_S, ", usually 5 to 20"
+        if self.server == "torch":
+            what, shown_after_s, usually = "PyTorch for the ranks", PROGRESS_AFTER_S, ""
+        if waited_s > shown_after_s:
+            text = f"loading {what} (once per notebook): {waited_s:.0f} s{usually}"
             self.screen.progress(text if is_loading else "")
 
     def _fork(self, rank: int, channel: Channel) -> None:

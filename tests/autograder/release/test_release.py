@@ -74,9 +74,10 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
     for lab in exercises.labs():
         assert f"labs/{lab}/{lab}.ipynb" in files
         assert f"course/chapters/{lab}.ipynb" in files
+    assert "course/front_page.ipynb" in files
     assert "course/shardlab/widgets/widgets.css" in files
     rooms = {name.split("/")[1] for name in files if name.startswith("autograder/")}
-    assert rooms == {"__init__.py", "guest", "exercise", "exercises", "evaluation"}
+    assert rooms == {"__init__.py", "guest", "exercise", "exercises", "course", "evaluation"}
     folders = {
         name.split("/")[3] for name in files if re.match("autograder/exercises/lab.*/.*/", name)
     }

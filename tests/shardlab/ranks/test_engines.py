@@ -256,6 +256,19 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
     assert server.children() == []
 
 
+def test_a_wait_for_pytorch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = RecordingScreen()
+    monkeypatch.setattr(stream, "screen", lambda quiet: screen)
+    server = psutil.Process(client.rank_server("torch").process.pid)
+    server.suspend()  # as if it loaded forever
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: bool(screen.shown)):
+            launch(os.getpid, world_size=1)
+    finally:
+        server.resume()  # other tests use it
+    assert "loading PyTorch for the ranks (once per notebook)" in screen.shown[0]
+
+
 FIRST_LAUNCH = """
 import sys
 from shardlab import launch

@@ -11,6 +11,7 @@ from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.grading.submission.rebuild import rebuild
+from autograder.grading.submission.template import END_LINKS
 
 STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
 ANSWER = "def double(x):\n    y = 2 * x\n    return y"
@@ -60,6 +61,18 @@ def test_an_intact_submission_needs_no_note(template: NotebookNode, solved: Note
     rebuilt, notes = rebuild(template, solved)
     assert notes == []
     assert sources(rebuilt) == sources(solved)
+
+
+def test_an_answer_written_below_the_links_at_the_end_is_found(
+    template: NotebookNode, solved: NotebookNode
+) -> None:
+    links = new_markdown_cell("[next](../next.ipynb)", id=END_LINKS)
+    template.cells.append(links)
+    solved.cells[3].source = template.cells[3].source
+    solved.cells += [from_dict(links), new_markdown_cell("Because.")]
+    rebuilt, notes = rebuild(template, solved)
+    assert [cell.source for cell in rebuilt.cells[3:]] == ["Because.", links.source]
+    assert notes == ["The answer to `why` was in another cell: it was taken from there."]
 
 
 def test_only_text_is_taken_over(template: NotebookNode, solved: NotebookNode) -> None:

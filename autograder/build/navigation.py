@@ -1,0 +1,67 @@
+"""Links between the notebooks: at the top and the end of each chapter and lab."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import PurePosixPath
+
+from nbformat import NotebookNode
+from nbformat.v4 import new_markdown_cell
+
+from autograder.course.pages import FRONT_PAGE, Course, Page
+from autograder.grading.submission.template import END_LINKS
+
+MAP = "Map of the course"
+HEADING = re.compile(r"\A# .*\n*")
+
+
+def add_links(notebook: NotebookNode, page: Page, course: Course, *, has_map: bool) -> None:
+    """Below the heading of ``page``'s notebook, and in a cell of their own at its end."""
+    links = _line_of_links(page, course, has_map)
+    first = notebook.cells[0]
+    heading = HEADING.match(first.source) if first.cell_type == "markdown" else None
+    if links and heading:
+        first.source = f"{heading[0].strip()}\n\n{links}\n\n{first.source[heading.end() :]}".strip()
+    end = "\n\n".join(filter(None, (_what_next(page, course, has_map), links)))
+    if end:
+        notebook.cells.append(new_markdown_cell(f"---\n\n{end}", id=END_LINKS))
+
+
+def link(page: Page, start: PurePosixPath, words: str = "") -> str:
+    """A Markdown link to ``page`` from the notebook ``start``."""
+    return f"[{words or page.title}]({os.path.relpath(page.path, start.parent)})"
+
+
+def _line_of_links(page: Page, course: Course, has_map: bool) -> str:
+    """ "← 03 Ring all-reduce · Map of the course · Lab 04 ZeRO · 05 FSDP →" """
+    lab = course.labs.get(page.name)
+    before = course.chapter(page.name) if page == lab else course.neighbour(page.name, -1)
+    after = course.neighbour(page.name, 1)
+    links = [
+        link(before, page.path, f"← {before.title}") if before else "",
+        _link_to_map(page) if has_map else "",
+        link(lab, page.path) if lab and page != lab else "",
+        link(after, page.path, f"{after.title} →") if after else "",
+    ]
+    return " · ".join(filter(None, links))
+
+
+def _what_next(page: Page, course: Course, has_map: bool) -> str:
+    lab, after = course.labs.get(page.name), course.neighbour(page.name, 1)
+    if page == lab:
+        submit = (
+            "When all checks pass, press *Validate* in the toolbar above. Then submit this "
+            "notebook as your course asks."
+        )
+        then = f" Continue with {link(after, page.path)}." if after else ""
+        done = (
+            f" The {_link_to_map(page, MAP.lower())} shows what you have done." if has_map else ""
+        )
+        return f"**Next.** {submit}{then}{done}"
+    steps = [link(each, page.path) for each in (lab, after) if each]
+    return f"**Next:** {', then '.join(steps)}." if steps else ""
+
+
+def _link_to_map(page: Page, words: str = MAP) -> str:
+    return f"[{words}]({os.path.relpath(f'{FRONT_PAGE}.ipynb', page.path.parent)})"

@@ -1,0 +1,96 @@
+"""What `check` keeps on the student's computer, and what the front page makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from autograder import CheckFailed, check
+from autograder.course import checks
+from autograder.course.pages import course
+from autograder.course.progress import Progress, progress
+from tests.submissions import planted
+
+NAME = "ring_all_reduce.chunk_bounds"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "shardlab/checks"
+
+
+def right() -> object:
+    lab = "03_ring_all_reduce"
+    return planted.subjects(lab, planted.solution(lab))["chunk_bounds"]
+
+
+@pytest.mark.ranks
+def test_a_check_keeps_its_last_result() -> None:
+    with pytest.raises(CheckFailed):
+        check(NAME, lambda length, world_size: [])
+    (failed,) = checks.last_checks().values()
+    assert failed.passed < failed.cases
+    check(NAME, right())
+    (passed,) = checks.last_checks().values()
+    assert passed.all_pass
+    assert passed.cases == failed.cases
+
+
+def test_a_placeholder_is_not_a_check() -> None:
+    with pytest.raises(CheckFailed):
+        check(NAME, None)
+    assert checks.last_checks() == {}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"passed": "2", "cases": 2, "at_s": 0}', '{"passed": 1}', "\x00"]
+)
+def test_a_broken_file_counts_as_no_check(folder: Path, content: str) -> None:
+    checks.remember(NAME, 2, 2)
+    (folder / "broken.one.json").write_text(content)
+    (folder / "a.folder.json").mkdir()
+    assert list(checks.last_checks()) == [NAME]
+
+
+@pytest.mark.ranks
+def test_a_folder_that_cannot_be_made_disturbs_neither_check_nor_page(folder: Path) -> None:
+    folder.parent.write_text("a file in its place")
+    check(NAME, right())
+    assert checks.last_checks() == {}
+    assert "No check has run" in repr(progress())
+
+
+def test_a_result_is_replaced_whole_or_not_at_all(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks.remember(NAME, 1, 2)
+
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    checks.remember(NAME, 2, 2)
+    assert [path.name for path in folder.iterdir()] == [f"{NAME}.json"]
+    assert json.loads((folder / f"{NAME}.json").read_text())["passed"] == 1
+
+
+def test_progress_names_what_to_do_next() -> None:
+    assert "Start with 00 Start here" in repr(progress())
+    checks.remember("one_device.step_bytes", 3, 3)
+    assert repr(progress()).startswith("Continue with Lab 01 One device")
+    html = progress()._repr_html_()
+    assert 'data-lab="01_one_device" data-passed="1"' in html
+    assert 'href="../labs/01_one_device/01_one_device.ipynb"' in html
+    for name in Progress(progress().course, {}).exercises_of("01_one_device"):
+        checks.remember(name, 1, 1)
+    assert repr(progress()).startswith("Next: read 02 DP vs DDP\nThen write Lab 02 DP vs DDP")
+
+
+def test_what_a_file_contains_is_text_on_the_page() -> None:
+    checks.remember("one_device.<script>", 1, 1)
+    assert "<script>" not in progress()._repr_html_()
+    assert Progress(course({}), {})._repr_html_()

@@ -1,0 +1,86 @@
+"""In this clone, git ignores what running a notebook changes: outputs and kernel details.
+
+    make env        (make lab and make test do this first)
+
+The outputs stay in the file. .gitattributes names the filter, and git runs it, with nbstripout,
+when it compares or adds a notebook. A course that is no git repository needs none.
+
+git takes a file whose size differs from the recorded one for modified and does not ask the filter.
+So JupyterLab calls `after_save` (jupyter/jupyter_server_config.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTING = "filter.notebook-outputs.clean"
+# A kernel writes these, too; the built notebooks have the language's name only.
+LANGUAGE_DETAILS = (
+    "version",
+    "codemirror_mode",
+    "file_extension",
+    "mimetype",
+    "nbconvert_exporter",
+    "pygments_lexer",
+)
+
+
+def main() -> int:
+    problem = install(ROOT)
+    if problem:
+        print(f"shardlab: git will show notebooks as changed after a run: {problem}")
+    return 0
+
+
+def install(root: Path) -> str:
+    """Set the filter in the repository ``root``; returns why that failed, or ""."""
+    if not (root / ".git").exists():
+        return ""
+    wanted = command(sys.executable)
+    try:
+        found = git(root, "config", "--local", "--get", SETTING)
+        if found.stdout.strip() != wanted:
+            return git(root, "config", "--local", SETTING, wanted).stderr.strip()
+    except FileNotFoundError:
+        return ""  # git is not installed
+    return ""
+
+
+def after_save(model: dict[str, Any], os_path: str, contents_manager: object) -> None:
+    """JupyterLab's hook: `os_path` has been saved."""
+    if model["type"] == "notebook":
+        forget_size(Path(os_path))
+
+
+def forget_size(path: Path) -> None:
+    """Let git compare the notebook's content the next time; does nothing to its staged content."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        listed = git(path.parent, "ls-files", "--stage", "--", path.name).stdout.splitlines()
+        if len(listed) == 1:  # tracked, and not in a merge conflict
+            mode, digest, _ = listed[0].partition("\t")[0].split()
+            prefix = git(path.parent, "rev-parse", "--show-prefix").stdout.strip()
+            entry = f"{mode},{digest},{prefix}{path.name}"
+            git(path.parent, "update-index", "--cacheinfo", entry)
+
+
+def command(python: str) -> str:
+    """The filter's shell command; without the environment it leaves notebooks as they are."""
+    keys = " ".join(f"metadata.language_info.{detail}" for detail in LANGUAGE_DETAILS)
+    strip = f"{shlex.quote(python)} -m nbstripout --keep-id --extra-keys {shlex.quote(keys)}"
+    return f"if test -x {shlex.quote(python)}; then {strip}; else cat; fi"
+
+
+def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=10
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
