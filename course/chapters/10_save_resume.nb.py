@@ -458,14 +458,18 @@ for way, save in ways.items():
 
 # %%
 moments = disk_moments(saves, restart)
-assert set(moments.found("folder renamed")) == {"old", "new"}
-assert {"mix"} < set(moments.found("files renamed")) == {"old", "mix", "new"}
-assert not {"old", "new"} & set(moments.found("in place")[1:-1])
-assert set(moments.found("folder, with fsync", "power")) == {"old", "new"}
 moments
 
 # %% [markdown]
-# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure:
+# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure.
+
+# %%
+loaded = {way: set(moments.found(way)) for way in ways}
+holds("a renamed folder is the old or the new checkpoint", loaded["folder renamed"], {"old", "new"})
+holds("renamed files can be a mix", loaded["files renamed"], {"old", "mix", "new"})
+holds("in place, no moment can be used", not {"old", "new"} & set(moments.found("in place")[1:-1]))
+after_power_failure = set(moments.found("folder, with fsync", "power"))
+holds("after a power failure, too, if synced", after_power_failure, {"old", "new"})
 
 # %% [markdown]
 # In practice two more things matter:

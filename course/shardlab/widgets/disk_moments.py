@@ -107,12 +107,12 @@ class DiskMoments(Adjustable):
         if not 0 <= settings["moment"] <= last:
             raise ValueError(f"moment must be 0 to {last}")
 
-    def _shown(self) -> tuple[str, int, Moment]:
+    def _moment_shown(self) -> tuple[str, int, Moment]:
         way, index = self.settings["way"], self.settings["moment"]
         return way, index, self._ways[way][index]
 
     def static_svg(self) -> str:
-        way, index, _ = self._shown()
+        way, index, _ = self._moment_shown()
         marks = [*self._marks[way][index], *self._strips(self._ways[way])]
         return to_svg(
             [*marks, self._cursor(way, index)],
@@ -124,7 +124,7 @@ class DiskMoments(Adjustable):
         )
 
     def summary(self) -> str:
-        way, _, moment = self._shown()
+        way, _, moment = self._moment_shown()
         loads = "; ".join(
             f"after a {FAILURES[key]} a restart finds {KINDS[state]} ({text})"
             if key == "power"
