@@ -20,6 +20,7 @@ from tests.browser.accessibility import serious_findings
 from tests.running_lab import LabServer
 from tests.shardlab.widgets.synthetic import ring_all_reduce, training
 from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
+from tests.shardlab.widgets.test_disk_moments import picture as two_saves
 
 pytestmark = pytest.mark.browser
 
@@ -38,6 +39,7 @@ PICTURES = (
     widgets.tensor_split(),
     widgets.pipeline_schedule(4, 8),
     widgets.unit_life(units=4),
+    two_saves(),
     ASKED,
 )
 
@@ -61,7 +63,8 @@ def saved() -> NotebookNode:
 
 
 def test_every_kind_of_picture_is_here() -> None:
-    kinds = {each.__name__ for each in vars(widgets).values() if isinstance(each, type)}
+    exported = [each for each in vars(widgets).values() if isinstance(each, type)]
+    kinds = {each.__name__ for each in exported if issubclass(each, Picture)}
     assert {type(picture).__name__ for picture in PICTURES} == kinds
 
 
