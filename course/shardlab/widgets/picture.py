@@ -59,8 +59,8 @@ class Picture(anywidget.AnyWidget):
         return f"<{type(self).__name__}: {self.summary()}>"
 
     def open(self) -> None:
-        """Connect to the browser if there is one: see `_frontend_can_draw`."""
-        if _frontend_can_draw():
+        """Connect to the browser if there is one: see `frontend_can_draw`."""
+        if frontend_can_draw():
             super().open()
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -114,7 +114,7 @@ class Adjustable(Picture):
         return settings
 
 
-def _frontend_can_draw() -> bool:
+def frontend_can_draw() -> bool:
     """Whether the running cell was sent by a notebook that can show a live widget.
 
     nbclient (so nbconvert and nbgrader) and consoles cannot, and their requests have no cell id.

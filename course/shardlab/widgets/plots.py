@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from IPython import get_ipython
 
 from shardlab.widgets.palette import PLOT_INK
-from shardlab.widgets.picture import _frontend_can_draw
+from shardlab.widgets.picture import frontend_can_draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +31,7 @@ def show_in_theme() -> None:
 
 def page_svg(figure: Figure) -> str | None:
     """The figure as an SVG element for a notebook's page; None where there is no page."""
-    if not _frontend_can_draw():
+    if not frontend_can_draw():
         return None
     from IPython.core.pylabtools import print_figure
 

@@ -10,7 +10,7 @@ from shardlab.widgets import palette, plots
 
 @pytest.fixture
 def figure(monkeypatch):
-    monkeypatch.setattr(plots, "_frontend_can_draw", lambda: True)
+    monkeypatch.setattr(plots, "frontend_can_draw", lambda: True)
     with plt.style.context(palette.PLOT_STYLE):
         figure, axes = plt.subplots()
         axes.set(xlabel="ranks", ylabel="bytes < 9", title="sent")
