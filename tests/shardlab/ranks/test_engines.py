@@ -216,7 +216,7 @@ def test_an_interrupted_build_leaves_no_process_and_the_next_one_is_not_blocked(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     server = psutil.Process(client.rank_server("deepspeed").process.pid)
     screen = RecordingScreen()
-    monkeypatch.setattr(stream, "screen", lambda quiet: screen)
+    monkeypatch.setattr(stream, "screen", lambda quiet, progress: screen)
 
     def compiles() -> bool:
         """And says so, which may take a moment."""
@@ -244,7 +244,7 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
     server.suspend()  # as if it loaded forever
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(stream, "screen", lambda quiet: screen)
+            patched.setattr(stream, "screen", lambda quiet, progress: screen)
             with pytest.raises(KeyboardInterrupt), interrupted_when(lambda: bool(screen.shown)):
                 launch(train, 1, world_size=WORLD_SIZE)
     finally:
@@ -258,7 +258,7 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
 
 def test_a_wait_for_pytorch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = RecordingScreen()
-    monkeypatch.setattr(stream, "screen", lambda quiet: screen)
+    monkeypatch.setattr(stream, "screen", lambda quiet, progress: screen)
     server = psutil.Process(client.rank_server("torch").process.pid)
     server.suspend()  # as if it loaded forever
     try:
