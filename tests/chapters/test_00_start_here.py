@@ -1,10 +1,12 @@
 """Chapter 00 runs from top to bottom, and its cells show what its prose says."""
 
 import re
+import shutil
 
 import pytest
 from playwright.sync_api import expect
 
+from autograder.course import checks
 from tests.chapters.running_chapter import Chapter
 
 pytestmark = [pytest.mark.ranks, pytest.mark.browser]
@@ -12,7 +14,8 @@ pytestmark = [pytest.mark.ranks, pytest.mark.browser]
 
 @pytest.fixture(scope="module")
 def front_page(lab):
-    """The notebook that `make lab` opens."""
+    """The notebook that `make lab` opens, for a student who has not checked anything yet."""
+    shutil.rmtree(checks.folder(), ignore_errors=True)
     lab.page.goto(lab.server.url_of("/") + "&reset")  # the server remembers open tabs
     return lab.current()
 

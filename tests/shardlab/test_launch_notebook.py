@@ -32,6 +32,16 @@ class Cell:
     error: str = ""
     traceback: str = ""
 
+    @property
+    def lines_of_ranks(self) -> list[str]:
+        """What it shows, without the progress of a run that took longer than usual."""
+        return [
+            line
+            for area in self.shown
+            for line in area["text/plain"].splitlines()
+            if re.match(r"rank \d", line)
+        ]
+
     def take(self, kind: str, content: dict[str, Any]) -> None:
         if kind == "stream":
             setattr(self, content["name"], getattr(self, content["name"]) + content["text"])
@@ -112,7 +122,7 @@ def test_a_function_from_a_cell(notebook: Notebook) -> None:
     notebook.run_ok("factor = 3\ndef times(x):\n    return factor * x")
     cell = notebook.run_ok("run = launch(times, world_size=2, inputs=[1, 2])\nprint(run.outputs)")
     assert cell.stdout == "[3, 6]\n"
-    assert cell.shown == []  # ranks printed nothing, so there is no output area
+    assert cell.lines_of_ranks == []
 
 
 def test_a_changed_cell_takes_effect_immediately(notebook: Notebook) -> None:
@@ -205,9 +215,11 @@ def test_ranks_print_into_one_output_area(notebook: Notebook) -> None:
     assert cell.stdout == "[5000, 5000]\n"
 
 
-def test_quiet_shows_nothing(notebook: Notebook) -> None:
+def test_quiet_shows_nothing_that_ranks_print(notebook: Notebook) -> None:
+    cell = notebook.run_ok("_ = launch(lambda: print('x'), world_size=2)")
+    assert sorted(cell.lines_of_ranks) == ["rank 0 │ x", "rank 1 │ x"]
     cell = notebook.run_ok("_ = launch(lambda: print('x'), world_size=2, quiet=True)")
-    assert (cell.shown, cell.stdout) == ([], "")
+    assert (cell.lines_of_ranks, cell.stdout) == ([], "")
 
 
 def test_the_interrupt_button_stops_the_ranks(
