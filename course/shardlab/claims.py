@@ -112,7 +112,7 @@ def _distance(apart: np.ndarray, size: np.ndarray, rtol: float, atol: float, uni
         return " (equal)" if not apart.any() else ""
     at_most = "≤ " if apart.size > 1 else ""
     if rtol and not atol and size.all():
-        here, allowed = f"{_percent((apart / size).max())}", _percent(rtol)
+        here, allowed = _percent((apart / size).max()), _percent(rtol)
     else:
         here, allowed = _number(apart.max()), _number((rtol * size + atol).max())
         allowed += unit and f" {unit}"

@@ -36,10 +36,8 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = self._html_row("th", ["col"] * len(self.headings), self.headings)
-        scopes = [
-            "row",
-            *[""] * (len(self.headings) - 1),
-        ]  # what a row is about is in its first cell
+        # What a row is about is in its first cell.
+        scopes = ["row", *[""] * (len(self.headings) - 1)]
         body = "".join(self._html_row("td", scopes, row) for row in self.rows)
         caption = f"<caption {_CAPTION}>{escape(self.caption)}</caption>" if self.caption else ""
         return f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>"

@@ -31,6 +31,15 @@ class Meeting:
     def receiver(self) -> Call | None:
         return self._one("recv")
 
+    def transfer_start_s(self, call: Call) -> float | None:
+        """When one of its calls stopped waiting for the others; None if it never did.
+
+        A small message may leave before its receiver is there: then the send did not wait.
+        """
+        if self.met_s is None or call.end_s is None:
+            return None
+        return self.met_s if self.met_s <= call.end_s else call.start_s
+
     def _one(self, op: str) -> Call | None:
         return next((call for call in self.calls if call.op == op), None)
 

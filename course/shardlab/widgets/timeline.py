@@ -174,25 +174,16 @@ class TimelineLayout:
         right = self.right if call.end_s is None else self.x(call.end_s)
         return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
 
-    def transfer_start_s(self, call: Call) -> float | None:
-        """When all ranks that take part in a call had begun it; None if that never happened.
-
-        A small message may leave before its receiver is there: then the send did not wait.
-        """
-        met_s = self.meeting_of[call].met_s
-        if met_s is None or call.end_s is None:
-            return None
-        return met_s if met_s <= call.end_s else call.start_s
-
     def for_browser(self, call: Call, place: Mapping[Call, int]) -> list[Any]:
         """A call as timeline.js reads it. At the end: when it stopped waiting, and the index of
         the call at the other end of a message, or of the last one that joined a collective."""
-        moved_s = self.transfer_start_s(call)
-        others = [each for each in self.meeting_of[call].calls if each is not call]
+        meeting = self.meeting_of[call]
+        moved_s = meeting.transfer_start_s(call)
+        others = [each for each in meeting.calls if each is not call]
         if call.is_p2p:
             other = others[-1] if others else None
         else:
-            other = None if moved_s is None else self.meeting_of[call].calls[-1]
+            other = None if moved_s is None else meeting.calls[-1]
         end_s = None if call.end_s is None else round(call.end_s, 7)
         peers = call.peer if call.is_p2p else list(call.group)
         return [
@@ -318,7 +309,7 @@ class TimelineLayout:
     def _waiting_width(self, call: Call) -> float:
         """Of the part of a call's bar in which it waits, at its left; 0 if too thin to see."""
         left, _, width, _ = self.box(call)
-        moved_s = self.transfer_start_s(call)
+        moved_s = self.meeting_of[call].transfer_start_s(call)
         waits = 0.0 if moved_s is None else min(self.x(moved_s) - left, width)
         return waits if waits >= MIN_WAITING else 0.0
 
