@@ -24,7 +24,7 @@ class Verdict(NamedTuple):
 
 
 def plain(number: float, digits: int = 4) -> str:
-    """``1.375``, ``0.25``, ``262,144``: ``digits`` significant ones, or all before the decimal point."""
+    """``1.375``, ``0.25``, ``262,144``: significant ``digits``, or all before the point."""
     rounded = float(f"{number:.{digits}g}") if abs(number) < 1000 else float(fixed(number, 0))
     return f"{rounded:,.12f}".rstrip("0").rstrip(".")
 
