@@ -6,6 +6,7 @@ running cell, a busy kernel), so that nothing here waits for a fixed time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
-from playwright.sync_api import Error, Locator, Page
+from playwright.sync_api import Error, Locator, Page, expect
 
 from tests.running_lab import LabServer
 
 RUN_LIMIT_MS = 240_000  # a whole chapter, on a busy machine
 POLL_MS = 100  # not each frame, the default: that would make the page redraw all the time
+_NOT_FOUND = "Error displaying widget: model not found"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
 # Helpers in the page that every query below uses.
@@ -241,11 +243,37 @@ class Cell:
     def output(self) -> Locator:
         return self.element.locator(".jp-Cell-outputArea")
 
-    def widget(self, name: str) -> Locator:
-        """One of the course's pictures in this cell's output."""
-        found = self.element.locator(f".shardlab-widget[data-widget='{name}']")
-        found.scroll_into_view_if_needed()
-        return found
+    def widget(self, name: str = "") -> Locator:
+        """The picture of the course in this cell's output; name: of this kind.
+
+        Scrolls again if pictures drawn above have pushed it out of view.
+        """
+        kind = f"[data-widget='{name}']" if name else ""
+        for _ in range(18):
+            found = self.element.locator(f".shardlab-widget{kind}")
+            with contextlib.suppress(AssertionError):
+                expect(found).to_have_count(1, timeout=5_000)
+                found.scroll_into_view_if_needed()
+                return found
+            if _NOT_FOUND in (self.output.text_content() or ""):
+                self._draw_outputs_again()
+        shown = self.output.inner_html()[:2_000]
+        raise AssertionError(f"cell {self.index} shows {found.count()} pictures, not one: {shown}")
+
+    def _draw_outputs_again(self) -> None:
+        """As opening the notebook again does.
+
+        A widget waits two seconds for its saved state. If the page is busy when they end, the
+        widget manager reports that there is none, although it has just been loaded (get_model in
+        @jupyter-widgets/base looks before it waits, but not afterwards).
+        """
+        self.notebook.evaluate(
+            """(panel, index) => {
+              const { outputs } = panel.content.widgets[index].model;
+              outputs.fromJSON(outputs.toJSON());
+            }""",
+            self.index,
+        )
 
     def outputs(self) -> list[dict[str, Any]]:
         """Its outputs as they would be saved."""

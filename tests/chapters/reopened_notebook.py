@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -18,7 +17,6 @@ from tests.chapters.running_chapter import Chapter
 
 PREDICTIONS = re.compile("<(Prediction|Comparison): ")
 VIEW = "application/vnd.jupyter.widget-view+json"
-NOT_FOUND = "Error displaying widget: model not found"
 SIZE, SMALL = {"width": 1400, "height": 1000}, {"width": 1100, "height": 720}
 LEAST_TEXT_PX = 11
 
@@ -82,7 +80,7 @@ def try_the_pictures(
     assert opener.evaluate("(image) => image.naturalWidth") > 0, "the opener is not shown"
     seen = set()
     for cell in with_pictures(notebook, VIEW):
-        widget = widget_in(cell)
+        widget = cell.widget()
         seen.add(widget.get_attribute("data-widget") or "")
         play_with(widget, lab, f"cell {cell.index}")
     also(notebook)
@@ -113,35 +111,6 @@ def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> 
     cells = {index: found for index, found in wrong.items() if found}
     assert cells == {}, cells
     assert least_px is None or least_px > LEAST_TEXT_PX - 0.05, text
-
-
-def widget_in(cell: Cell) -> Locator:
-    """The cell's widget; scrolls again if pictures drawn above have pushed it out of view."""
-    for _ in range(18):
-        widget = cell.element.locator(".shardlab-widget")
-        with contextlib.suppress(AssertionError):
-            expect(widget).to_have_count(1, timeout=5_000)
-            return widget
-        if NOT_FOUND in (cell.output.text_content() or ""):
-            draw_outputs_again(cell)
-    shown = cell.output.inner_html()[:2_000]
-    raise AssertionError(f"cell {cell.index} shows {widget.count()} pictures, not one: {shown}")
-
-
-def draw_outputs_again(cell: Cell) -> None:
-    """As opening the notebook again does.
-
-    A widget waits two seconds for its saved state. If the page is busy when they end, the widget
-    manager reports that there is none, although it has just been loaded (get_model in
-    @jupyter-widgets/base looks before it waits, but not afterwards).
-    """
-    cell.notebook.evaluate(
-        """(panel, index) => {
-          const { outputs } = panel.content.widgets[index].model;
-          outputs.fromJSON(outputs.toJSON());
-        }""",
-        cell.index,
-    )
 
 
 def play_with(widget: Locator, lab: JupyterLab, name: str) -> None:
