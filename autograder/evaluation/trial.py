@@ -73,13 +73,13 @@ class RankPool:
 
     def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
         """Ranks started from now on can run all of these cases."""
-        sizes = {case.world_size for case in cases}
-        kinds = [_kind(exercise)] if _can_keep_ranks(exercise) else []
-        if exercise.execute:
-            kinds.append(_kind(exercise, is_clean=True))
-        for kind in kinds:
-            self._sizes[kind] |= sizes
-            self._timeout_s[kind] = max(self._timeout_s[kind], exercise.timeout_s)
+        for case in cases:
+            kinds = [_kind(exercise)] if _can_keep_ranks(exercise, case) else []
+            if exercise.execute:
+                kinds.append(_kind(exercise, is_clean=True))
+            for kind in kinds:
+                self._sizes[kind].add(case.world_size)
+                self._timeout_s[kind] = max(self._timeout_s[kind], exercise.timeout_s)
 
     def get(self, kind: RankKind) -> RankSet:
         """Ranks that earlier cases used, or new ones: as many as any expected case needs."""
@@ -118,10 +118,15 @@ def _kind(exercise: Exercise, is_clean: bool = False) -> RankKind:
     return RankKind(exercise.engine, exercise.is_point_to_point, closed, is_clean)
 
 
-def _can_keep_ranks(exercise: Exercise) -> bool:
-    """Whether ranks can be kept: not if memory is measured, which needs fresh processes, and not
-    with DeepSpeed, which keeps global state."""
-    return not exercise.memory and exercise.engine != "deepspeed"
+def _can_keep_ranks(exercise: Exercise, case: Case) -> bool:
+    """Whether ranks can be kept: not if their memory is measured from outside, which needs fresh
+    processes, and not with DeepSpeed, which keeps global state."""
+    return exercise.engine != "deepspeed" and not _is_measured_from_outside(exercise, case)
+
+
+def _is_measured_from_outside(exercise: Exercise, case: Case) -> bool:
+    budgets = [budget for budget in exercise.budgets if budget.from_outside]
+    return any(exercise.limit_of(budget, case) is not None for budget in budgets)
 
 
 class Trials:
@@ -147,7 +152,7 @@ class Trials:
         Raises InfrastructureError for a failure of the machine.
         """
         exercise = self.exercise
-        kind, can_keep = _kind(exercise), _can_keep_ranks(exercise)
+        kind, can_keep = _kind(exercise), _can_keep_ranks(exercise, case)
         inputs = self.inputs(case)
         expected = self.expected(case, inputs)
         if can_keep and (self.last_passed or self.ranks.has(kind)):
@@ -234,10 +239,6 @@ class Trials:
             trust=self.trust,
         )
 
-    def _is_measured_from_outside(self, case: Case) -> bool:
-        budgets = [budget for budget in self.exercise.budgets if budget.from_outside]
-        return any(self.exercise.limit_of(budget, case) is not None for budget in budgets)
-
     def _measured_budgets(self, case: Case, run: Run) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
         """The case's budgets with what was used, and labels of those that could not be measured."""
         measured, unmeasured = [], []
@@ -290,7 +291,7 @@ class Trials:
                     world_size=case.world_size,
                     inputs=inputs,
                     memory=exercise.memory,
-                    process_memory=self._is_measured_from_outside(case),
+                    process_memory=_is_measured_from_outside(exercise, case),
                     late_s=late_s,
                     seed=rank_seed(exercise, case, self.seed),
                     results="plain",
