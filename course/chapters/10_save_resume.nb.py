@@ -671,19 +671,40 @@ if ended.returncode:
 #
 # ## How often?
 #
-# Assume that a checkpoint takes $\delta$ seconds, and that something fails every $M$ seconds on average. Saving every $\tau$ seconds costs $\delta/\tau$ of the time, and each failure costs half an interval on average, $\tau/(2M)$ of the time. The sum is smallest at $\tau = \sqrt{2\,\delta M}$ (Young 1974). **At Llama 3's failure rate, and with 60 seconds for a checkpoint, how many minutes should pass between two checkpoints?**
-
-# %%
-predicted_minutes = predict("Time between two checkpoints", unit="minutes")
-predicted_minutes
+# Assume that training waits $\delta$ seconds for each checkpoint, and that something fails every $M$ seconds on average. Saving every $\tau$ seconds costs $\delta/\tau$ of the time, and each failure costs half an interval on average, $\tau/(2M)$ of the time. The sum is smallest at $\tau = \sqrt{2\,\delta M}$ (Young 1974).
+#
+# We check this on failures drawn at random, at Llama 3's rate. Of the time between two failures, only intervals that end with a finished checkpoint are kept:
 
 # %%
 mtbf_s = 54 * 24 * 3600 / 419
+until_failure_s = np.random.default_rng(0).exponential(mtbf_s, 200_000)
+
+def percent_lost(interval_s, save_s):
+    saved = until_failure_s // (interval_s + save_s)
+    return 100 * (1 - saved.sum() * interval_s / until_failure_s.sum())
+
+# %%
 best_s = checkpoint.best_interval_s(60, mtbf_s)
-lost = checkpoint.overhead_fraction(best_s, 60, mtbf_s)
-print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_s / 60:.0f} min, {lost:.1%} of the time is lost")
-named = {"the time between two failures": mtbf_s / 60, "√(δM), without the 2": (60 * mtbf_s) ** 0.5 / 60}
-predicted_minutes.compare(best_s / 60, named, "calculated")
+print(f"a failure every {mtbf_s / 3600:.1f} h, 60 s for a checkpoint: save every {best_s / 60:.0f} min")
+in_theory = 100 * checkpoint.overhead_fraction(best_s, 60, mtbf_s)
+holds("% of the time lost", percent_lost(best_s, 60), in_theory, rtol=0.05)
+for factor in (0.5, 2):
+    holds(f"% lost with {factor} times the interval", percent_lost(factor * best_s, 60), above=percent_lost(best_s, 60))
+
+# %% [markdown]
+# Now the ranks only copy their state to host memory and train on while it is written: a checkpoint takes 5 s of their time, a twelfth. **What percentage of the time is lost then, at the interval that is best for 5 s?**
+
+# %%
+predicted_lost = predict("Time lost with 5 s for a checkpoint", unit="%")
+predicted_lost
+
+# %%
+named = {
+    "a twelfth of what was lost": percent_lost(best_s, 60) / 12,
+    "what is lost if the interval stays as it was": percent_lost(best_s, 5),
+}
+best_5_s = checkpoint.best_interval_s(5, mtbf_s)
+predicted_lost.compare(percent_lost(best_5_s, 5), named, "simulated")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -700,7 +721,7 @@ axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
-# At the best interval, the lost time grows with $\sqrt{\delta}$: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. That is the point of asynchronous saving. (Restarting takes additional time, whatever the interval.)
+# At the best interval, the lost time grows with $\sqrt{\delta}$: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. Saving at the old interval would leave more than half of it, since most of it would be lost steps. So asynchronous saving pays off only if you also save more often. (Restarting takes additional time, whatever the interval.)
 #
 # ## What goes wrong in practice
 #

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    chapter = run("10_save_resume", tmp_path_factory.mktemp("chapter"))
+    predictions = {"5 s for a checkpoint": "5.5"}
+    chapter = run("10_save_resume", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 10: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
 
@@ -108,8 +109,12 @@ def test_torchrun_restarts_and_the_script_continues(chapter):
 
 def test_the_best_interval_between_checkpoints(chapter):
     text = chapter.text_of("best_s = ")
-    assert "every 3.1 h: save every 19 min, 10.4% of the time is lost" in text
-    assert "calculated 19.27 minutes" in text
+    assert "every 3.1 h, 60 s for a checkpoint: save every 19 min" in text
+    assert text.count("✓") == 3
+    assert "% of the time lost: measured 10.04, predicted 10.38" in text
+    answer = chapter.text_of("predicted_lost.compare(")
+    assert "that is what is lost if the interval stays as it was" in answer
+    assert "simulated 2.971 %" in answer
     assert "<svg" in chapter.svg_of("minutes = np.geomspace")
 
 
