@@ -33,6 +33,8 @@ def notebook(lab, front_page, artifacts):
         "jupyterapp.shell.currentWidget?.context?.path.endsWith('here.ipynb')"
     )
     notebook = lab.current()
+    unsaved = "(panel) => panel.context.model.dirty"
+    assert not notebook.evaluate(unsaved), "JupyterLab shows it as changed when it is opened"
     notebook.run_all()
     return notebook
 
@@ -109,6 +111,14 @@ def test_the_machine_is_described(chapter):
 def test_make_lab_opens_the_front_page_and_the_map_leads_here(front_page, notebook):
     assert front_page.path == "course/front_page.ipynb"
     assert notebook.path == "course/chapters/00_start_here.ipynb"
+
+
+def test_no_chapters_name_is_cut_off_in_the_file_browser(lab, notebook):
+    lab.command("filebrowser:open-path", path="course/chapters")
+    names = lab.page.locator(".jp-DirListing-itemText", has_text=".ipynb")
+    expect(names).to_have_count(len(list((lab.server.root / "course/chapters").glob("*.ipynb"))))
+    is_cut = "(name) => name.scrollWidth > name.clientWidth"
+    assert [name.inner_text() for name in names.all() if name.evaluate(is_cut)] == []
 
 
 def test_it_runs_without_errors(lab, notebook):

@@ -29,8 +29,10 @@ COLORS = {
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 15.0, 3
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
-# Of a light page: a picture does not know the theme of the page that shows it.
-INK, MUTED, RULE, SURFACE = (ROLES[role][2] for role in ("text", "muted", "rule", "surface"))
+# Of a picture's page only prefers-color-scheme is known: the colours of JupyterLab's two themes.
+LIGHT = {role: light for role, (_, _, light) in ROLES.items()}
+DARK = {"text": "#ffffff", "muted": "#b2b2b2", "rule": "#616161", "surface": "#111111"}
+INK, MUTED, RULE, SURFACE = (f"var(--{role})" for role in ("text", "muted", "rule", "surface"))
 TEXT = 12
 
 
@@ -85,7 +87,9 @@ class _Picture:
         )
         timing = f"{ROUND_S:g}s linear {DELAY_S:g}s {ROUNDS} backwards"
         return (
-            "<style>.cover{transform:scaleX(0);transform-origin:"
+            f"<style>svg{{{_variables(LIGHT)}}}"
+            f"@media(prefers-color-scheme:dark){{svg{{{_variables(DARK)}}}}}"
+            ".cover{transform:scaleX(0);transform-origin:"
             f"{WIDTH - RIGHT + 1:g}px 0;animation:cover {timing}}}"
             f"@keyframes cover{{0%{{transform:none}}{played},to{{transform:scaleX(0)}}}}"
             f".cursor{{opacity:0;animation:cursor {timing}}}"
@@ -216,6 +220,10 @@ class _Picture:
 
 def color_of(kind: str) -> str:
     return COLORS.get(kind) or op_color(kind)
+
+
+def _variables(colors: dict[str, str]) -> str:
+    return ";".join(f"--{role}:{color}" for role, color in colors.items())
 
 
 def _amounts(levels: list[Level]) -> Iterator[tuple[float, ...]]:
