@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from autograder.course import checks
+from tests.browser.jupyterlab import DARK
 from tests.chapters.running_chapter import Chapter
 
 pytestmark = [pytest.mark.ranks, pytest.mark.browser]
@@ -195,10 +196,16 @@ def test_a_cell_that_runs_again_keeps_its_guess_which_may_then_be_changed(lab, n
 
 
 def test_screenshots_in_both_themes(lab, notebook, artifacts):
+    def opener():
+        image = notebook.cell("<details open>").element.get_by_role("img")
+        expect(image).to_have_css("color-scheme", "dark" if lab.theme() == DARK else "light")
+        return image
+
     traffic = notebook.cell("traffic_map(run")
     lab.screenshot_in_both_themes(
         artifacts,
         {
+            "chapter-00-opener": opener,
             "chapter-00-hello": lambda: notebook.cell("def hello()").element,
             "chapter-00-map": lambda: traffic.element,
             "chapter-00-prediction": lambda: notebook.cell("= predict(").element,
