@@ -45,6 +45,12 @@ PICTURES = (
     ASKED,
 )
 PLOT = "Plot. seconds over ranks"
+# Whether the picture's background has this colour.
+HAS_CARD = """([image, color]) => {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.drawImage(image, 0, 0);
+  return String([...pen.getImageData(20, 6, 1, 1).data].slice(0, 3)) === color;
+}"""
 
 
 def outputs_of(picture: Picture) -> list[NotebookNode]:
@@ -99,6 +105,10 @@ def test_each_shows_its_picture_and_no_error(
         missing = page.get_by_text("Error displaying widget: model not found")
         expect(missing).to_have_count(len(PICTURES))
         assert not any(error.is_visible() for error in missing.all())
+        for light, card in (("true", "255,255,255"), ("false", "17,17,17")):
+            page.evaluate("light => document.body.dataset.jpThemeLight = light", light)
+            image = page.locator("img.shardlab-static").first.element_handle()
+            page.wait_for_function(HAS_CARD, arg=[image, card])
     for picture, image in zip(PICTURES, page.locator("img.shardlab-static").all(), strict=True):
         assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
         expect(image).to_be_visible()

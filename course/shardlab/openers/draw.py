@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.widgets.palette import MEMORY, OK, PHASES, WAIT, ink_on, op_color
-from shardlab.widgets.scene import FONT, ROLES, text_width
+from shardlab.widgets.scene import DARK, FONT, LIGHT, text_width
 from shardlab.widgets.timeline import WAITING
 from shardlab.widgets.units import format_seconds
 
@@ -29,9 +29,6 @@ COLORS = {
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 15.0, 3
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
-# Of a picture's page only prefers-color-scheme is known: the colours of JupyterLab's two themes.
-LIGHT = {role: light for role, (_, _, light) in ROLES.items()}
-DARK = {"text": "#ffffff", "muted": "#b2b2b2", "rule": "#616161", "surface": "#111111"}
 INK, MUTED, RULE, SURFACE = (f"var(--{role})" for role in ("text", "muted", "rule", "surface"))
 TEXT = 12
 

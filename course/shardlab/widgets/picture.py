@@ -19,7 +19,10 @@ NAMED_RANKS = 8  # with more, a text alternative would be too long
 SVG_IN_URL = "data:image/svg+xml;base64,"
 # In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
 # live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
+# color-scheme is what an SVG in an <img> learns of its page.
 _ONE_OF_TWO = """<style>
+.shardlab-static { color-scheme: light; }
+[data-jp-theme-light="false"] .shardlab-static { color-scheme: dark; }
 .jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
 .jp-OutputArea-child:has(> * .shardlab-static) + * > .jp-OutputArea-output:not(:has(*)) {
   display: none; }
