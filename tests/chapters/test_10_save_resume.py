@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    predictions = {"5 s for a checkpoint": "5.5"}
+    predictions = {"5 s for a checkpoint": "5.2"}
     chapter = run("10_save_resume", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 10: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
@@ -108,13 +108,12 @@ def test_torchrun_restarts_and_the_script_continues(chapter):
 
 
 def test_the_best_interval_between_checkpoints(chapter):
-    text = chapter.text_of("best_s = ")
-    assert "every 3.1 h, 60 s for a checkpoint: save every 19 min" in text
-    assert text.count("✓") == 3
-    assert "% of the time lost: measured 10.04, predicted 10.38" in text
+    printed = chapter.text_of("best_min = best_interval_min(60)")
+    assert re.search(r"every 3.1 h: save every 1[789] min, 10.\d % of the time is lost", printed)
     answer = chapter.text_of("predicted_lost.compare(")
     assert "that is what is lost if the interval stays as it was" in answer
-    assert "simulated 2.971 %" in answer
+    assert "simulated 2.9" in answer
+    assert chapter.text_of("for save_s, simulated in").count("✓") == 2
     assert "<svg" in chapter.svg_of("minutes = np.geomspace")
 
 
