@@ -208,7 +208,7 @@ class _Picture:
             yield _text(x + 15, y + 21, kind, MUTED)
             x += 34 + text_width(kind, TEXT)
         if any(block.kind.endswith(WAITS) for block in self.opener.blocks):
-            yield _text(x, y + 21, "paler: the other rank has not begun yet", MUTED)
+            yield _text(x, y + 21, "fainter: the other rank has not begun yet", MUTED)
 
     def kinds(self) -> list[str]:
         marks: list[Block | Level] = [*self.opener.levels, *self.opener.blocks]
