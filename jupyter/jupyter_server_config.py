@@ -1,6 +1,9 @@
 """Settings of the JupyterLab that `make lab` starts (tools/lab.py puts this folder on the path)."""
 
 from pathlib import Path
+from typing import Any
+
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 
 c = get_config()  # noqa: F821  (provided by Jupyter)
 
@@ -8,6 +11,32 @@ c = get_config()  # noqa: F821  (provided by Jupyter)
 c.Application.log_level = "WARN"
 
 repository = Path(__file__).parent.parent
+
+
+class Contents(AsyncLargeFileManager):
+    """Gives a notebook the details of this Python that its kernel would give it.
+
+    Otherwise JupyterLab shows a notebook as changed as soon as its kernel has started. They cannot
+    be stored in the notebooks: one of them is the version, 3.11.9 for example.
+    """
+
+    async def get(self, path: str, *args: Any, **options: Any) -> dict[str, Any]:
+        model: dict[str, Any] = await super().get(path, *args, **options)
+        if model["type"] == "notebook" and model["content"]:
+            from ipykernel.ipkernel import (
+                IPythonKernel,
+            )  # takes a while: not when the server starts
+
+            language = model["content"]["metadata"].setdefault("language_info", {"name": "python"})
+            if language["name"] == "python":
+                language.update(IPythonKernel.language_info)
+        return model
+
+
+c.ServerApp.contents_manager_class = Contents
+c.LabApp.custom_css = True
+c.ServerApp.tornado_settings = {"static_custom_path": [str(repository / "jupyter/custom")]}
+
 # git then sees that only outputs have changed. A students' copy has no git filter.
 if (repository / "tools/git_filter.py").exists():
     c.FileContentsManager.post_save_hook = "tools.git_filter.after_save"

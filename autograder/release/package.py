@@ -22,6 +22,7 @@ COPIED = (
     "labs/*/*.ipynb",
     "jupyter/**/*.py",
     "jupyter/**/*.json",
+    "jupyter/**/*.css",
     "tools/environment.py",
     "tools/lab.py",
     # What a student's `check` imports; of the exercises, only the public halves.

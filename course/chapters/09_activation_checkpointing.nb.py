@@ -311,6 +311,7 @@ contexts = partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, 
 selective = partial(checkpoint, use_reentrant=False, context_fn=contexts)
 
 # %%
+print("recording a step of three models, and counting its FLOPs: some seconds …")
 makers = {
     "everything kept": lambda: gpt(dropout=0.1),
     "selective": lambda: checkpoint_blocks(gpt(dropout=0.1), selective),

@@ -50,7 +50,7 @@ from torch.nn import functional
 
 from autograder import check
 from shardlab import launch, measure, step_traces
-from shardlab.widgets import memory_timeline, palette
+from shardlab.widgets import memory_timeline, palette, predict
 
 # %% [markdown]
 # ## 1 · `hsdp_bytes`
@@ -624,20 +624,20 @@ print("the loss on rank 0:", *(f"{loss:.3f}" for loss in stalled_run.outputs[0])
 # Why? Look at one matrix. The distance between a number w and the next larger one of its dtype is its **ulp** (*unit in the last place*). An optimizer adds an update to w, for SGD lr · g; AdamW divides the gradient by its own size, so its update is about lr. The sum is rounded to the nearest number of w's dtype. **Which share of the bf16 weights does an update of lr change?**
 
 # %%
-# Your prediction: a share between 0 and 1
-predicted_share = None
+predicted_share = predict("Share of the bf16 weights that an update of lr changes", most=1)
+predicted_share
 
 # %%
 def share_that_moves(weight, update):
     return (weight - update != weight).float().mean().item()
 
-lr = 3e-4
+lr, shares = 3e-4, {}
 for dtype in (torch.bfloat16, torch.float32):
     weight = load(dtype).head.weight.detach()
     ulp = torch.finfo(dtype).eps * weight.float().abs().log2().floor().exp2()
-    share = share_that_moves(weight, lr)
-    print(f"{dtype}: ulp/2 is {ulp.mean() / 2:.1e}, the update {lr:.1e}: {share:.0%} of the weights move")
-print("your prediction for bf16:", predicted_share)
+    shares[dtype] = share_that_moves(weight, lr)
+    print(f"{dtype}: half an ulp is {ulp.mean() / 2:.1e} on average, the update {lr:.1e}")
+predicted_share.compare(shares[torch.bfloat16], {"the share of fp32 weights": shares[torch.float32]})
 
 # %% [markdown]
 # Write `stalled(load, lr)`: the same model in the same units, each block and then the rest, and its AdamW with **the same learning rate**, so that the loss falls as it does with fp32 parameters. It returns `model, optimizer`. The check trains both with a loop like the one above.

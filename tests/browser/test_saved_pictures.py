@@ -1,4 +1,4 @@
-"""All widgets in a notebook as JupyterLab saves it: without the state of live pictures."""
+"""All widgets, and a plot, in a notebook as JupyterLab saves it: without the state of widgets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import uuid
 from typing import Any
 
+import matplotlib.pyplot as plt
 import nbformat
 import pytest
 from nbconvert import HTMLExporter
@@ -15,6 +16,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import Page, expect
 
 from shardlab import widgets
+from shardlab.widgets import plots
 from shardlab.widgets.picture import Picture
 from tests.browser.accessibility import serious_findings
 from tests.running_lab import LabServer
@@ -42,6 +44,13 @@ PICTURES = (
     two_saves(),
     ASKED,
 )
+PLOT = "Plot. seconds over ranks"
+# Whether the picture's background has this colour.
+HAS_CARD = """([image, color]) => {
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.drawImage(image, 0, 0);
+  return String([...pen.getImageData(20, 6, 1, 1).data].slice(0, 3)) === color;
+}"""
 
 
 def outputs_of(picture: Picture) -> list[NotebookNode]:
@@ -51,10 +60,21 @@ def outputs_of(picture: Picture) -> list[NotebookNode]:
     return [new_output("display_data", data) for data in (static, live)]
 
 
+def plot_output() -> NotebookNode:
+    figure, axes = plt.subplots()
+    axes.set(xlabel="ranks", ylabel="seconds")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plots, "frontend_can_draw", lambda: True)
+        html = plots.page_html(figure)
+    plt.close(figure)
+    return new_output("display_data", {"text/html": html})
+
+
 @pytest.fixture(scope="module")
 def saved() -> NotebookNode:
     """All of them under one cell: JupyterLab draws only cells that are in view."""
     outputs = [output for picture in PICTURES for output in outputs_of(picture)]
+    outputs.append(plot_output())
     kernel = {"name": "python3", "display_name": "Python 3"}
     return new_notebook(
         cells=[new_code_cell("pictures", execution_count=1, outputs=outputs)],
@@ -85,16 +105,24 @@ def test_each_shows_its_picture_and_no_error(
         missing = page.get_by_text("Error displaying widget: model not found")
         expect(missing).to_have_count(len(PICTURES))
         assert not any(error.is_visible() for error in missing.all())
+        for light, card in (("true", "255,255,255"), ("false", "17,17,17")):
+            page.evaluate("light => document.body.dataset.jpThemeLight = light", light)
+            image = page.locator("img.shardlab-static").first.element_handle()
+            page.wait_for_function(HAS_CARD, arg=[image, card])
     for picture, image in zip(PICTURES, page.locator("img.shardlab-static").all(), strict=True):
         assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
         expect(image).to_be_visible()
         assert picture.alternative() in (image.get_attribute("alt") or "")
+    plot = page.get_by_role("img", name=PLOT)  # of the visible ones
+    expect(plot).to_have_count(1)
+    assert plot.evaluate("plot => plot.clientWidth") > 300
     assert serious_findings(page, ".jp-OutputArea") == []
 
 
 def test_nbconvert_shows_them_too(saved: NotebookNode) -> None:
     html, _ = HTMLExporter().from_notebook_node(saved)
     assert html.count('src="data:image/svg+xml;base64,') == len(PICTURES)
+    assert f'aria-label="{PLOT}"' in html
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: type(picture).__name__)

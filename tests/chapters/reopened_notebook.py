@@ -47,6 +47,28 @@ _TOO_WIDE_OR_SMALL = """(area, least) => {
   });
   return [...wide, ...small];
 }"""
+# Controls that scroll out of the window when their picture is scrolled to its top, or that fill
+# half of it.
+_CONTROLS_LOST = """(area) => {
+  const notebook = area.closest(".jp-WindowedPanel-outer");
+  const top = (part) => part.getBoundingClientRect().top;
+  return [...area.querySelectorAll(".shardlab-widget")].flatMap((widget) => {
+    const name = widget.dataset.widget;
+    const plot = widget.querySelector(".shardlab-plot");
+    const head = ":scope > .shardlab-head:has(button, select)";
+    const controls = widget.querySelector(`:scope > .shardlab-sticky, ${head}`);
+    const others = [...widget.querySelectorAll("input, select, button")];
+    if (others.some((each) => !controls?.contains(each))) return [`${name} has other controls`];
+    if (!controls) return [];
+    plot.scrollIntoView({ block: "start" });
+    const hidden = top(notebook) - top(controls);
+    const share = controls.offsetHeight / notebook.clientHeight;
+    return [
+      ...(hidden > 1 ? [`${name}: ${hidden.toFixed()} px of the controls are out of view`] : []),
+      ...(share > 0.5 ? [`${name}: controls take ${share.toFixed(2)} of the window`] : []),
+    ];
+  });
+}"""
 
 
 def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
@@ -97,7 +119,7 @@ def try_the_pictures(
 
 
 def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> None:
-    """In a small window nothing is cut off, and no text is too small to read."""
+    """In a small window nothing is cut off or too small to read, and controls stay in view."""
     lab.page.evaluate(_NOTE_TEXT)
     lab.page.set_viewport_size(SMALL)
     wrong = {}
@@ -106,6 +128,7 @@ def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> 
         lab.settle()
         area.screenshot(path=f"{shots}-cell-{cell.index}.png")
         wrong[cell.index] = area.evaluate(_TOO_WIDE_OR_SMALL, LEAST_TEXT_PX - 0.05)
+        wrong[cell.index] += area.evaluate(_CONTROLS_LOST)
     least_px, text = lab.page.evaluate("course.least")
     lab.page.set_viewport_size(SIZE)
     cells = {index: found for index, found in wrong.items() if found}

@@ -95,8 +95,8 @@ def run(
     for words, guess in (predictions or {}).items():
         asked = [cell for cell in code_cells(notebook) if PREDICTION.search(cell.source)]
         (cell,) = (cell for cell in asked if words in cell.source)
-        *ask, name = cell.source.splitlines()
-        cell.source = "\n".join([*ask, f"{name}.value = {guess}", name])
+        *ask, shown = cell.source.splitlines()
+        cell.source = "\n".join([*ask, f"{shown}.value = {guess}", shown])
     client = NotebookClient(
         notebook,
         timeout=CELL_LIMIT_S,

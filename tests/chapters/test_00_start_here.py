@@ -7,6 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from autograder.course import checks
+from tests.browser.jupyterlab import DARK
 from tests.chapters.running_chapter import Chapter
 
 pytestmark = [pytest.mark.ranks, pytest.mark.browser]
@@ -33,6 +34,8 @@ def notebook(lab, front_page, artifacts):
         "jupyterapp.shell.currentWidget?.context?.path.endsWith('here.ipynb')"
     )
     notebook = lab.current()
+    unsaved = "(panel) => panel.context.model.dirty"
+    assert not notebook.evaluate(unsaved), "JupyterLab shows it as changed when it is opened"
     notebook.run_all()
     return notebook
 
@@ -111,6 +114,14 @@ def test_make_lab_opens_the_front_page_and_the_map_leads_here(front_page, notebo
     assert notebook.path == "course/chapters/00_start_here.ipynb"
 
 
+def test_no_chapters_name_is_cut_off_in_the_file_browser(lab, notebook):
+    lab.command("filebrowser:open-path", path="course/chapters")
+    names = lab.page.locator(".jp-DirListing-itemText", has_text=".ipynb")
+    expect(names).to_have_count(len(list((lab.server.root / "course/chapters").glob("*.ipynb"))))
+    is_cut = "(name) => name.scrollWidth > name.clientWidth"
+    assert [name.inner_text() for name in names.all() if name.evaluate(is_cut)] == []
+
+
 def test_it_runs_without_errors(lab, notebook):
     assert notebook.errors_and_stderr() == []
     assert lab.errors == []
@@ -185,10 +196,16 @@ def test_a_cell_that_runs_again_keeps_its_guess_which_may_then_be_changed(lab, n
 
 
 def test_screenshots_in_both_themes(lab, notebook, artifacts):
+    def opener():
+        image = notebook.cell("<details open>").element.get_by_role("img")
+        expect(image).to_have_css("color-scheme", "dark" if lab.theme() == DARK else "light")
+        return image
+
     traffic = notebook.cell("traffic_map(run")
     lab.screenshot_in_both_themes(
         artifacts,
         {
+            "chapter-00-opener": opener,
             "chapter-00-hello": lambda: notebook.cell("def hello()").element,
             "chapter-00-map": lambda: traffic.element,
             "chapter-00-prediction": lambda: notebook.cell("= predict(").element,

@@ -12,7 +12,8 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def chapter(tmp_path_factory):
-    chapter = run("04_zero", tmp_path_factory.mktemp("chapter"))
+    predictions = {"each rank after backward": "[7, 5.5, 4]"}
+    chapter = run("04_zero", tmp_path_factory.mktemp("chapter"), predictions=predictions)
     print(f"\nchapter 04: {chapter.seconds:.0f} s (budget: 60 s)")
     return chapter
 
@@ -38,6 +39,8 @@ def test_states_fall_stage_by_stage(chapter):
         [2, 5.5, 5.85],
         [3, 4, 4],
     ]
+    answer = chapter.text_of("predicted_by_stage.compare(")
+    assert "that is the paper's count; at stage 1 this run has freed" in answer.lower()
 
 
 def test_each_difference_has_a_name(chapter):

@@ -23,7 +23,7 @@ def test_one_operation_cannot_mix_tensors_of_both_pools(chapter):
     printed = chapter.text_of("on_host + on_device")
     assert "moved to the host: 2000 bytes" in printed
     assert "PoolError: add of a bfloat16 tensor" in printed
-    assert "line 7: on_host + on_device]" in printed
+    assert "line 8: on_host + on_device]" in printed
 
 
 def test_after_backward_the_device_holds_4_bytes_per_parameter(chapter):

@@ -5,9 +5,11 @@ from statistics import median
 
 import pytest
 
-from tests.chapters.running_chapter import CHAPTERS, PREDICTION, code_cells, read
+from autograder.build.text import notebook_from_text
+from tests.chapters.running_chapter import CHAPTERS, PREDICTION, ROOT, code_cells, read
 
 NAMES = sorted(path.name.removesuffix(".nb.py") for path in CHAPTERS.glob("*.nb.py"))
+LABS = sorted(ROOT.glob("solutions/*/*.nb.py"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -25,14 +27,26 @@ def test_no_prose_has_slipped_into_a_code_cell(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_prediction_is_asked_in_a_cell_of_its_own_and_answered_later(name):
-    sources = [cell.source for cell in code_cells(read(name))]
-    asking = [source for source in sources if re.search(r"\bpredict\(", source)]
-    assert asking
-    assert [source for source in asking if not PREDICTION.search(source)] == []
-    asked = [PREDICTION.search(source)[1] for source in asking]
-    answered = re.findall(r"^(predicted_\w+)\.compare\(", "\n".join(sources), re.MULTILINE)
+    asked, answered = predictions_of(read(name))
+    assert answered == asked != []
+
+
+@pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.parent.name)
+def test_a_labs_predictions_are_asked_and_answered_too(lab):
+    asked, answered = predictions_of(notebook_from_text(lab))
     assert answered == asked
+
+
+def predictions_of(notebook):
+    """The names of the predictions that are asked for, and of those that are answered."""
+    sources = [cell.source for cell in code_cells(notebook)]
+    asking = [
+        source for source in sources if re.search(r"\bpredict\(|^predicted_\w+ = None", source)
+    ]
+    assert [source for source in asking if not PREDICTION.search(source)] == []
     assert [source for source in sources if re.search("your prediction", source, re.I)] == []
+    answered = re.findall(r"^(predicted_\w+)\.compare\(", "\n".join(sources), re.MULTILINE)
+    return [PREDICTION.search(source)[1] for source in asking], answered
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -94,6 +94,12 @@ def test_it_moves_for_five_seconds_and_not_at_all_where_motion_is_unwanted(brows
         }"""
         widths = [page.evaluate(covered, ms) for ms in (1_000, 3_500, 6_000, 60_000)]
         assert widths[0] > widths[1] > widths[2] == widths[3] == 0
+        card = "getComputedStyle(document.querySelector('rect')).fill"
+        colors = []
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            colors.append(page.evaluate(card))
+        assert colors == ["rgb(255, 255, 255)", "rgb(17, 17, 17)"]
         page.emulate_media(reduced_motion="reduce")
         assert page.evaluate("document.getAnimations().length") == 0
         assert page.evaluate(covered, 0) == 0

@@ -9,7 +9,9 @@ def cell(name: str, opener: Opener) -> str:
     """Its source. A reader may close it, and plays it again by following the picture's link.
 
     Only a picture plays before any code is run: scripts in markdown do not, and JupyterLab asks
-    before a button in a notebook that is not trusted may do anything.
+    before a button in a notebook that is not trusted may do anything. A picture begins when it is
+    loaded, and JupyterLab keeps no ``loading="lazy"``: so it plays three times, and the link opens
+    it in a tab of its own.
     """
     path = f"openers/{name}.svg"
     return (

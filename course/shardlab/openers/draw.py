@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.widgets.palette import MEMORY, OK, PHASES, WAIT, ink_on, op_color
-from shardlab.widgets.scene import FONT, ROLES, text_width
+from shardlab.widgets.scene import DARK, FONT, LIGHT, text_width
 from shardlab.widgets.timeline import WAITING
 from shardlab.widgets.units import format_seconds
 
@@ -29,8 +29,7 @@ COLORS = {
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 15.0, 3
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
-# Of a light page: a picture does not know the theme of the page that shows it.
-INK, MUTED, RULE, SURFACE = (ROLES[role][2] for role in ("text", "muted", "rule", "surface"))
+INK, MUTED, RULE, SURFACE = (f"var(--{role})" for role in ("text", "muted", "rule", "surface"))
 TEXT = 12
 
 
@@ -85,7 +84,9 @@ class _Picture:
         )
         timing = f"{ROUND_S:g}s linear {DELAY_S:g}s {ROUNDS} backwards"
         return (
-            "<style>.cover{transform:scaleX(0);transform-origin:"
+            f"<style>svg{{{_variables(LIGHT)}}}"
+            f"@media(prefers-color-scheme:dark){{svg{{{_variables(DARK)}}}}}"
+            ".cover{transform:scaleX(0);transform-origin:"
             f"{WIDTH - RIGHT + 1:g}px 0;animation:cover {timing}}}"
             f"@keyframes cover{{0%{{transform:none}}{played},to{{transform:scaleX(0)}}}}"
             f".cursor{{opacity:0;animation:cursor {timing}}}"
@@ -207,7 +208,7 @@ class _Picture:
             yield _text(x + 15, y + 21, kind, MUTED)
             x += 34 + text_width(kind, TEXT)
         if any(block.kind.endswith(WAITS) for block in self.opener.blocks):
-            yield _text(x, y + 21, "paler: the other rank has not begun yet", MUTED)
+            yield _text(x, y + 21, "fainter: the other rank has not begun yet", MUTED)
 
     def kinds(self) -> list[str]:
         marks: list[Block | Level] = [*self.opener.levels, *self.opener.blocks]
@@ -216,6 +217,10 @@ class _Picture:
 
 def color_of(kind: str) -> str:
     return COLORS.get(kind) or op_color(kind)
+
+
+def _variables(colors: dict[str, str]) -> str:
+    return ";".join(f"--{role}:{color}" for role, color in colors.items())
 
 
 def _amounts(levels: list[Level]) -> Iterator[tuple[float, ...]]:

@@ -112,6 +112,9 @@ function card({ name, title, label, hint = "" }) {
   return { root, head, plot, detail };
 }
 
+/** Rows of controls that stay in view while the picture under them is read. */
+const stickyControls = (...rows) => make("div", { class: "shardlab-sticky" }, ...rows);
+
 /** Calls `point({ x, y })` while the pointer is on the plot, `point(null)` once it has left. */
 function handlePointer(plot, stage, point, signal) {
   plot.addEventListener("pointermove", (event) => point(stage.at(event)), { signal });

@@ -27,7 +27,7 @@ function build(model, signal) {
       [index, text, ...Object.keys(scene.failures).map((key) => verdict(found[key]))]),
     signal,
   );
-  root.append(head, controls, plot, detail, table.node);
+  root.append(head, stickyControls(controls), plot, detail, table.node);
 
   function verdict([state, text]) {
     return state === "broken" ? `cannot load (${text})` : `${state}: steps ${text}`;

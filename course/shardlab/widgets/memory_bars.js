@@ -78,7 +78,7 @@ function build(model, signal) {
   const small = make("p", { class: "shardlab-small" }, scene.footer);
   const headings = () => ["row", "category", settings.unit === "GB" ? "GB (10⁹)" : "GiB (2³⁰)", "bytes"];
   const table = tableDetails(headings, tableRows, signal);
-  root.append(head, panel, verdict, plot, detail, small, table.node);
+  root.append(head, stickyControls(panel), verdict, plot, detail, small, table.node);
 
   // ---- contents of the rows ----
 

@@ -60,7 +60,7 @@ function build(model, signal) {
   const small = make("p", { class: "shardlab-small" }, scene.small);
   const headings = () => ["placement", "step", "ratio", "device compute", "device", "host", "NVMe", "fits"];
   const table = tableDetails(headings, rows, signal);
-  root.append(head, controls, choices, plot, detail, small, table.node);
+  root.append(head, stickyControls(controls, choices), plot, detail, small, table.node);
 
   /** Called when the reader changes something. */
   function change(some) {

@@ -16,10 +16,13 @@ from IPython.display import DisplayHandle, display
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
 NAMED_RANKS = 8  # with more, a text alternative would be too long
-_SVG_IN_URL = "data:image/svg+xml;base64,"
+SVG_IN_URL = "data:image/svg+xml;base64,"
 # In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
 # live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
+# color-scheme is what an SVG in an <img> learns of its page.
 _ONE_OF_TWO = """<style>
+.shardlab-static { color-scheme: light; }
+[data-jp-theme-light="false"] .shardlab-static { color-scheme: dark; }
 .jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
 .jp-OutputArea-child:has(> * .shardlab-static) + * > .jp-OutputArea-output:not(:has(*)) {
   display: none; }
@@ -66,7 +69,7 @@ class Picture(anywidget.AnyWidget):
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The static picture. A notebook shows it as HTML, which has a text alternative."""
         svg = self.static_svg()
-        source = _SVG_IN_URL + b64encode(svg.encode()).decode()
+        source = SVG_IN_URL + b64encode(svg.encode()).decode()
         kind = re.sub("(?<=[a-z])([A-Z])", r" \1", type(self).__name__).capitalize()
         words = escape(f"{kind}: {self.alternative()}")
         image = f'<img class="shardlab-static" alt="{words}" src="{source}">'

@@ -82,7 +82,8 @@ function build(model, signal) {
   ];
   const table = tableDetails(headings, rows, signal);
   const note = make("p", { class: "shardlab-note", role: "status" });
-  root.append(head, choices, sizesPanel, costsPanel, bar, note, plot, detail, small, table.node);
+  const controls = stickyControls(choices, sizesPanel, costsPanel, bar);
+  root.append(head, controls, note, plot, detail, small, table.node);
 
   /** Called when the reader changes something. */
   function change(some) {

@@ -1,19 +1,21 @@
-"""Matplotlib's plots in the page's theme, and never wider than their cell.
+"""Matplotlib's plots in the page's theme, never wider than their cell, and with their words.
 
-JupyterLab shows an SVG as an image: it is cut off at the cell's edge and cannot follow the theme.
-So a notebook's figure also gets an HTML form, the same SVG in the page itself. Where no page can
-be asked for its theme (nbconvert, nbgrader), the figure is the plain SVG.
+JupyterLab shows an SVG as an image: it is cut off at the cell's edge, cannot follow the theme and
+has no text alternative. So a figure also gets an HTML form: in a notebook's page the same SVG as an
+element of the page, which is saved with its words; where no page can be asked for its theme
+(nbconvert, nbgrader), an image with its words.
 """
 
 from __future__ import annotations
 
+from base64 import b64encode
 from html import escape
 from typing import TYPE_CHECKING
 
 from IPython import get_ipython
 
 from shardlab.widgets.palette import PLOT_INK
-from shardlab.widgets.picture import frontend_can_draw
+from shardlab.widgets.picture import SVG_IN_URL, frontend_can_draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,22 +28,23 @@ def show_in_theme() -> None:
     if (shell := get_ipython()) is not None:
         html = shell.display_formatter.formatters["text/html"]
         # Not for Figure: %config InlineBackend.figure_formats removes what is registered for it.
-        html.for_type_by_name("matplotlib.figure", "FigureBase", page_svg)
+        html.for_type_by_name("matplotlib.figure", "FigureBase", page_html)
 
 
-def page_svg(figure: Figure) -> str | None:
-    """The figure as an SVG element for a notebook's page; None where there is no page."""
-    if not frontend_can_draw():
-        return None
+def page_html(figure: Figure) -> str:
+    """The figure as an SVG element for a notebook's page, or as an image where there is no page."""
     from IPython.core.pylabtools import print_figure
 
     drawing = str(print_figure(figure, fmt="svg"))
-    drawing = drawing[drawing.index("<svg") :].replace(PLOT_INK, _PAGE_INK)
+    drawing = drawing[drawing.index("<svg") :]
+    words = escape(description(figure))
+    if not frontend_can_draw():
+        return f'<img alt="{words}" src="{SVG_IN_URL}{b64encode(drawing.encode()).decode()}">'
     attributes = (
-        f'class="shardlab-plot-svg" role="img" aria-label="{escape(description(figure))}" '
+        f'class="shardlab-plot-svg" role="img" aria-label="{words}" '
         'style="max-width:100%;height:auto"'
     )
-    return drawing.replace("<svg ", f"<svg {attributes} ", 1)
+    return drawing.replace(PLOT_INK, _PAGE_INK).replace("<svg ", f"<svg {attributes} ", 1)
 
 
 def description(figure: Figure) -> str:

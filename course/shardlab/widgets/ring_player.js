@@ -79,7 +79,7 @@ function build(model, signal) {
     ]),
     signal,
   );
-  root.append(plot, player.node, detail, small, table.node);
+  root.append(stickyControls(player.node), plot, detail, small, table.node);
 
   // ---- moving through time ----
 

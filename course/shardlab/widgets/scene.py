@@ -13,13 +13,16 @@ from xml.sax.saxutils import escape
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
 
-# role: (JupyterLab's variable, VS Code's, the colour without either)
+# role: (JupyterLab's variable, VS Code's)
 ROLES = {
-    "text": ("--jp-content-font-color1", "--vscode-editor-foreground", "#1f2328"),
-    "muted": ("--jp-content-font-color2", "--vscode-descriptionForeground", "#59636e"),
-    "rule": ("--jp-border-color1", "--vscode-panel-border", "#c5ccd3"),
-    "surface": ("--jp-layout-color0", "--vscode-editor-background", "#ffffff"),
+    "text": ("--jp-content-font-color1", "--vscode-editor-foreground"),
+    "muted": ("--jp-content-font-color2", "--vscode-descriptionForeground"),
+    "rule": ("--jp-border-color1", "--vscode-panel-border"),
+    "surface": ("--jp-layout-color0", "--vscode-editor-background"),
 }
+# Without these, as in an <img>; dark where prefers-color-scheme is.
+LIGHT = {"text": "#1f2328", "muted": "#59636e", "rule": "#c5ccd3", "surface": "#ffffff"}
+DARK = {"text": "#ffffff", "muted": "#b2b2b2", "rule": "#616161", "surface": "#111111"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +121,8 @@ def to_svg(
 ) -> str:
     """A self-contained picture: a card with a heading above and small print below.
 
-    The card is opaque, so it is readable on light and dark pages; inlined in a page of JupyterLab
-    or nbconvert it has the theme's colours.
+    The card is opaque, so it is readable on light and dark pages. Inlined in a page of JupyterLab
+    or nbconvert it has the theme's colours, as an image those of the page's color-scheme.
     """
     margin = 16.0
     room = width - (text_width(subtitle, 12) + 16 if subtitle else 0)
@@ -139,11 +142,7 @@ def to_svg(
     for row, words in enumerate(footer_lines):
         y = head + height + 8 + 15 * row
         frame.append(Text(x=margin, y=y, text=words, size=11, fill="muted"))
-    style = "".join(
-        f".shardlab-static .{kind}-{role}{{{kind}:var({lab},var({code},{plain}))}}"
-        for role, (lab, code, plain) in ROLES.items()
-        for kind in ("fill", "stroke")
-    )
+    style = f"{_style(LIGHT)}@media(prefers-color-scheme:dark){{{_style(DARK)}}}"
     hatches = sorted({mark.fill for mark in marks if mark.hatch})
     return "".join(
         [
@@ -159,6 +158,14 @@ def to_svg(
             *map(_svg, marks),
             "</g></svg>",
         ]
+    )
+
+
+def _style(colors: dict[str, str]) -> str:
+    return "".join(
+        f".shardlab-static .{kind}-{role}{{{kind}:var({lab},var({code},{colors[role]}))}}"
+        for role, (lab, code) in ROLES.items()
+        for kind in ("fill", "stroke")
     )
 
 
@@ -200,7 +207,7 @@ def _colors(mark: Mark) -> str:
             paint += f' fill="url(#{_pattern_id(color)})"'
         elif color in ROLES:
             # The attribute is for viewers without CSS variables; elsewhere the class wins.
-            paint += f' {kind}="{ROLES[color][2]}"'
+            paint += f' {kind}="{LIGHT[color]}"'
             classes.append(f"{kind}-{color}")
         elif color != "none" or kind == "fill":
             paint += f' {kind}="{color}"'

@@ -25,7 +25,7 @@ function build(model, signal) {
   const small = make("p", { class: "shardlab-small" });
   const headings = () => ["buffer", "rank", "tensor", "from", "to", "bytes"];
   const table = tableDetails(headings, tableRows, signal);
-  root.append(head, panel, source, plot, detail, small, table.node);
+  root.append(head, stickyControls(panel), source, plot, detail, small, table.node);
 
   const change = (changes) => {
     show({ ...settings, ...changes });

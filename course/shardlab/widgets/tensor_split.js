@@ -62,7 +62,7 @@ function build(model, signal) {
   const small = make("p", { class: "shardlab-small" });
   const headings = () => ["step", "pass", "what happens", "communication", "each rank sends"];
   const table = tableDetails(headings, rows, signal);
-  root.append(head, choices, controls, player.node, happens, plot, detail, small, table.node);
+  root.append(head, stickyControls(choices, controls, player.node), happens, plot, detail, small, table.node);
 
   /** Called when the reader changes something. */
   function change(some) {

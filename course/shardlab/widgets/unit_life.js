@@ -63,7 +63,7 @@ function build(model, signal) {
   const small = make("p", { class: "shardlab-small" }, scene.small);
   const headings = () => ["", "unit", "what", "from", "to"];
   const table = tableDetails(headings, rows, signal);
-  root.append(head, controls, plot, detail, small, table.node);
+  root.append(head, stickyControls(controls), plot, detail, small, table.node);
 
   /** Called when the reader changes something. */
   function change(some) {

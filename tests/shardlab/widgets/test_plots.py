@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 import matplotlib.pyplot as plt
 import pytest
 
+from autograder.pages.html import inert
 from shardlab.widgets import palette, plots
 
 
@@ -19,7 +20,7 @@ def figure(monkeypatch):
 
 
 def test_text_and_axes_have_the_pages_colour(figure) -> None:
-    svg = plots.page_svg(figure)
+    svg = plots.page_html(figure)
     ElementTree.fromstring(svg)
     assert palette.PLOT_INK not in svg.replace(f", {palette.PLOT_INK})", "")
     assert "fill: var(--jp-content-font-color2" in svg
@@ -27,11 +28,17 @@ def test_text_and_axes_have_the_pages_colour(figure) -> None:
 
 
 def test_the_words_are_text_and_name_the_plot(figure) -> None:
-    root = ElementTree.fromstring(plots.page_svg(figure))
+    root = ElementTree.fromstring(plots.page_html(figure))
     assert root.get("aria-label") == "Plot. sent: bytes < 9 over ranks"
     texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"sent", "ranks", "bytes < 9"} <= set(texts)
 
 
-def test_without_a_page_there_is_only_the_svg() -> None:
-    assert plots.page_svg(plt.figure()) is None
+def test_feedback_and_pages_without_a_kernel_show_an_image_with_its_words(
+    figure, monkeypatch
+) -> None:
+    monkeypatch.setattr(plots, "frontend_can_draw", lambda: False)
+    html = plots.page_html(figure)
+    for shown in (html, inert.html(html)):
+        assert 'alt="Plot. sent: bytes &lt; 9 over ranks"' in shown
+        assert 'src="data:image/svg+xml;base64,' in shown
