@@ -48,7 +48,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         begin_artifacts()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", action="store_true", help="also take screenshots, for review")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--screenshots"):
+        items[:] = [item for item in items if item.get_closest_marker("screenshots") is None]
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
@@ -104,10 +110,12 @@ def new_page(browser: Browser) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def lab(browser: Browser, lab_server: LabServer) -> Iterator[JupyterLab]:
+def lab(
+    browser: Browser, lab_server: LabServer, request: pytest.FixtureRequest
+) -> Iterator[JupyterLab]:
     """One JupyterLab page for all tests of a module, without the tabs of another one."""
     with new_page(browser) as page:
-        yield JupyterLab(page, lab_server)
+        yield JupyterLab(page, lab_server, request.config.getoption("--screenshots"))
 
 
 @pytest.fixture(scope="module")

@@ -45,10 +45,13 @@ window.course = {
 
 
 class JupyterLab:
-    """One page with JupyterLab in it."""
+    """One page with JupyterLab in it.
 
-    def __init__(self, page: Page, server: LabServer) -> None:
-        self.page, self.server = page, server
+    takes_screenshots: those that a person looks at; they take a third of the time of some tests.
+    """
+
+    def __init__(self, page: Page, server: LabServer, takes_screenshots: bool) -> None:
+        self.page, self.server, self.takes_screenshots = page, server, takes_screenshots
         self.errors: list[str] = []  # uncaught exceptions in the page
         page.on("pageerror", self._note)
         page.add_init_script(_HELPERS)
@@ -123,9 +126,14 @@ class JupyterLab:
         )
 
     def screenshot_in_both_themes(
-        self, folder: Path, views: dict[str, Callable[[], Locator]]
+        self, folder: Path, views: dict[str, Callable[[], Locator]], *, always: bool = False
     ) -> None:
-        """Screenshots of the views in both themes: `name-dark.png` and `name-light.png`."""
+        """Screenshots of the views in both themes: `name-dark.png` and `name-light.png`.
+
+        always: even if none are asked for.
+        """
+        if not (always or self.takes_screenshots):
+            return
         # The current theme first: a change redraws the whole page.
         themes = {LIGHT: "light", DARK: "dark"}
         for theme, suffix in sorted(themes.items(), key=lambda each: each[0] != self.theme()):

@@ -126,6 +126,7 @@ def test_validate_saves_and_names_what_fails(
     assert "Success! Your notebook passes all the tests." in text
 
 
+@pytest.mark.screenshots
 def test_screenshots_in_both_themes(lab: JupyterLab, notebook: Notebook, artifacts: Path) -> None:
     answer(notebook, "ring_all_reduce", WRONG["sends_whole_tensors_around"])
     lab.screenshot_in_both_themes(

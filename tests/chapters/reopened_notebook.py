@@ -126,7 +126,8 @@ def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> 
     for cell in with_pictures(notebook, "image/svg+xml"):
         area = cell.output
         lab.settle()
-        area.screenshot(path=f"{shots}-cell-{cell.index}.png")
+        if lab.takes_screenshots:
+            area.screenshot(path=f"{shots}-cell-{cell.index}.png")
         wrong[cell.index] = area.evaluate(_TOO_WIDE_OR_SMALL, LEAST_TEXT_PX - 0.05)
         wrong[cell.index] += area.evaluate(_CONTROLS_LOST)
     least_px, text = lab.page.evaluate("course.least")

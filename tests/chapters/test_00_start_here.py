@@ -214,5 +214,6 @@ def test_screenshots_in_both_themes(lab, notebook, artifacts):
             "chapter-00-deadlock": lambda: notebook.cell("timeline(hang)").element,
             "chapter-00-page": lambda: lab.page.locator("#main"),
         },
+        always=True,
     )
     notebook.close()

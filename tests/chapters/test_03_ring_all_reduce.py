@@ -258,6 +258,7 @@ def test_the_hang_shows_which_rank_waits_for_which(lab, notebook):
     expect(detail).to_contain_text("dist.send(outgoing")
 
 
+@pytest.mark.screenshots
 @pytest.mark.browser
 def test_screenshots_in_both_themes(lab, notebook, artifacts):
     def halfway():

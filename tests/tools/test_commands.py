@@ -76,8 +76,11 @@ def shell(root: Path, command: str, **more: str) -> str:
 
 @runs('make suite ARGS="tests/tools -k lock"', 'make suite ARGS="tests/shardlab"')
 @runs('make suite ARGS="tests/autograder/exercises -k NN_name"')
+@runs('make suite ARGS="--screenshots tests/chapters"')
 def test_make_suite_runs_some_tests(repository: Path) -> None:
-    printed = shell(repository, 'make suite ARGS="tests/tools/test_project.py -k lock"')
+    printed = shell(
+        repository, 'make suite ARGS="--screenshots tests/tools/test_project.py -k lock"'
+    )
     assert re.search(r"\d passed", printed)
     assert "slowest 10 durations" in printed
 

@@ -141,6 +141,7 @@ def test_the_table_has_a_row_for_each_tensor(show: Show) -> None:
     assert len(rows) == 6
 
 
+@pytest.mark.screenshots
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:

@@ -366,6 +366,7 @@ def test_a_redraw_of_64_ranks_draws_every_mark(
         print(f"\n{name} at 64 ranks, {what}: median {median(took):.1f}, least {min(took):.1f} ms")
 
 
+@pytest.mark.screenshots
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [4, 64])
 def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:

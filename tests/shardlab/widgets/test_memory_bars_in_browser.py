@@ -243,6 +243,7 @@ def test_dragging_the_slider_is_smooth(show: Show) -> None:
     assert median_ms < 20 * 1000 / 60
 
 
+@pytest.mark.screenshots
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
     """Saved as artefacts, for review."""

@@ -247,6 +247,7 @@ def test_widgets_follow_the_theme_and_stop_when_removed(show: Show, draw: str) -
     assert page.evaluate("window.model.listening()") == 0
 
 
+@pytest.mark.screenshots
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
     """Saved as artefacts, for review."""

@@ -241,6 +241,7 @@ def test_mouse_and_keyboard_show_a_parts_details(show: Show) -> None:
     assert detail.inner_text().startswith("rank 3: a partial sum of all of Y")
 
 
+@pytest.mark.screenshots
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
