@@ -53,6 +53,8 @@ class Grader(ExitStack):
         # Imported here: the workers' parent does not need torch.
         from autograder.grading.record.grade_submission import grade_submission
 
+        if not gc.get_freeze_count():
+            gc.freeze()  # or each full collection would look at all that torch has imported
         try:
             return grade_submission(task, self._open(task))
         except (Unavailable, CourseError) as error:
