@@ -13,6 +13,7 @@ import torch.distributed as dist
 from autograder.evaluation.trial import LATE_S, RankPool, Trials, orders_s
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
+from autograder.exercise.budget import Budget, Limit
 from shardlab.rank_set import RankSet
 from tests.autograder.exercise_halves import on_ranks
 
@@ -149,11 +150,18 @@ def test_no_rank_outlives_the_submission():
     assert not psutil.pid_exists(pid)
 
 
-@pytest.mark.parametrize("changes", [{"memory": True}])
-def test_some_exercises_have_fresh_ranks_for_each_case(changes):
-    pids, results = run_cases(lambda case: True, **changes)
+def test_a_case_measured_from_outside_has_fresh_ranks():
+    """For them memory that an earlier case has freed would count as used before."""
+    size_2 = Budget(
+        "process memory",
+        lambda run: [0] * run.world_size,
+        lambda case: Limit(1) if case.world_size == 2 else None,
+        from_outside=True,
+    )
+    pids, results = run_cases(lambda case: True, memory=True, budgets=(size_2,))
     assert all(result.passed for result in results)
-    assert len(set(pids)) == len(CASES)
+    assert len({pids[0], pids[1], pids[2]}) == 3
+    assert pids[1] == pids[3]  # of sizes 3 and 1: memory recorded by the ranks alone
 
 
 def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
