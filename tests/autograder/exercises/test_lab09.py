@@ -275,6 +275,8 @@ def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
 GATHER = "dist.all_gather_single(flat, piece)\n"
 REVERSED = GATHER + "        flat = flat.view(-1, len(piece)).flip(0).flatten()\n"
 SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
+ROUNDED = ".view(ctx.shape).bfloat16().to(piece.dtype)"
+OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
 
 
 @pytest.mark.ranks
@@ -286,6 +288,21 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
             ("        return None, x.grad", SUMMED),
             "4 ranks, dropout, 5 elements",
             "calls all_reduce in addition",
+        ),
+        (
+            ("(flat, piece)", "(flat, piece, async_op=True)"),
+            "2 ranks, different weights, float64",
+            "and never waits for it",
+        ),
+        (
+            (".view(ctx.shape)", ROUNDED),
+            "2 ranks, different weights, float64",
+            "runs the function again on another x",
+        ),
+        (
+            ("functional.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),
+            "3 ranks, nested",
+            "RuntimeError",
         ),
     ],
 )
