@@ -37,7 +37,7 @@ def wrong_form(attempt: Attempt) -> Finding | None:
         return None
     found = [mistake for words, mistake in FORMS.items() if re.search(words, error.message)]
     if NO_GRADIENT in error.message and error.source:  # of the answer, not of the loss
-        found = ["runs backward from an output that does not require a gradient"]
+        found = ["runs backward from a tensor that does not require a gradient"]
     elif NO_GRADIENT in error.message:
         found = ["returns an output that does not require a gradient"]
     if not found:
