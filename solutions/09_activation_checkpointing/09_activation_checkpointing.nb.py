@@ -62,7 +62,7 @@ x.grad
 # %% [markdown]
 # It has to work for functions with
 #
-# - several arguments. Some are tensors, with or without a gradient, and two of them may be the same tensor or views of one storage; others are numbers, strings, `None`, in any order;
+# - several arguments. Some are tensors, with a gradient or without, such as a mask of booleans; two may be the same tensor or views of one storage; others are numbers, strings, `None`, in any order;
 # - one output or a tuple of outputs, all of them tensors; a tuple of one stays a tuple. Some may have no gradient, such as integer tensors, and the loss may not use all of them;
 # - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
 # - several losses, and several calls with the same function: the backward of one call may run before or after that of another;

@@ -17,7 +17,7 @@ STATE_BYTES = 8192  # random state, for each call of checkpoint; torch's has 5,0
 
 def draw_network(case: Case, rng: np.random.Generator) -> Plain:
     x = shared.draw_x(case, rng)
-    mask = torch.from_numpy(rng.random(x.shape) < 0.7).float()
+    mask = torch.from_numpy(rng.random(x.shape) < 0.3)
     return {
         "weights": shared.draw_weights(case, rng),
         "x": x,

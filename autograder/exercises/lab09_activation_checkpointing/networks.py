@@ -51,9 +51,10 @@ def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 def several(
     checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
-    """Arguments: None, tensors with and without gradients, a number and a string; one tensor is an
-    argument twice, another is a 0-dim view of the storage of a third, and these two have a graph.
-    Outputs: an index, tensors with gradients that depend on each other, and one without."""
+    """Arguments: None, tensors with and without gradients, one of them of booleans, a number and a
+    string; one tensor is an argument twice, another is a 0-dim view of the storage of a third, and
+    these two have a graph.  Outputs: an index, tensors with gradients that depend on each other,
+    and one without."""
 
     def mixed(
         nothing: None,
@@ -67,7 +68,7 @@ def several(
     ) -> Any:
         if nothing is not None or how != "add":
             raise ValueError("arguments should reach the function unchanged")
-        first = blocks[0](x * mask) * scale
+        first = blocks[0](x.masked_fill(mask, 0.0)) * scale
         second = blocks[1](y) + torch.sigmoid(again) * corner
         return first.argmax(dim=1), first, second, mask * 2.0, first * second
 

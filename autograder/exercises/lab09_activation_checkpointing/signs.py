@@ -48,13 +48,15 @@ def wrong_form(attempt: Attempt) -> Finding | None:
 
 @on_each_rank
 def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Runs no block again, or one too often."""
+    """Runs no block again, or one too often or too rarely."""
     runs, wanted = output["runs"], attempt.expected[rank]["runs"]
     evidence = f"blocks ran {runs} times, expected {wanted}"
     if len(output["log"]) == output["runs in forward"]:
         return "never runs the function again", evidence
     if any(ran > right for ran, right in zip(runs, wanted, strict=False)):
         return "runs functions more often than once in forward and once in backward", evidence
+    if runs != wanted:
+        return "does not run every function again in backward", evidence
     return None
 
 
