@@ -26,7 +26,7 @@ FORMS = {
     r"\bbackward\(\) takes 2 positional arguments": "takes one gradient in backward: there is one "
     "for each output, *grads",
     "arguments should reach the function": "does not pass the arguments on unchanged",
-    "should stay a tuple": "returns a tensor where the function returns a tuple of one tensor",
+    "should stay a tuple": "returns no tuple where the function returns a tuple of one tensor",
 }
 NO_GRADIENT = "does not require grad"
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 1.0}
-# says = {checkpoint = "returns a tensor where the function returns a tuple"}
+# says = {checkpoint = "returns no tuple where the function returns a tuple"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}
