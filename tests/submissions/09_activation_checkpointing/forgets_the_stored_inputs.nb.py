@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 3.75}
-# says = {checkpoint_sequential = "counts no bytes for the stored inputs"}
+# says = {checkpoint_sequential = "counts too few bytes for the stored inputs"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

@@ -133,20 +133,18 @@ MISTAKES = {
     "fills the segments from the front: the last segment is computed once, so fill it first": (
         outputs_of(from_the_front)
     ),
-    "counts no bytes for the stored inputs: while a segment runs, memory also holds those of all "
-    "segments before it": with_inputs(lambda case: 0),
     "counts 4 bytes for each element of x: x.element_size() may be another number": (
         with_inputs(lambda case: 4 * x_elements(case))
     ),
-    "counts the elements of x as its bytes: each takes x.element_size() bytes": (
-        with_inputs(x_elements)
+    # Several counts lead to the same cuts: what is said is true of each.
+    "counts too few bytes for the stored inputs: while a segment runs, memory also holds those of "
+    "all segments before it, x.numel() * x.element_size() bytes each": (
+        with_inputs(lambda case: 0),
+        with_inputs(x_elements),
+        with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize),
     ),
-    "counts the bytes of one row of x: it has x.numel() elements": (
-        with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize)
-    ),
-    "counts one stored input too many: a layer's kept bytes include its input": (
-        with_inputs(shared.x_bytes, first=1)
-    ),
+    "leaves room unused: a cut that takes exactly budget_bytes fits, and a layer's kept_bytes "
+    "include its input": with_inputs(shared.x_bytes, first=1),
     "cuts into segments of equal length: the last one is computed once, so make it as long as "
     "fits": outputs_of(evenly),
     # Last, because for some numbers of layers these equal cuts by other mistakes.
