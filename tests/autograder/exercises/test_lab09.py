@@ -132,6 +132,12 @@ ALL_OUTPUTS = (
     "if isinstance(output, torch.Tensor) and output.requires_grad",
     "if isinstance(output, torch.Tensor)",
 )
+ON_THE_CLASS = ("ctx.is_tensor", "Checkpoint.is_tensor"), ("ctx.others", "Checkpoint.others")
+LEAF = "each.detach().requires_grad_(each.requires_grad)"
+LEAF_OF_STORAGE = (
+    f"leaves = [{LEAF} for",
+    f"of = {{}}\n        leaves = [of.setdefault(each.untyped_storage().data_ptr(), {LEAF}) for",
+)
 
 
 @pytest.mark.ranks
@@ -144,11 +150,13 @@ ALL_OUTPUTS = (
         ("several arguments and outputs", ONE_GRADIENT, "wrong number of gradients"),
         ("several arguments and outputs", FIRST_OUTPUT, "there is one for each output"),
         ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
+        ("several arguments and outputs", LEAF_OF_STORAGE, "gives gradients that differ"),
+        ("dropout, two losses", ON_THE_CLASS, "missing 1 required positional argument"),
     ],
 )
 def test_more_mistakes_in_checkpoint_are_named(name, change, says):
-    exercise = CHECKPOINT
-    result = result_of(exercise, case_of(exercise, name), changed("checkpoint", change))
+    exercise, changes = CHECKPOINT, change if isinstance(change[0], tuple) else (change,)
+    result = result_of(exercise, case_of(exercise, name), changed("checkpoint", *changes))
     assert says in result.diagnosis
 
 
@@ -304,6 +312,7 @@ OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
             "3 ranks, nested",
             "RuntimeError",
         ),
+        (("ctx.shape", "PartitionedCheckpoint.shape"), "3 ranks, nested", "RuntimeError"),
     ],
 )
 def test_more_mistakes_with_pieces_are_named(change, name, says):
