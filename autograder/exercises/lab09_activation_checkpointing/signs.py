@@ -56,7 +56,7 @@ def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if any(ran > right for ran, right in zip(runs, wanted, strict=False)):
         return "runs functions more often than once in forward and once in backward", evidence
     if runs != wanted:
-        return "does not run every function again in backward", evidence
+        return "does not run the function again in backward for each call", evidence
     return None
 
 
