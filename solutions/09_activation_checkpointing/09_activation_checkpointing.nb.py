@@ -62,10 +62,10 @@ x.grad
 # %% [markdown]
 # It has to work for functions with
 #
-# - several arguments. Some are tensors, with or without a gradient; others are numbers, strings, `None`, in any order;
-# - one output or a tuple of outputs, all of them tensors. Some may have no gradient, such as integer tensors, and the loss may not use all of them;
+# - several arguments. Some are tensors, with a gradient or without, such as a mask of booleans; two may be the same tensor or views of one storage; others are numbers, strings, `None`, in any order;
+# - one output or a tuple of outputs, all of them tensors; a tuple of one stays a tuple. Some may have no gradient, such as integer tensors, and the loss may not use all of them;
 # - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
-# - several losses: the backward of one call may run before or after that of another;
+# - several losses, and several calls with the same function: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
 #
 # Not asked for: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
@@ -359,7 +359,7 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 #
 # With tensor parallelism every rank has the same x between layers, so t ranks store t copies of it. With DeepSpeed's `partition_activations` each rank stores only **1/t of x**, and the backward gathers the pieces before it runs the function a second time.
 #
-# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad, with as many zeros as you like within the budget. x is contiguous, of any floating-point dtype. `function` may call `partitioned_checkpoint` itself.
+# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad, with as many zeros as you like within the budget. x is contiguous, of any shape and floating-point dtype. `function` may call `partitioned_checkpoint` itself, and several calls may have the same function.
 
 # %%
 def pieces_spec(x, tp_size):

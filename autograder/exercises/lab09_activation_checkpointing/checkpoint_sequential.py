@@ -89,6 +89,8 @@ def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
 
 def in_words(cut: Sequence[int]) -> str:
     """ "segments of 4, 2 and 4 layers"."""
+    if not cut:
+        return "no layers"
     *first, last = map(str, cut)
     lengths = f"{', '.join(first)} and {last}" if first else last
     return f"segment{'s' * bool(first)} of {lengths} layers"
@@ -114,17 +116,21 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     with_functions_replaced(subject, checkpoint=recorded)
 
     def network(layers: shared.Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
+        before = list(layers)
         output = subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])
+        if layers != before:
+            raise Unusable("changes the list", "")
         if not isinstance(output, Tensor):
-            raise NoTensor(f"{output!r:.50}")
+            raise Unusable("returned", f"{output!r:.50}")
         return [output]
 
     try:
         ours = step(network, given, case, log=log, **STEP_OPTIONS)
     except ValueError as error:
         return {"raises ValueError": True, "message": str(error)}
-    except NoTensor as error:
-        return {"raises ValueError": False, "returned": str(error)}
+    except Unusable as error:
+        what, evidence = error.args
+        return {"raises ValueError": False, what: evidence}
     peak_bytes, most_bytes = max(ours["saved"]), given["budget_bytes"]
     cut = cut_of(ours["log"], ours["again"])
     exceeds = f"no: {in_words(cut)} hold {peak_bytes:,} of {most_bytes:,} bytes"
@@ -139,14 +145,16 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     }
 
 
-class NoTensor(TypeError):
-    """The answer did not return a tensor."""
+class Unusable(TypeError):
+    """The answer did not return a tensor, or changed its list."""
 
 
 @on_each_rank
-def returns_nothing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def is_unusable(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["raises ValueError"] and not attempt.expected[rank]["raises ValueError"]:
         return "raises ValueError although a cut fits", output["message"]
+    if "changes the list" in output:
+        return "changes the list of layers: it should stay as it is"
     if "returned" in output:
         return "should return a tensor, the output of the last layer", output["returned"]
     return None
@@ -187,7 +195,7 @@ EXERCISE = OnRanks(
             64,
             16,
             budget=(3, 1),
-            double=True,
+            dtype="float64",
         ),
         shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),
         shared.blocks_case("4 layers, room for 3", 1, 4, 8, 4, weight=0.5, budget=(1, 2)),
@@ -196,5 +204,5 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.NEAR,
     allows=frozenset(),
-    signs=(returns_nothing, other_layers_again, wrong_order),
+    signs=(is_unusable, other_layers_again, wrong_order),
 )

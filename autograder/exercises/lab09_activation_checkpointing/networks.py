@@ -28,32 +28,52 @@ def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
 
 
 def apart(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> list[Tensor]:
-    """The first block, and a chain of the others: two graphs."""
-    return [checkpoint(blocks[0], x), chain(checkpoint, blocks[1:], x)]
+    """Two graphs: the first block, whose output is in a tuple, and a chain in which the second
+    block is used twice."""
+
+    def in_a_tuple(scale: float, x: Tensor) -> tuple[Tensor]:
+        return (blocks[0](x) * scale,)
+
+    first = checkpoint(in_a_tuple, 2.0, x)
+    if not isinstance(first, tuple):
+        raise TypeError("a tuple of one output should stay a tuple")
+    return [*first, chain(checkpoint, [*blocks[1:], blocks[1]], x)]
 
 
 def nested(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
-    """All blocks in one checkpoint, and all but the first in another one inside it."""
+    """All blocks in one checkpoint, and all but the first in another one inside it, with an x of
+    another shape."""
 
     inner = partial(chain, call, blocks[1:])
-    return checkpoint(lambda x: checkpoint(inner, blocks[0](x)), x)
+    return checkpoint(lambda x: checkpoint(inner, blocks[0](x)[None]), x)
 
 
 def several(
     checkpoint: Callable[..., Any], blocks: Blocks, arguments: list[Tensor], given: Any
 ) -> list[Tensor]:
-    """Arguments: None, tensors with and without gradients, a number and a string. Outputs: an
-    index, two tensors with gradients, and one without."""
+    """Arguments: None, tensors with and without gradients, one of them of booleans, a number and a
+    string; one tensor is an argument twice, another is a 0-dim view of the storage of a third, and
+    these two have a graph.  Outputs: an index, tensors with gradients that depend on each other,
+    and one without."""
 
-    def mixed(nothing: None, x: Tensor, scale: float, mask: Tensor, how: str, y: Tensor) -> Any:
+    def mixed(
+        nothing: None,
+        x: Tensor,
+        scale: float,
+        mask: Tensor,
+        how: str,
+        y: Tensor,
+        corner: Tensor,
+        again: Tensor,
+    ) -> Any:
         if nothing is not None or how != "add":
             raise ValueError("arguments should reach the function unchanged")
-        first = blocks[0](x * mask) * scale
-        second = blocks[1](y) + torch.sigmoid(x)
-        return first.argmax(dim=1), first, second, mask * 2.0
+        first = blocks[0](x.masked_fill(mask, 0.0)) * scale
+        second = blocks[1](y) + torch.sigmoid(again) * corner
+        return first.argmax(dim=1), first, second, mask * 2.0, first * second
 
-    args = (None, arguments[0], given["scale"], given["mask"], "add", arguments[1])
-    return list(checkpoint(mixed, *args))
+    x, y = arguments[0], arguments[1].square()
+    return list(checkpoint(mixed, None, x, given["scale"], given["mask"], "add", y, y[0, 0], x))
 
 
 def network(
@@ -65,7 +85,8 @@ def network(
     elif kind == "apart":
         outputs = apart(checkpoint, blocks, arguments[0])
     else:
-        outputs = [(nested if kind == "nested" else chain)(checkpoint, blocks, arguments[0])]
+        in_order = [blocks[i] for i in case.params.get("order", range(len(blocks)))]
+        outputs = [(nested if kind == "nested" else chain)(checkpoint, in_order, arguments[0])]
     if case.params.get("random loss"):  # a loss with dropout
         torch.rand(4)
     unused = case.params.get("unused")
@@ -81,4 +102,5 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     close_torchs_own()
     ours = step(partial(network, subject), given, case, around=measure)
     is_same = same_bits(ours, plain_step(given, case))
-    return results(ours, case) | {"bit for bit": is_same, "log": ours["log"]}
+    logged = {"log": ours["log"], "runs in forward": len(ours["log"]) - len(ours["again"])}
+    return results(ours, case) | {"bit for bit": is_same} | logged

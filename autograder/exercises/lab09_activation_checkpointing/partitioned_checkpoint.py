@@ -7,9 +7,12 @@ have the same weights; if weights differ between ranks, there is only one block.
 from __future__ import annotations
 
 import math
+from itertools import permutations
 from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -22,7 +25,13 @@ from autograder.exercise import (
     Plain,
     sent_bytes,
 )
-from autograder.exercise.signs import MistakeText, expensive_calls, is_over, on_each_rank
+from autograder.exercise.signs import (
+    MistakeText,
+    expensive_calls,
+    is_over,
+    never_waited,
+    on_each_rank,
+)
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 from shardlab.estimate import scatter_or_gather_sent_bytes
@@ -66,13 +75,14 @@ def sent_limit(case: Case) -> Limit | None:
 
 
 def unequal_pieces(attempt: Attempt) -> Finding | None:
-    """An error, and ranks whose first collectives take tensors of different sizes."""
+    """An error, and ranks whose first gathers take tensors of different sizes."""
     first: dict[int, int] = {}
     for call in attempt.run.calls if attempt.run else []:
-        first.setdefault(call.rank, call.bytes)
+        if call.op.startswith("all_gather"):
+            first.setdefault(call.rank, call.bytes)
     if attempt.error is None or len(set(first.values())) < 2:
         return None
-    mistake = "makes pieces of unequal length: pad x with zeros until they are equal"
+    mistake = "gathers pieces of unequal length: pad x with zeros until they are equal"
     sizes = ", ".join(f"rank {rank} {size:,} B" for rank, size in sorted(first.items()))
     return Finding("your answer", mistake, sizes, who_if_hidden="your answer")
 
@@ -107,13 +117,16 @@ def calls_all_reduce(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def reassembles_wrongly(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    found = signs.on_another_x(output)
-    return found and (
-        f"{found[0]}: it needs the pieces in the order of the ranks, without padding, in the shape "
-        "of x",
-        found[1],
-    )
+def permutes_the_pieces(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The first block ran again on the pieces of its x in another order."""
+    x, t = attempt.inputs[rank]["x"], attempt.case.world_size
+    pieces = functional.pad(x.flatten(), (0, -x.numel() % t)).chunk(t)
+    orders = (torch.cat(order)[: x.numel()].view(x.shape) for order in permutations(pieces))
+    permuted = {*map(shared.checksum, orders)} - {shared.checksum(x)}
+    again = output["log"][output["runs in forward"] :]
+    if any(run["block"] == 0 and run["x"] in permuted for run in again):
+        return "does not put the pieces together in the order of the ranks"
+    return None
 
 
 @on_each_rank
@@ -138,12 +151,14 @@ EXERCISE = OnRanks(
     points=5,
     cases=(  # "own": weights differ between ranks
         shared.blocks_case(
-            "2 ranks, different weights, float64", 2, 1, rows=4, width=3, own=True, double=True
+            "2 ranks, different weights, float64", 2, 1, rows=4, width=3, own=True, dtype="float64"
         ),
         shared.blocks_case(
             "4 ranks, 4 blocks of 128 KiB", 4, 4, samples=5, rows=205, width=32, weight=2
         ),
-        shared.blocks_case("4 ranks, dropout, 5 elements", 4, 3, rows=1, width=5, keep=0.7),
+        shared.blocks_case(
+            "4 ranks, dropout, 5 elements", 4, 2, rows=1, width=5, keep=0.7, order=(0, 1, 0)
+        ),
     ),
     inputs=draw_chain,
     drive=drive,
@@ -154,17 +169,17 @@ EXERCISE = OnRanks(
         ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),
-    rules=(calls_in_forward,),
+    rules=(calls_in_forward, never_waited),
     signs=(
         unequal_pieces,
         signs.wrong_form,
         signs.wrong_run_counts,
-        signs.draws_another_mask,
+        permutes_the_pieces,
+        signs.runs_again_differently,
         calls_all_reduce,
         NAMED_MISTAKES,
         signs.draws_in_forward,
         signs.does_not_restore_the_generator,
-        reassembles_wrongly,
         saves_the_whole_input,
         signs.leaves_something,
         gathers_by_all_reduce,

@@ -63,7 +63,8 @@ def draw_x(case: Case, rng: np.random.Generator) -> Tensor:
 
 
 def dtype_of(case: Case) -> torch.dtype:
-    return torch.float64 if case.params.get("double") else torch.float32
+    dtype: torch.dtype = getattr(torch, case.params.get("dtype", "float32"))
+    return dtype
 
 
 def shape_of(case: Case) -> tuple[int, ...]:
@@ -72,11 +73,17 @@ def shape_of(case: Case) -> tuple[int, ...]:
     return (*samples, case.params["rows"], case.params["width"])
 
 
+def checksum(x: Tensor) -> int:
+    """Of its bytes, in any dtype, and its shape."""
+    data = x.detach().contiguous().view(torch.uint8).numpy().data
+    return zlib.crc32(data, zlib.crc32(repr(tuple(x.shape)).encode()))
+
+
 def block_of(up: Tensor, down: Tensor, number: int, keep: float, log: Log) -> Block:
     def block(x: Tensor) -> Tensor:
         hidden = torch.tanh(x @ up)
         run: dict[str, Any] = {"block": number, "grad": torch.is_grad_enabled(), "mask": 0}
-        run |= {"shape": list(x.shape), "x": zlib.crc32(x.detach().contiguous().numpy().data)}
+        run |= {"shape": list(x.shape), "x": checksum(x)}
         if keep < 1:
             mask = torch.rand(hidden.shape) < keep
             # Numpy arrays are not counted as tensors.

@@ -26,6 +26,7 @@ FORMS = {
     r"\bbackward\(\) takes 2 positional arguments": "takes one gradient in backward: there is one "
     "for each output, *grads",
     "arguments should reach the function": "does not pass the arguments on unchanged",
+    "should stay a tuple": "returns no tuple where the function returns a tuple of one tensor",
 }
 NO_GRADIENT = "does not require grad"
 
@@ -36,7 +37,7 @@ def wrong_form(attempt: Attempt) -> Finding | None:
         return None
     found = [mistake for words, mistake in FORMS.items() if re.search(words, error.message)]
     if NO_GRADIENT in error.message and error.source:  # of the answer, not of the loss
-        found = ["runs backward from an output that does not require a gradient"]
+        found = ["runs backward from a tensor that does not require a gradient"]
     elif NO_GRADIENT in error.message:
         found = ["returns an output that does not require a gradient"]
     if not found:
@@ -47,43 +48,37 @@ def wrong_form(attempt: Attempt) -> Finding | None:
 
 @on_each_rank
 def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Never runs a block again, or too often."""
+    """Runs no block again, or one too often or too rarely."""
     runs, wanted = output["runs"], attempt.expected[rank]["runs"]
     evidence = f"blocks ran {runs} times, expected {wanted}"
-    if all(ran == 1 for ran in runs):
+    if len(output["log"]) == output["runs in forward"]:
         return "never runs the function again", evidence
     if any(ran > right for ran, right in zip(runs, wanted, strict=False)):
         return "runs functions more often than once in forward and once in backward", evidence
-    return None
-
-
-def on_another_x(output: Any) -> tuple[str, str] | None:
-    first: dict[int, dict[str, Any]] = {}
-    for run in output["log"]:
-        before = first.setdefault(run["block"], run)
-        if (before["shape"], before["x"]) != (run["shape"], run["x"]):
-            reshaped = before["shape"] != run["shape"]
-            shapes = f", of shape {run['shape']} instead of {before['shape']}" * reshaped
-            return "runs the function again on another x", f"block {run['block']}{shapes}"
+    if runs != wanted:
+        return "does not run the function again in backward for each call", evidence
     return None
 
 
 @on_each_rank
-def runs_on_another_x(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    return on_another_x(output)
-
-
-@on_each_rank
-def draws_another_mask(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """Whether some block ran again with a different dropout mask."""
-    masks: dict[int, float] = {}
-    for run in output["log"]:
-        if masks.setdefault(run["block"], run["mask"]) != run["mask"]:
+def runs_again_differently(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The first run in backward that equals no run of its block in forward."""
+    for run in output["log"][output["runs in forward"] :]:
+        forward = output["log"][: output["runs in forward"]]
+        own = [each for each in forward if each["block"] == run["block"]]
+        on_this_x = [each for each in own if each["x"] == run["x"]]
+        if not own or any(each["mask"] == run["mask"] for each in on_this_x):
+            continue
+        if on_this_x:
             return (
                 "runs the function again with other random numbers: dropout does not drop the "
-                "same elements as in forward, so save torch.get_rng_state() and set it before "
-                "the second run"
+                "same elements as in forward, so save torch.get_rng_state() for each call and set "
+                "it before the second run"
             )
+        shapes = [each["shape"] for each in own]
+        reshaped = f", of shape {run['shape']} instead of {shapes[0]}"
+        reshaped *= run["shape"] not in shapes
+        return "runs the function again on another x", f"block {run['block']}{reshaped}"
     return None
 
 
@@ -93,8 +88,8 @@ def draws_in_forward(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output[name] == attempt.expected[rank][name]:
         return None
     return (
-        "changes the random state in forward: draw no numbers of your own, and do not seed; save "
-        "torch.get_rng_state() before the first run"
+        "leaves another random state after forward than the function alone: only save "
+        "torch.get_rng_state() before the first run, and neither seed nor restore in forward"
     )
 
 

@@ -132,6 +132,12 @@ ALL_OUTPUTS = (
     "if isinstance(output, torch.Tensor) and output.requires_grad",
     "if isinstance(output, torch.Tensor)",
 )
+ON_THE_CLASS = ("ctx.is_tensor", "Checkpoint.is_tensor"), ("ctx.others", "Checkpoint.others")
+LEAF = "each.detach().requires_grad_(each.requires_grad)"
+LEAF_OF_STORAGE = (
+    f"leaves = [{LEAF} for",
+    f"of = {{}}\n        leaves = [of.setdefault(each.untyped_storage().data_ptr(), {LEAF}) for",
+)
 
 
 @pytest.mark.ranks
@@ -144,11 +150,13 @@ ALL_OUTPUTS = (
         ("several arguments and outputs", ONE_GRADIENT, "wrong number of gradients"),
         ("several arguments and outputs", FIRST_OUTPUT, "there is one for each output"),
         ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
+        ("several arguments and outputs", LEAF_OF_STORAGE, "gives gradients that differ"),
+        ("dropout, two losses", ON_THE_CLASS, "missing 1 required positional argument"),
     ],
 )
 def test_more_mistakes_in_checkpoint_are_named(name, change, says):
-    exercise = CHECKPOINT
-    result = result_of(exercise, case_of(exercise, name), changed("checkpoint", change))
+    exercise, changes = CHECKPOINT, change if isinstance(change[0], tuple) else (change,)
+    result = result_of(exercise, case_of(exercise, name), changed("checkpoint", *changes))
     assert says in result.diagnosis
 
 
@@ -275,6 +283,8 @@ def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
 GATHER = "dist.all_gather_single(flat, piece)\n"
 REVERSED = GATHER + "        flat = flat.view(-1, len(piece)).flip(0).flatten()\n"
 SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
+ROUNDED = ".view(ctx.shape).bfloat16().to(piece.dtype)"
+OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
 
 
 @pytest.mark.ranks
@@ -287,6 +297,22 @@ SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
             "4 ranks, dropout, 5 elements",
             "calls all_reduce in addition",
         ),
+        (
+            ("(flat, piece)", "(flat, piece, async_op=True)"),
+            "2 ranks, different weights, float64",
+            "and never waits for it",
+        ),
+        (
+            (".view(ctx.shape)", ROUNDED),
+            "2 ranks, different weights, float64",
+            "runs the function again on another x",
+        ),
+        (
+            ("functional.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),
+            "3 ranks, nested",
+            "RuntimeError",
+        ),
+        (("ctx.shape", "PartitionedCheckpoint.shape"), "3 ranks, nested", "RuntimeError"),
     ],
 )
 def test_more_mistakes_with_pieces_are_named(change, name, says):

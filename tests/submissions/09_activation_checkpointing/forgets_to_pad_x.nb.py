@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {partitioned_checkpoint = 1.4286}
-# says = {partitioned_checkpoint = "makes pieces of unequal length"}
+# says = {partitioned_checkpoint = "gathers pieces of unequal length"}
 # ///
 
 # %% nbgrader={"grade_id": "partitioned_checkpoint", "solution": true}

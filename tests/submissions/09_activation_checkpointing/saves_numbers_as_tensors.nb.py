@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
-# loses = {checkpoint = 2}
+# loses = {checkpoint = 3}
 # says = {checkpoint = "passes save_for_backward something other than tensors"}
 # ///
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 1.6667}
-# says = {checkpoint_sequential = "counts too few bytes for the stored inputs"}
+# says = {checkpoint_sequential = "counts 4 bytes for each element of x"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

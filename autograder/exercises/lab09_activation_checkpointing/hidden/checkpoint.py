@@ -6,7 +6,7 @@ reference, MISTAKES = shared.reference, shared.MISTAKES | shared.OFF_BY_BITS
 ONE_UNUSED, LARGE = "several, dropout, one not used", "nested, 1 MiB with dropout"
 CASES = (
     network_case(ONE_UNUSED, "several", 2, width=6, keep=0.6, unused=2),
-    network_case(LARGE, "nested", 4, rows=16_384, width=16, keep=0.9, large=True),
+    network_case(LARGE, "nested", 3, rows=32_768, width=8, keep=0.9, wider=2, large=True),
 )
 BOUNDARIES = {
     "divides": "not tested: nothing is divided",

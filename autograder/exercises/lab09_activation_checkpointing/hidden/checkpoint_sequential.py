@@ -13,7 +13,7 @@ TIGHT = "13 layers, dropout, tight"
 CASES = (
     shared.blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),
     shared.blocks_case(TIGHT, 1, 13, 50, 16, keep=0.7, budget=(3, 1), samples=2),
-    shared.blocks_case("17 layers, the last alone", 1, 17, 40, 16, budget=(3, 1), double=True),
+    shared.blocks_case("17 layers, the last alone", 1, 17, 40, 16, budget=(3, 1), dtype="float64"),
 )
 BOUNDARIES = {
     "divides": "6 layers, room for 8",
@@ -130,25 +130,28 @@ MISTAKES = {
     "never recomputes a layer": outputs_of(lambda case: [case.params["blocks"]]),
     "computes the last segment twice, too: backward starts with it, so it can keep its "
     "activations": lambda case, inputs: {"runs": [2] * case.params["blocks"]},
-    "cuts into √n segments whatever the budget": (
-        *(outputs_of(by_square_root(rounded)) for rounded in (round, math.floor, math.ceil)),
-        outputs_of(by_number),
-    ),
     "fills the segments from the front: the last segment is computed once, so fill it first": (
         outputs_of(from_the_front)
     ),
+    "counts 4 bytes for each element of x: x.element_size() may be another number": (
+        with_inputs(lambda case: 4 * x_elements(case))
+    ),
+    # Several counts lead to the same cuts: what is said is true of each.
     "counts too few bytes for the stored inputs: while a segment runs, memory also holds those of "
     "all segments before it, x.numel() * x.element_size() bytes each": (
         with_inputs(lambda case: 0),
-        with_inputs(lambda case: 4 * x_elements(case)),
         with_inputs(x_elements),
         with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize),
     ),
-    "counts one stored input too many: a layer's kept bytes include its input": (
-        with_inputs(shared.x_bytes, first=1)
-    ),
+    "leaves room unused: a cut that takes exactly budget_bytes fits, and a layer's kept_bytes "
+    "include its input": with_inputs(shared.x_bytes, first=1),
     "cuts into segments of equal length: the last one is computed once, so make it as long as "
     "fits": outputs_of(evenly),
+    # Last, because for some numbers of layers these equal cuts by other mistakes.
+    "cuts into segments of round(√n) layers whatever the budget": outputs_of(by_square_root(round)),
+    "cuts into segments of ⌊√n⌋ layers whatever the budget": outputs_of(by_square_root(math.floor)),
+    "cuts into segments of ⌈√n⌉ layers whatever the budget": outputs_of(by_square_root(math.ceil)),
+    "cuts into ⌊√n⌋ segments whatever the budget": outputs_of(by_number),
 }
 
 

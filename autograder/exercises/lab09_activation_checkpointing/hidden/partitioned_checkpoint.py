@@ -13,7 +13,11 @@ reference = shared.reference
 # Random numbers for a mask of 4 MiB would be most of its time.
 LARGE = {"keep": 0.9, "wider": 1, "large": True}
 CASES = (
-    shaken(blocks_case("3 ranks, nested", 3, 3, rows=2, width=5, network="nested", keep=0.8)),
+    shaken(
+        blocks_case(
+            "3 ranks, nested", 3, 3, rows=2, width=5, network="nested", keep=0.8, dtype="bfloat16"
+        )
+    ),
     blocks_case("2 ranks, 14 blocks of 1 MiB", 2, 14, 32_768, 8, weight=2, **LARGE),
 )
 BOUNDARIES = {
@@ -39,7 +43,8 @@ def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
     """Each block sums its input's gradient over the ranks."""
     own = [right[shared.ARGUMENTS][0] for right in shared.reference(case, inputs)]
     share = 1 / case.world_size if average else 1
-    calls = 2 if case.params.get("network") == "nested" else case.params["blocks"]
+    calls = len(case.params.get("order", range(case.params["blocks"])))
+    calls = 2 if case.params.get("network") == "nested" else calls
     times = share * (share * case.world_size) ** (calls - 1)
     return {shared.ARGUMENTS: [times * torch.stack(own).sum(dim=0)]}
 

@@ -11,7 +11,7 @@ from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
 CASES = (
-    public.training_case("2 ranks, killed twice", 2, 16, 5, ("step", 6, 0), ("step", 12, 1)),
+    public.training_case("2 ranks, killed twice", 2, 18, 5, ("save", 9, 0), ("step", 16, 1)),
     public.training_case(
         "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
     ),
@@ -23,6 +23,8 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: nothing is divided over the ranks",
     "no step left": "1 rank, restarted when all steps are done",
     "a kill after a kill": "2 ranks, killed twice",
+    "a kill in the second save": "2 ranks, killed twice",
+    "the second save of a restarted job is used": "2 ranks, killed twice",
     "older checkpoints are there": "2 ranks, killed during a save",
     "an older checkpoint has a shorter number": "2 ranks, killed twice",
 }
