@@ -43,7 +43,10 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
         if dist.get_rank() > 0:
             load_state(model, given["state"])
+        tensors = [parameter.data for parameter in model.parameters()]
         subject(model, *batch, lr_of(step))
+        for parameter, tensor in zip(model.parameters(), tensors, strict=False):
+            parameter.data = tensor  # without what was not changed in place
 
     return drive_steps(case, given, subject, take_step)
 

@@ -62,8 +62,9 @@ MISTAKES = {
     "state_dict() does not": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True, names=["shift"])
     ),
-    "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
-        own, gradients=own
+    "takes the step with its own gradient alone: the reduced one never gets into .grad": (
+        step_by(own, gradients=own),
+        step_by(lambda f, rank: f.own[rank] / f.n, gradients=lambda f, rank: f.own[rank] / f.n),
     ),
     "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
         lambda f, _: f.sum

@@ -57,7 +57,7 @@ def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
 
 
 MISTAKES = {
-    "never takes the step: change the hub's parameters in place": step_by(lambda f: 0 * f.sum),
+    "leaves the hub's parameters as they were: change them in place": step_by(lambda f: 0 * f.sum),
     "takes the step with the sum of the gradients, not their mean: the hub divides by N": step_by(
         lambda f: f.sum
     ),
