@@ -2,6 +2,7 @@
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from typing import Any
 
 import torch
@@ -164,8 +165,11 @@ def describe(got: list[int], case: Case) -> str:
     wanted = case.params["buckets"]
     if not got:
         return "starts no all-reduce: are the hooks registered, and does a full bucket start one?"
+    if not Counter(got) - Counter(wanted):
+        return "starts no all-reduce for some of its buckets"
     if sum(got) != sum(wanted):
-        return "reduces more or fewer bytes than the trainable parameters have"
+        more = "more" if sum(got) > sum(wanted) else "fewer"
+        return f"reduces {more} bytes than the trainable parameters have"
     one_each = [parameter.nbytes for parameter in trainable(build(case))]
     if any(size > case.params["cap_bytes"] and size not in one_each for size in got):
         return "overfills a bucket: close it before a parameter that would exceed the cap"

@@ -41,7 +41,7 @@ from autograder.exercises.lab02_dp_vs_ddp.shared import (
     trainable,
 )
 from autograder.guest import growth
-from autograder.guest.moments import hold_back_in_backward, mark
+from autograder.guest.moments import hold_back_in_backward, note
 from shardlab import measure
 from shardlab.run import Run
 
@@ -72,7 +72,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model = build_with(case, given["state"])
     for parameter in trainable(model):  # this hook runs before the student's
-        parameter.register_post_accumulate_grad_hook(lambda _: mark(GRADIENT))
+        parameter.register_post_accumulate_grad_hook(lambda _: note(GRADIENT))
     hold_back_in_backward(first_trainable(model), FACTORS)
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])

@@ -6,8 +6,8 @@
 # %% nbgrader={"grade_id": "ddp_step", "solution": true}
 def ddp_step(model, inputs, targets, lr, step):
     """every rank's own batch  ->  on every rank the same weights after one step"""
-    if not hasattr(model, 'synced'):
-        model.synced = True
+    if not hasattr(model, "synchronized"):
+        model.synchronized = True
         for tensor in [*model.parameters(), *model.buffers()]:
             dist.broadcast(tensor.data, src=0)
     model.zero_grad()

@@ -7,14 +7,14 @@
 def hub_step(model, inputs, targets, lr):
     """rank 0's weights, every rank's batch  ->  rank 0's weights after one step"""
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    if not hasattr(model, 'synced'):
-      model.synced = True
-      for parameter in model.parameters():
-        if rank == 0:
-            for peer in range(1, world_size):
-                dist.send(parameter.data, peer)
-        else:
-            dist.recv(parameter.data, 0)
+    if not hasattr(model, "synchronized"):
+        for parameter in model.parameters():
+            if rank == 0:
+                for peer in range(1, world_size):
+                    dist.send(parameter.data, peer)
+            else:
+                dist.recv(parameter.data, 0)
+        model.synchronized = True
     model.zero_grad()
     model(inputs, targets).backward()
     for parameter in model.parameters():

@@ -28,7 +28,7 @@ TIED_AND_FROZEN = {
     "cap_bytes": 103_500,
 }
 CASES = (
-    shaken(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 200_000})),
+    shaken(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 150_000})),
     Case("5 ranks, tied and frozen", 5, TIED_AND_FROZEN),
 )
 BOUNDARIES = shared.BOUNDARIES | {

@@ -13,7 +13,7 @@ from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import FACTORS
 from autograder.exercises.lab02_dp_vs_ddp.shared import BUFFERS
 from autograder.guest.moments import scaled
 
-SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
+SMALL_GPT = {"layers": 1, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
     shaken(Case("5 ranks, one layer", 5, {"widths": [512, 256]})),
     Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT}),
