@@ -64,7 +64,8 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     tampering = _forged(attempt) or (None if forbidden else _wire_mismatch(exercise, attempt))
     forbidden = forbidden or tampering
     unrecorded = _wrong_record(exercise, attempt)
-    finding, named = forbidden or unrecorded or _broken_rule(exercise, attempt), None
+    # A broken rule may be why fewer bytes were sent than recorded, so it comes first.
+    finding, named = forbidden or _broken_rule(exercise, attempt) or unrecorded, None
     by_sign = None
     passed = right and finding is None and all(spent.fits for spent in attempt.spent)
     failure = _finding_of(attempt.error, attempt.trust) if attempt.error else None

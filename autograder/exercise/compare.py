@@ -18,6 +18,7 @@ from autograder.guest.case import Plain
 # What differs, in general terms, and the evidence, which may show inputs and sizes.
 Difference = tuple[str, str] | None
 BLOCK = 64  # elements
+MISSING_RETURN = ": is a return missing?"
 _QUOTE = reprlib.Repr()
 _QUOTE.maxstring = _QUOTE.maxother = 100
 
@@ -56,6 +57,7 @@ def difference(expected: Plain, got: Plain, tolerance: float | None = None) -> D
 def with_key(differs: str, evidence: str) -> str:
     """The evidence with the dict key it was found in, for use with another mistake's name."""
     key = differs.partition(" in ")[2]
+    evidence = evidence.removesuffix(MISSING_RETURN)  # that name says what is missing
     return f"{key}: {evidence}" if key and evidence else evidence
 
 
@@ -202,7 +204,7 @@ def _formatted(number: float) -> str:
 
 
 def _what_it_is(got: Plain) -> str:
-    return "it is None: is a return missing?" if got is None else f"it is {_type_name(got)}"
+    return f"it is None{MISSING_RETURN}" if got is None else f"it is {_type_name(got)}"
 
 
 def _type_name(value: Any) -> str:

@@ -69,7 +69,7 @@ print(f"S = {model_bytes:,} bytes")
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them. The check calls your function several times in a row on the same model, with different `lr`, so old gradients may still be in `.grad`; nothing that you add (hooks, lists, attributes) may pile up from call to call. Every `isend` and `irecv` has to be waited for.
+# Change the hub's parameters in place and return nothing. The other ranks' parameters do not matter afterwards: the next step overwrites them, and the check changes them in between. The check calls your function several times in a row on the same model, with different `lr`, so old gradients may still be in `.grad`; nothing that you add (hooks, lists, attributes) may pile up from call to call. Every `isend` and `irecv` has to be waited for.
 
 # %%
 def whole_batch_spec(model, batches, lr):
@@ -208,7 +208,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
+# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training starts again: `step` is 0 once more, and only rank 0 still has its weights and buffers. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
 # **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
@@ -323,12 +323,12 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 #
 # - **Which parameters:** those with `requires_grad`. A frozen parameter has no gradient and is in no bucket; a tied one counts once, as in `module.parameters()`.
 # - **Which buckets:** go through these parameters in **reverse** order. Each joins the current bucket if the bucket then has at most `cap_bytes` bytes; otherwise it begins the next one. A parameter larger than the cap gets its own bucket.
-# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in another order than it registers them, so gradients may arrive in any order.
+# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in another order than it registers them, so gradients may arrive in any order, and a bucket may be complete before an earlier one: it starts at once.
 # - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
-# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Keep nothing of a step that is over: the check takes 10 steps and looks for what grows. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Nothing may pile up from step to step: the check takes 10 steps and looks for what grows. Buffers that the next step uses again or replaces may stay. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
 #
-# This rule is simpler than PyTorch's. There a bucket is closed by the parameter that fills it, so it may overshoot its cap; by default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`); and after the first step DDP rebuilds its buckets in the order in which gradients arrived.
+# This rule is simpler than PyTorch's. There a bucket is closed by the parameter that fills it, so it may overshoot its cap; by default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`); a bucket that is complete waits until all earlier ones have started; and after the first step DDP rebuilds its buckets in the order in which gradients arrived.
 
 # %%
 def bucket_spec(sizes, cap_bytes):
@@ -345,7 +345,7 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # %% [markdown]
 # The check makes one rank **late**: it starts its backward only when all others have finished theirs. An answer that waits inside a hook then waits forever.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · all but one of them start before the last gradient arrives.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · each starts in the hook of the gradient that completes its bucket, before the next gradient arrives.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #

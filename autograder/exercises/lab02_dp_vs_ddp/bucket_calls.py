@@ -1,13 +1,15 @@
 """What the recorded calls show about an answer's buckets: start times, bytes, mistakes."""
 
 import re
+from bisect import bisect_left
+from collections import Counter
 from typing import Any
 
 import torch
 
 from autograder.exercise import Attempt, Case, Finding, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
-from autograder.exercises.lab02_dp_vs_ddp.shared import build, steps_in, trainable
+from autograder.exercises.lab02_dp_vs_ddp.shared import build, trainable
 from shardlab.errors import DeadlockError, RankError
 from shardlab.run import Call, Run
 
@@ -40,27 +42,38 @@ def spans(run: Run | None, rank: int, label: str) -> list[tuple[float, float]]:
     return [(block.start_s, block.end_s) for block in blocks]
 
 
-def started_early(run: Run) -> list[int]:
-    """By rank: how many collectives started before the last gradient of their backward."""
-    early = [0] * run.world_size
+def moments(run: Run, rank: int) -> list[float]:
+    """Of each gradient that arrived and each backward that ended."""
+    arrived = [at for at, _ in spans(run, rank, GRADIENT)]
+    return sorted(arrived + [end_s for _, end_s in spans(run, rank, BACKWARD)])
+
+
+def moments_before(run: Run) -> list[int]:
+    """By rank: how many moments there were before each collective started, added up.
+
+    Further moments, which student code could mark as well, only make it more.
+    """
+    found = []
     for rank in range(run.world_size):
-        ready = [at for at, _ in spans(run, rank, GRADIENT)]
-        for start_s, end_s in spans(run, rank, BACKWARD):
-            last_s = max((at for at in ready if start_s <= at <= end_s), default=0.0)
-            early[rank] += sum(start_s <= call.start_s < last_s for call in collectives(run, rank))
-    return early
+        known = moments(run, rank)
+        found.append(sum(bisect_left(known, call.start_s) for call in collectives(run, rank)))
+    return found
 
 
-def sizes_by_step(run: Run | None, rank: int) -> list[list[int]]:
-    """Bytes of a rank's collectives, by step; the start of a backward ends the previous step."""
+def calls_by_step(run: Run | None, rank: int) -> list[list[Call]]:
+    """A rank's collectives; the start of a backward ends the previous step."""
     if run is None:
         return []
     starts = [start_s for start_s, _ in spans(run, rank, BACKWARD)]
-    steps: list[list[int]] = [[] for _ in starts or [0]]
+    steps: list[list[Call]] = [[] for _ in starts or [0]]
     for call in collectives(run, rank):
         step = sum(call.start_s >= start_s for start_s in starts)
-        steps[max(step - 1, 0)].append(call.bytes)
+        steps[max(step - 1, 0)].append(call)
     return steps
+
+
+def sizes_by_step(run: Run | None, rank: int) -> list[list[int]]:
+    return [[call.bytes for call in calls] for calls in calls_by_step(run, rank)]
 
 
 def waits_in_backward(attempt: Attempt) -> Finding | None:
@@ -152,8 +165,11 @@ def describe(got: list[int], case: Case) -> str:
     wanted = case.params["buckets"]
     if not got:
         return "starts no all-reduce: are the hooks registered, and does a full bucket start one?"
+    if not Counter(got) - Counter(wanted):
+        return "starts no all-reduce for some of its buckets"
     if sum(got) != sum(wanted):
-        return "reduces more or fewer bytes than the trainable parameters have"
+        more = "more" if sum(got) > sum(wanted) else "fewer"
+        return f"reduces {more} bytes than the trainable parameters have"
     one_each = [parameter.nbytes for parameter in trainable(build(case))]
     if any(size > case.params["cap_bytes"] and size not in one_each for size in got):
         return "overfills a bucket: close it before a parameter that would exceed the cap"
@@ -168,18 +184,28 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeTe
     if not equal(wanted["summary"], got["summary"]):
         return None
     return (
-        "has the right means in the wrong places: split a bucket in the order in which it was "
-        "concatenated"
+        "has the right means in the wrong places: copy each part of a bucket back to the parameter "
+        "that it came from"
     )
 
 
 @on_each_rank
 def starts_late(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    run, least = attempt.run, steps_in(attempt.case) * (len(attempt.case.params["buckets"]) - 1)
-    if run is None or (early := started_early(run)[rank]) >= least:
+    """The first all-reduce that starts after the gradient that follows those of its bucket."""
+    run, case = attempt.run, attempt.case
+    if run is None:
         return None
-    return (
-        "starts fewer all-reduces before the last gradient than buckets are complete by then: "
-        "start each in the hook that completes its bucket",
-        f"{early} of {least}",
-    )
+    known, each_step = moments(run, rank), len(trainable(build(case))) + 1
+    in_time = sorted(zip(case.params["buckets"], case.params["complete_after"], strict=True))
+    for step, calls in enumerate(calls_by_step(run, rank)):
+        by_size = sorted(calls, key=lambda call: (call.bytes, call.start_s))
+        for call, (size, after) in zip(by_size, in_time, strict=False):
+            arrived = bisect_left(known, call.start_s) - step * each_step
+            if call.bytes == size and arrived > after:
+                when = f"{arrived} gradients" if arrived < each_step else "the end of backward"
+                return (
+                    "starts an all-reduce later than in the hook that completes its bucket",
+                    f"step {step}: {size:,} B, complete after {after} gradients, start after "
+                    f"{when}; {call.source}",
+                )
+    return None

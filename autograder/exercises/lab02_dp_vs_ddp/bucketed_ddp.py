@@ -32,6 +32,7 @@ from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import (
 )
 from autograder.exercises.lab02_dp_vs_ddp.shared import (
     after_step,
+    build,
     build_with,
     first_trainable,
     is_compared,
@@ -40,19 +41,22 @@ from autograder.exercises.lab02_dp_vs_ddp.shared import (
     trainable,
 )
 from autograder.guest import growth
-from autograder.guest.moments import hold_back_in_backward, mark
+from autograder.guest.moments import hold_back_in_backward, note
 from shardlab import measure
 from shardlab.run import Run
 
 # In each case, forward order, ignoring the cap and exceeding it all give different buckets.
-WIDTHS, SQUARE = [64, 256, 256, 128, 32], [160, 160, 160, 160, 32]
+SQUARE = [160, 160, 160, 160, 32]
 # The first bucket, from the second layer's weight on, has exactly the cap's bytes.
-FULL = {"widths": WIDTHS, "cap_bytes": 148_096, "steps": growth.STEPS}
-# Layer 2 is used before layer 1, so gradients arrive in another order than the buckets have.
-TIED = {"widths": SQUARE, "tied": [0, 2], "used": [0, 2, 1, 3], "cap_bytes": 120_000}
+FULL = {"widths": [64, 256, 256, 128, 32], "cap_bytes": 148_096, "steps": growth.STEPS}
+# Layer 2 is used first, so gradients arrive in another order than the buckets have, and the first
+# bucket, which has layer 2's bias, is complete after the second one.
+TIED = {"widths": SQUARE, "tied": [0, 2], "used": [2, 0, 1, 3], "cap_bytes": 120_000}
+# The first bucket has more than 1 MiB, which is PyTorch's cap for it, not the task's.
+BEYOND_1_MIB = {"widths": [544, 256, 512, 512, 16, 16], "frozen": 3, "cap_bytes": 1_080_000}
 UNKNOWN = 2**62  # bytes, if this system cannot count them
 FACTORS = "factors of the first layer's gradient"
-FROZEN = {"widths": WIDTHS, "frozen": 1, "cap_bytes": 140_000, SECOND: True}
+FROZEN = {**BEYOND_1_MIB, SECOND: True}
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -68,7 +72,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model = build_with(case, given["state"])
     for parameter in trainable(model):  # this hook runs before the student's
-        parameter.register_post_accumulate_grad_hook(lambda _: mark(GRADIENT))
+        parameter.register_post_accumulate_grad_hook(lambda _: note(GRADIENT))
     hold_back_in_backward(first_trainable(model), FACTORS)
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
@@ -125,12 +129,7 @@ def barrier(group: Any) -> None:
     dist.all_reduce(torch.zeros(1, dtype=BARRIER_DTYPE), group=group)
 
 
-def equal_to_spec(
-    label: str,
-    number: Callable[[list[int]], int],
-    unit: str = "B",
-    times: Callable[[Case], int] = lambda case: 1,
-) -> Budget:
+def equal_to_spec(label: str, number: Callable[[list[int]], int], unit: str) -> Budget:
     """``number`` of the bytes of a rank's collectives equals that of the spec's buckets."""
 
     def used(run: Run) -> list[int]:
@@ -138,16 +137,20 @@ def equal_to_spec(
         return [number([call.bytes for call in calls]) for calls in by_rank]
 
     def limit(case: Case) -> Limit:
-        wanted = times(case) * number(case.params["buckets"])
+        wanted = steps_in(case) * number(case.params["buckets"])
         return Limit(wanted, wanted)
 
     return Budget(label, used, limit, "collectives", unit)
 
 
-def all_but_one(case: Case) -> Limit:
-    """The bucket of the last gradient has to wait for it."""
-    buckets = len(case.params["buckets"])
-    return Limit(steps_in(case) * buckets, steps_in(case) * (buckets - 1))
+def squares(sizes: list[int]) -> int:
+    return sum(size**2 for size in sizes)
+
+
+def when_complete(case: Case) -> Limit:
+    """`moments_before`, if each all-reduce starts before the gradient after those of its bucket."""
+    each_step, after = len(trainable(build(case))) + 1, case.params["complete_after"]
+    return Limit(sum(step * each_step + n for step in range(steps_in(case)) for n in after))
 
 
 def sent_early(run: Run) -> list[int]:
@@ -165,19 +168,18 @@ ON_THE_WIRE = Budget(
     contradicts="recorded collectives in backward, but sent their bytes later",
 )
 
-# Together with the number of collectives and the total bytes, the last two identify the buckets.
+# Together with the number of collectives and the total bytes, the squares identify the buckets.
 BUDGETS = (
     shared.WITHIN_FIVE_PERCENT,
-    equal_to_spec("one collective for each bucket and step", len, "calls", steps_in),
+    equal_to_spec("one collective for each bucket and step", len, "calls"),
     Budget(
-        "all but one bucket start before the last gradient",
-        bucket_calls.started_early,
-        all_but_one,
+        "each starts in the hook that completes its bucket",
+        bucket_calls.moments_before,
+        when_complete,
         "collectives",
-        "calls",
+        "gradients before them",
     ),
-    equal_to_spec("the largest bucket equals the spec's", lambda sizes: max(sizes, default=0)),
-    equal_to_spec("the first bucket equals the spec's", lambda sizes: (sizes or [0])[0]),
+    equal_to_spec("the buckets' sizes equal the spec's", squares, "bytes²"),
     ON_THE_WIRE,
 )
 
@@ -192,7 +194,7 @@ EXERCISE = shared.OfSteps(
     inputs=draw,
     held_back=FACTORS,
     drive=drive,
-    kept_from_ranks=frozenset({"buckets", "wrong_buckets"}),
+    kept_from_ranks=frozenset({"buckets", "complete_after", "wrong_buckets"}),
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
     rules=shared.RULES,

@@ -17,6 +17,7 @@ from autograder.evaluation.judge import judge
 from autograder.evaluation.threads import one_thread
 from autograder.exercise import Attempt, equal
 from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
+from autograder.exercises.lab02_dp_vs_ddp import bucketed_ddp as public_buckets
 from autograder.exercises.lab02_dp_vs_ddp.hidden import bucketed_ddp, ddp_step
 from autograder.exercises.lab02_dp_vs_ddp.hidden.hub_bytes import right as hub_pairs
 from autograder.exercises.lab02_dp_vs_ddp.hidden.ring_bytes import right as ring_pairs
@@ -129,8 +130,17 @@ def test_in_each_case_wrong_buckets_differ_from_the_right_ones(case):
     assert len(wanted) > 1
     for name, sizes in wrong.items():
         assert name in bucket_calls.describe(sizes, case)
-        are_distinct = (len(sizes), max(sizes)) != (len(wanted), max(wanted))
-        assert are_distinct or sizes[-1 if sizes is forward else 0] != wanted[0]
+        squares = public_buckets.squares
+        assert (len(sizes), squares(sizes)) != (len(wanted), squares(wanted))
+
+
+def test_buckets_complete_in_another_order_in_a_visible_case_and_in_a_hidden_one():
+    changed = [
+        case.hidden
+        for case in BUCKETED_DDP.cases
+        if case.params["complete_after"] != sorted(case.params["complete_after"])
+    ]
+    assert {True, False} <= set(changed)
 
 
 @pytest.mark.parametrize("case", BUCKETED_DDP.cases, ids=lambda case: case.name)

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "starts fewer all-reduces before the last gradient"}
+# says = {BucketedDDP = "starts an all-reduce later than in the hook that completes its bucket"}
 # ///
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 5.0}
-# says = {hub_step = "right in the first step and wrong in the next"}
+# says = {hub_step = "adds to the gradients that the last call left in .grad"}
 # ///
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}

@@ -1,8 +1,10 @@
-from autograder.exercise import Case, Limit
+from typing import Any
+
+from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
-from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own, step_by
+from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own, second_step, step_by
 
 CASES, BOUNDARIES, reference = shared.STEP_CASES, shared.STEP_BOUNDARIES, shared.one_process
 EQUAL_ANSWERS = (
@@ -25,11 +27,20 @@ def broadcast_peers(rank: int, world_size: int) -> int:
 
 def sent(case: Case) -> Limit:
     ring = ring_bytes.right(public.steps_in(case) * public.parameter_bytes(case), case.world_size)
+    start_bytes = (1 + ("restart" in case.params)) * public.start_bytes(case)
     most = [
-        1.05 * (each + broadcast_peers(rank, case.world_size) * public.start_bytes(case))
+        1.05 * (each + broadcast_peers(rank, case.world_size) * start_bytes)
         for rank, (each, _) in enumerate(ring)
     ]
     return Limit(most, 0.95 * ring[0][0])
+
+
+def restarted(case: Case, inputs: Any) -> list[Plain] | None:
+    """It does not broadcast where the training starts again."""
+    if "restart" not in case.params:
+        return None
+    unsynchronized = shared.second_step(lambda _, f: f.unsynchronized_mean(), synchronized=False)
+    return unsynchronized(case, inputs)
 
 
 LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
@@ -51,8 +62,9 @@ MISTAKES = {
     "state_dict() does not": step_by(
         lambda f, _: f.unsynchronized_mean(same_weights=True, names=["shift"])
     ),
-    "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
-        own, gradients=own
+    "takes the step with its own gradient alone: the reduced one never gets into .grad": (
+        step_by(own, gradients=own),
+        step_by(lambda f, rank: f.own[rank] / f.n, gradients=lambda f, rank: f.own[rank] / f.n),
     ),
     "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
         lambda f, _: f.sum
@@ -75,6 +87,8 @@ MISTAKES = {
         step_by(lambda f, _: f.late_broadcast(before_backward=True)),
         step_by(lambda f, _: f.late_broadcast(before_backward=False)),
     ),
+    "broadcasts in the first call only: broadcast whenever step is 0": restarted,
+    shared.KEEPS_OLD_GRADIENTS: second_step(lambda before, f: before.mean + f.mean),
     "forgets the broadcast at the start: the ranks begin with different weights, and equal "
     "gradients keep them different": first_step(
         parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.unsynchronized_mean()

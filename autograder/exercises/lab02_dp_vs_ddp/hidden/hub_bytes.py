@@ -24,7 +24,9 @@ def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int]]:
     return [(n * 4 * int(rng.integers(1, 10**6)), n) for n in worlds]
 
 
+SINGLE_RANK = "counts bytes for a single rank, which has no other rank to send to"
 MISTAKES = {
+    SINGLE_RANK: lambda psi, n: [(psi, psi)] if n == 1 else None,
     "counts N for the hub: it sends to the N - 1 others, not to itself": (
         lambda psi, n: [(n * psi, n * psi)] + [(psi, psi)] * (n - 1)
     ),

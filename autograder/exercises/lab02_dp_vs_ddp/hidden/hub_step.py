@@ -6,6 +6,7 @@ from torch import Tensor
 from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes, shared
+from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import second_step
 from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
 from autograder.exercises.lab02_dp_vs_ddp.hub_step import FROM_EACH, WITHIN_ONE_PERCENT
 from autograder.exercises.lab02_dp_vs_ddp.shared import parameter_bytes, steps_in
@@ -47,13 +48,16 @@ def received(case: Case) -> Limit:
 LIMITS = {WITHIN_ONE_PERCENT.label: sent, FROM_EACH.label: received}
 
 
-def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
-    outputs = shared.step_by(lambda f, _: gradient(f))
+def of_hub(outputs: shared.Outputs) -> shared.Outputs:
     return lambda case, inputs: only_from_hub(outputs(case, inputs)[0], case)
 
 
+def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
+    return of_hub(shared.step_by(lambda f, _: gradient(f)))
+
+
 MISTAKES = {
-    "never takes the step: change the hub's parameters in place": step_by(lambda f: 0 * f.sum),
+    "leaves the hub's parameters as they were: change them in place": step_by(lambda f: 0 * f.sum),
     "takes the step with the sum of the gradients, not their mean: the hub divides by N": step_by(
         lambda f: f.sum
     ),
@@ -74,4 +78,14 @@ MISTAKES = {
     ),
     "adds up gradients of different weights: the hub has to send its weights to every other rank "
     "before they compute": step_by(lambda f: f.unsynchronized_mean()),
+    "sends its weights in the first call only: the hub has to send them in every call": of_hub(
+        second_step(lambda _, f: f.unsynchronized_mean(), synchronized=False)
+    ),
+    # All ranks keep the old ones, the hub as a sum or divided; only the hub; only the others.
+    shared.KEEPS_OLD_GRADIENTS: (
+        of_hub(second_step(lambda old, f: (2 * old.sum - old.own[0] + f.sum) / f.n)),
+        of_hub(second_step(lambda old, f: (old.mean + old.sum - old.own[0] + f.sum) / f.n)),
+        of_hub(second_step(lambda old, f: (old.sum + f.sum) / f.n)),
+        of_hub(second_step(lambda old, f: (old.sum - old.own[0] + f.sum) / f.n)),
+    ),
 }

@@ -16,6 +16,10 @@ def right(psi: float, n: int) -> Pairs:
 
 
 MISTAKES = {
+    hub_bytes.SINGLE_RANK: (
+        lambda psi, n: [(2 * psi, 2 * psi)] if n == 1 else None,
+        lambda psi, n: [(psi, psi)] if n == 1 else None,
+    ),
     "forgets (N - 1) / N: a rank never sends its own chunk to itself": (
         lambda psi, n: [(2 * psi, 2 * psi)] * n
     ),

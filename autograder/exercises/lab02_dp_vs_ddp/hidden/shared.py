@@ -13,7 +13,7 @@ from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import FACTORS
 from autograder.exercises.lab02_dp_vs_ddp.shared import BUFFERS
 from autograder.guest.moments import scaled
 
-SMALL_GPT = {"layers": 2, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
+SMALL_GPT = {"layers": 1, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
     shaken(Case("5 ranks, one layer", 5, {"widths": [512, 256]})),
     Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT}),
@@ -102,7 +102,26 @@ class FirstStep:
         found = [self.backward(r, 0 if same_weights else r, r, names) for r in range(self.n)]
         return torch.stack([each["gradients"] for each in found]).mean(dim=0)
 
+    def with_second_batches(self, *, synchronized: bool) -> "FirstStep":
+        """The step after a right one; if not ``synchronized``, only rank 0 has its weights, and the
+        others have those that they began with."""
+        model = public.build_with(self.case, self.inputs[0]["state"])
+        weights = self.weights - public.LR * self.mean
+        nn.utils.vector_to_parameters(weights, model.parameters())
+        trained = public.state_of(model)
+        later = [
+            {
+                "state": trained if synchronized or rank == 0 else given["state"],
+                "batches": given["batches"][1:],
+            }
+            for rank, given in enumerate(self.inputs)
+        ]
+        return FirstStep(self.case, later)
 
+
+KEEPS_OLD_GRADIENTS = (
+    "adds to the gradients that the last call left in .grad: reset them before backward"
+)
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
 Outputs = Callable[[Case, Any], list[Plain]]
 
@@ -118,6 +137,26 @@ def first_step(**vectors: Vector) -> Outputs:
         first = FirstStep(case, inputs)
         return [
             {"step 0": {key: vector(first, rank) for key, vector in vectors.items()}}
+            for rank in range(case.world_size)
+        ]
+
+    return outputs
+
+
+def second_step(
+    gradient: Callable[[FirstStep, FirstStep], Tensor], *, synchronized: bool = True
+) -> Outputs:
+    """A right first step, and a second one with the gradient that follows from both."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain]:
+        first = FirstStep(case, inputs)
+        second = first.with_second_batches(synchronized=synchronized)
+        wrong, lr = gradient(first, second), public.lr_of(1)
+        return [
+            {
+                "step 0": {"parameters": first.weights - public.LR * first.mean},
+                "step 1": {"parameters": second.first_weights(rank) - lr * wrong},
+            }
             for rank in range(case.world_size)
         ]
 
