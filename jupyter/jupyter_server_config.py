@@ -23,9 +23,8 @@ class Contents(AsyncLargeFileManager):
     async def get(self, path: str, *args: Any, **options: Any) -> dict[str, Any]:
         model: dict[str, Any] = await super().get(path, *args, **options)
         if model["type"] == "notebook" and model["content"]:
-            from ipykernel.ipkernel import (
-                IPythonKernel,
-            )  # takes a while: not when the server starts
+            # Not when the server starts: it takes a while.
+            from ipykernel.ipkernel import IPythonKernel
 
             language = model["content"]["metadata"].setdefault("language_info", {"name": "python"})
             if language["name"] == "python":
