@@ -366,11 +366,9 @@ predicted_traffic.compare(measured, {"the paper's count": in_theory})
 
 # %%
 def calls_of_step(run):
-    blocks = {block.rank: block for block in run.traffic["step 1"].blocks}
     elements = {}
-    for call in run.calls:
-        if call.rank == 0 and blocks[0].start_s <= call.start_s <= blocks[0].end_s:
-            elements[call.op] = elements.get(call.op, 0) + call.bytes / 2 / parameters
+    for call in run.calls_in("step 1"):  # of rank 0
+        elements[call.op] = elements.get(call.op, 0) + call.bytes / 2 / parameters
     return {op: amount for op, amount in elements.items() if amount > 0.01}
 
 ops = list(dict.fromkeys(op for run in runs.values() for op in calls_of_step(run)))

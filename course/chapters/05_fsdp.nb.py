@@ -206,16 +206,10 @@ memory_timeline(runs)
 # DDP all-reduces its gradients, $\frac{2(N-1)}{N} \Psi$ elements. FSDP, like ZeRO-3, gathers parameters twice and reduce-scatters gradients: $\frac{3(N-1)}{N} \Psi$, but gloo runs a reduce-scatter as an all-reduce ([chapter 03](03_ring_all_reduce.ipynb)), so here it is $\frac{4(N-1)}{N} \Psi$. These are the calls of the third step on rank 0:
 
 # %%
-def within(run, label, rank=0):
-    """The calls that a rank made within a measured block."""
-    block = next(block for block in run.traffic[label].blocks if block.rank == rank)
-    mine = [call for call in run.calls if call.rank == rank]
-    return [call for call in mine if block.start_s <= call.start_s <= block.end_s]
-
 ops = ("all_reduce", "all_gather_single", "reduce_scatter_single")
 
 def sent_and_calls(run):
-    large = Counter(call.op for call in within(run, "step 2") if call.bytes > 1000)
+    large = Counter(call.op for call in run.calls_in("step 2") if call.bytes > 1000)
     return run.traffic["step 2"].sent_by_rank.mean() / 4 / parameters, *map(large.get, ops)
 
 show_table(
@@ -231,7 +225,7 @@ units = [block] * 6
 root = parameters - sum(units)
 fsdp = unit_step(units, N, root=root, reduce_scatter="gloo")
 sent = runs["FSDP"].traffic["step 2"].sent_by_rank.mean()
-calls = Counter(call.op for call in within(runs["FSDP"], "step 2"))
+calls = Counter(call.op for call in runs["FSDP"].calls_in("step 2"))
 predicted, measured = fsdp.sent_bytes / 4 / parameters, sent / 4 / parameters
 holds("sent by each rank, in Ψ", measured, predicted, rtol=0.02)
 holds("all-gathers", calls["all_gather_single"], fsdp.all_gathers)
@@ -504,7 +498,7 @@ for choice in choices:
 
 # %%
 def cost_of(choice, run):
-    calls = within(run, "step 1")
+    calls = run.calls_in("step 1")
     largest = N * max(call.bytes for call in calls if call.op.startswith("all_gather"))
     peaks = predicted[choice].peak_parameter_bytes, highest(run, "parameters")
     sent = run.traffic["step 1"].sent_by_rank.mean() / 4
@@ -583,7 +577,7 @@ for reshard, run in by_reshard.items():
     how = {"reshard_after_forward": reshard, "reduce_scatter": "gloo"}
     expected = unit_step(units, N, root=root, **how)
     sent = run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters
-    gathers = sum(call.op == "all_gather_single" for call in within(run, "step 1"))
+    gathers = sum(call.op == "all_gather_single" for call in run.calls_in("step 1"))
     holds(f"{reshard}: gathers", gathers, expected.all_gathers)
     holds(f"{reshard}: sent, in Ψ", sent, expected.sent_bytes / 4 / parameters, rtol=0.02)
 
@@ -612,7 +606,7 @@ for reshard in (False, 2):
 # `False` saves a third of the traffic (a quarter with gloo) for a whole copy of the parameters between forward and backward: a choice for models that fit. `2` keeps half. Its second gather comes from only two ranks, neighbours in rank order. Make m the number of GPUs in a node, and no parameter crosses between nodes in backward.
 
 # %%
-again = [call for call in within(by_reshard[2], "step 1") if len(call.group) == 2]
+again = [call for call in by_reshard[2].calls_in("step 1") if len(call.group) == 2]
 print(len(again), "gathers in the group", {call.group for call in again})
 show_table(
     {"sent in a step, in Ψ": "", **{f"to rank {rank}": ".2f" for rank in range(N)}},
@@ -826,7 +820,7 @@ predicted_leaving.compare(leaving, {"the same for both": leaving[0]})
 def calls_of(run, label):
     """{(collective, ranks, dtype): elements of 4 bytes that rank 0 passes in, in Ψ}"""
     total = {}
-    for call in within(run, label):
+    for call in run.calls_in(label):
         if call.bytes:
             key = call.op.removesuffix("_single"), call.group, call.dtype
             total[key] = total.get(key, 0) + call.bytes / 4 / psi

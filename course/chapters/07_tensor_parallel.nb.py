@@ -127,10 +127,8 @@ def mlp(part, x, dy):
 
 # %%
 def calls_of(run, label):
-    """Collectives of rank 0 within a measured block."""
-    block = next(block for block in run.traffic[label].blocks if block.rank == 0)
-    inside = [c for c in run.calls if c.rank == 0 and block.start_s <= c.start_s <= block.end_s]
-    return Counter(call.op for call in inside)
+    """Collectives of rank 0 within a measured block, by their name."""
+    return Counter(call.op for call in run.calls_in(label))
 
 def show_calls(run):
     made = {label: calls_of(run, label) for label in ("forward", "backward")}
@@ -411,11 +409,7 @@ print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:
 # %%
 def all_reduces_of_loss(run):
     """The number of all-reduces of one number per token in a forward pass, and the bytes they send."""
-    block = next(block for block in run.traffic["forward 0"].blocks if block.rank == 0)
-    small = [
-        call for call in run.calls
-        if call.rank == 0 and block.start_s <= call.start_s <= block.end_s and call.bytes == 4 * T
-    ]
+    small = [call for call in run.calls_in("forward 0") if call.bytes == 4 * T]
     return len(small), sum(ring_sent_bytes(call.bytes, N) for call in small)
 
 # %%

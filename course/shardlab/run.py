@@ -133,6 +133,19 @@ class Run:
             raise ValueError("this run recorded no memory: use launch(..., memory=True)")
         return self._memory
 
+    def calls_in(self, label: str, rank: int = 0) -> list[Call]:
+        """The calls that a rank began inside its ``with measure(label):`` blocks.
+
+        Empty if that rank has none. Raises KeyError if no rank has one.
+        """
+        blocks = self.traffic[label].blocks
+        spans = [(block.start_s, block.end_s) for block in blocks if block.rank == rank]
+        return [
+            call
+            for call in self.calls
+            if call.rank == rank and any(start <= call.start_s <= end for start, end in spans)
+        ]
+
     def __repr__(self) -> str:
         sent = int(self.traffic.sent_bytes.sum())
         return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shardlab.run import MeasuredBlock, Run, Traffic
+from shardlab.run import Call, MeasuredBlock, Run, Traffic
 
 
 @pytest.fixture
@@ -49,3 +49,19 @@ def test_an_unknown_label_is_refused_with_the_known_ones(traffic: Traffic) -> No
 def test_a_run_is_shown_in_one_line(traffic: Traffic) -> None:
     run = Run(2, "cpu", "requested", [1, 2], ["", ""], ["", ""], traffic, [], 0.1, 0.25)
     assert repr(run) == "<Run: 2 ranks on cpu (requested), 0 calls, 28 bytes sent, 0.25 s>"
+
+
+def test_calls_in_a_block_are_those_that_began_there(traffic: Traffic) -> None:
+    calls = [call(rank, at) for rank in (0, 1) for at in (0.5, 1.5, 2.5)]
+    run = Run(2, "cpu", "requested", [1, 2], ["", ""], ["", ""], traffic, calls, 0.1, 0.25)
+    assert run.calls_in("forward") == [calls[0], calls[2]]  # of rank 0, in two blocks
+    assert run.calls_in("forward", 1) == [calls[3]]
+    assert run.calls_in("backward", 1) == []
+    with pytest.raises(KeyError, match="measured: 'forward', 'backward'"):
+        run.calls_in("step")
+
+
+def call(rank: int, start_s: float) -> Call:
+    """One that ends in the next block."""
+    where, tensor = ("cell 1, line 1", 0), ("float32", (1,), 0, 1)
+    return Call(rank, "all_reduce", 4, None, (0, 1), start_s, start_s + 1, *where, *tensor)

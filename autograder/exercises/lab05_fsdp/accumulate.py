@@ -114,16 +114,6 @@ def steps_of(case: Case, save: str) -> int:
     return [*case.params["saves"]].count(save)
 
 
-def calls_in(run: Run, rank: int, save: str) -> list[Call]:
-    """A rank's calls in the steps with this argument. Raises KeyError if there were none."""
-    blocks = [block for block in run.traffic[save].blocks if block.rank == rank]
-    return [
-        call
-        for call in run.calls
-        if call.rank == rank and any(b.start_s <= call.start_s <= b.end_s for b in blocks)
-    ]
-
-
 def carried(run: Run) -> list[int]:
     """By rank: what the calls that save bytes send in a ring, whatever the backend does."""
 
@@ -134,7 +124,7 @@ def carried(run: Run) -> list[int]:
         return rounds * call.bytes * (run.world_size - 1) / run.world_size
 
     ranks = range(run.world_size)
-    return [round(sum(map(ring_bytes, calls_in(run, rank, BYTES)))) for rank in ranks]
+    return [round(sum(map(ring_bytes, run.calls_in(BYTES, rank)))) for rank in ranks]
 
 
 def carried_limit(case: Case) -> Limit | None:
@@ -242,7 +232,7 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     if run is None or rank not in is_over(attempt, CARRIED):
         return None
-    ops = Counter(call.op for call in calls_in(run, rank, BYTES))
+    ops = Counter(call.op for call in run.calls_in(BYTES, rank))
     if ops.keys() - {GATHER, SCATTER}:
         return None
     units, count = len(unit_bytes(case)), case.params["micro_batches"]
