@@ -120,11 +120,14 @@ def _pattern_across_cases(cases: list[Case], results: list[CaseResult]) -> str:
     """That cases pass at only one world size.
 
     Two ranks do not count: with two, a hub, a ring and an exchange of whole tensors are the same.
+    Nor does one case alone, which may differ from the others in more than its number of ranks.
     """
-    passed, failed = set[int](), set[int]()
+    passed, failed = list[int](), set[int]()
     for case, result in zip(cases, results, strict=True):
-        (passed if result.passed else failed).add(case.world_size)
-    if len(passed) == 1 and len(failed) > 1 and not passed & failed and min(passed) > 2:
-        (only,) = passed
+        passed += [case.world_size] * result.passed
+        failed |= set[int]() if result.passed else {case.world_size}
+    only = passed[0] if passed else 0
+    is_only_one = len(passed) > 1 and {*passed} == {only} and only not in failed
+    if is_only_one and len(failed) > 1 and only > 2:
         return f"Every case with N = {only} passes, and no case with another N."
     return ""

@@ -191,7 +191,9 @@ def _number_difference(expected: float, got: Plain, tolerance: float | None) -> 
     if not is_number(got):
         return "should give a number", _what_it_is(got)
     near = 1e-9 if tolerance is None else tolerance
-    if not math.isclose(got, expected, rel_tol=near, abs_tol=near):
+    # math.isclose would round whole numbers above 2^53 to floats.
+    is_near = math.isclose(got, expected, rel_tol=near, abs_tol=near) if near else got == expected
+    if not is_near:
         return "gives the wrong number", f"{_formatted(got)}, expected {_formatted(expected)}"
     return None
 

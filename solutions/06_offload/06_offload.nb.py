@@ -132,7 +132,7 @@ ones = torch.ones(3, dtype=torch.bfloat16)
 offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 
 # %% [markdown]
-# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device. You may use `torch.optim.AdamW` for the update.
+# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. A parameter may be transposed, so that its elements are not in order in memory, and a program may have several optimizers. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device. You may use `torch.optim.AdamW` for the update.
 #
 # **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only parameters and gradients, 4Ψ bytes.
 #
@@ -200,7 +200,7 @@ check("offload.OffloadedAdam", OffloadedAdam)
 # %% [markdown]
 # ## 3 · `write_config`
 #
-# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits**; exactly `device_bytes` fits too (Ψ parameters, N ranks; gradients that go to the host and layers that are gathered briefly do not count):
+# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits**; exactly `device_bytes` fits too (Ψ parameters, N ranks; where N does not divide Ψ, compare with the fraction, without padding; gradients that go to the host and layers that are gathered briefly do not count):
 #
 # | stage | on the host | bytes on each device |
 # |---|---|---|
@@ -306,7 +306,7 @@ check("offload.write_config", write_config)
 # %% [markdown]
 # ## 4 · `fix_config`
 #
-# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and nothing else**. Keep every other setting, add none, and leave out only what has its default value anyway (`pin_memory`, for example, is true by default). All five are for 2 ranks.
+# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and nothing else**. Keep every other setting and add none. What has its default value anyway may be written out or left out (`pin_memory`, for example, is true by default), and so may the third of the three batch sizes. All five are for 2 ranks.
 #
 # | | the author wants |
 # |---|---|

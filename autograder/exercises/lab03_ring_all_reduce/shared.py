@@ -113,7 +113,7 @@ def hub(attempt: Attempt) -> Finding | None:
         return None
     return Finding(
         f"rank {centre}",
-        "is a hub: nearly all bytes go through it, and in a ring every rank sends equally many",
+        "sends or receives nearly all bytes: in a ring every rank sends equally many",
         who_if_hidden="one rank",
     )
 

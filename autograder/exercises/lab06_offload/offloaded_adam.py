@@ -38,10 +38,23 @@ SCALARS_BYTES = 256
 DEFAULTS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
-def adam_case(name: str, shapes: list[list[int]], steps: int, **rates: Any) -> Case:
-    """None of the rates is a default, so that each shows if it is dropped."""
+# Of an optimizer that is used before the one that is looked at; it has one small parameter.
+EARLIER, NO_DECAY = [0.5, -0.25, 1.0], {"lr": 0.25, "weight_decay": 0.0}
+
+
+def adam_case(
+    name: str,
+    shapes: list[list[int]],
+    steps: int,
+    zero: tuple[int, int] | None = None,
+    **rates: Any,
+) -> Case:
+    """None of the rates is a default, so that each shows if it is dropped.
+
+    zero: step and index of a gradient of zeros, which AdamW does not skip.
+    """
     rates = {"lr": 0.01, "betas": (0.8, 0.99), "eps": 0.05, "weight_decay": 0.1} | rates
-    return Case(name, 1, {"shapes": shapes, "steps": steps, "rates": rates})
+    return Case(name, 1, {"shapes": shapes, "steps": steps, "rates": rates, "zero": zero})
 
 
 def elements(case: Case) -> int:
@@ -58,15 +71,37 @@ def draw_training(case: Case, rng: np.random.Generator) -> Plain:
     sizes, signs = tensors(rng.uniform, 0.25, 1), tensors(rng.choice, [-1.0, 1.0])
     gradient_signs, steps = tensors(rng.choice, [-1.0, 1.0]), range(case.params["steps"])
     gradient_sizes = (tensors(rng.uniform, 0.5, 1.5) for _ in steps)
-    return {
-        "weights": list(map(torch.mul, sizes, signs)),
-        "gradients": [list(map(torch.mul, each, gradient_signs)) for each in gradient_sizes],
-    }
+    gradients = [list(map(torch.mul, each, gradient_signs)) for each in gradient_sizes]
+    if case.params["zero"]:
+        step, i = case.params["zero"]
+        gradients[step][i] = torch.zeros_like(gradients[step][i])
+    return {"weights": list(map(torch.mul, sizes, signs)), "gradients": gradients}
+
+
+def transposed(weight: torch.Tensor) -> torch.Tensor:
+    """A copy whose elements are in memory by column."""
+    return weight.T.contiguous().T if weight.ndim == 2 else weight.clone()
+
+
+def options_of_earlier(case: Case) -> dict[str, float]:
+    return {} if case.params["rates"] == DEFAULTS else NO_DECAY
+
+
+def trained_earlier(subject: Any, case: Case) -> torch.Tensor:
+    """The master after one step of another optimizer of the same program."""
+    weight = nn.Parameter(torch.tensor(EARLIER, dtype=HALF))
+    weight.grad = torch.ones_like(weight)
+    pools = Pools("cpu")
+    with pools:
+        optimizer = subject([weight], pools, **options_of_earlier(case))
+        optimizer.step()
+        return optimizer.masters[0].detach().clone()
 
 
 def drive(subject: Any, given: Plain, case: Case) -> Plain:
     """Steps the student's optimizer, and reports where things were and what moved."""
-    parameters = [nn.Parameter(weight.clone()) for weight in given["weights"]]
+    earlier = trained_earlier(subject, case)
+    parameters = [nn.Parameter(transposed(weight)) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
     # Created outside the pools: a gradient is on the device from its first use until the next step.
     waiting = [[gradient.clone() for gradient in step] for step in given["gradients"]]
@@ -94,6 +129,7 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
     )
     peak, size = pools.peak_bytes(DEVICE), elements(case)
     return {
+        "another optimizer's master": earlier,
         "parameters": [parameter.detach() for parameter in parameters],
         "as fp32": [parameter.detach().float() for parameter in parameters],
         "views": views,
@@ -206,7 +242,7 @@ EXERCISE = OnRanks(
     points=6,
     cases=(
         adam_case("one tensor, 3 steps", [[64, 64]], 3),
-        adam_case("four tensors, 10 steps", [[96, 32], [32], [32, 96], [96]], 10),
+        adam_case("four tensors, 10 steps", [[96, 32], [32], [32, 96], [96]], 10, zero=(4, 1)),
     ),
     inputs=draw_training,
     drive=drive,

@@ -467,6 +467,7 @@ def test_passing_at_only_one_world_size_is_reported():
     assert pattern((4, True), (4, False), (3, False)) == ""
     assert pattern((2, True), (3, False), (8, False)) == ""  # two ranks hide most mistakes
     assert pattern((4, True), (3, True)) == ""
+    assert pattern((4, True), (3, False), (8, False)) == ""  # that case may differ otherwise
 
 
 def test_a_hidden_case_shows_neither_name_nor_bytes():

@@ -288,13 +288,17 @@ def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value,
     [
         ("A", {"wall_clock_breakdown": False, "bfloat16": {"enabled": True}}, ""),
         ("A", {"fp16": {"enabled": False, "loss_scale": 0}}, ""),
-        ("A", {"gradient_clipping": 1.0}, "adds gradient_clipping, which the author did not ask"),
+        (
+            "A",
+            {"gradient_clipping": 1.0},
+            "sets gradient_clipping, which the author left off or out",
+        ),
         ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
         ("D", {"zero_optimization": {"stage": 2}}, "changes zero_optimization.stage"),
         (
             "E",
             {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
-            "adds zero_optimization.offload_optimizer.device",
+            "sets zero_optimization.offload_optimizer.device, which the author left off or out",
         ),
     ],
 )

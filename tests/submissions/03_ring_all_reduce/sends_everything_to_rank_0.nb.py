@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {ring_all_reduce = 2.0}
-# says = {ring_all_reduce = "is a hub"}
+# says = {ring_all_reduce = "sends or receives nearly all bytes"}
 # ///
 # Right values everywhere; only the bytes show the mistake. With two ranks a hub is a ring.
 

@@ -7,7 +7,14 @@ from torch import nn
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
-from autograder.exercises.lab06_offload.offloaded_adam import DEFAULTS, HALF, adam_case, elements
+from autograder.exercises.lab06_offload.offloaded_adam import (
+    DEFAULTS,
+    EARLIER,
+    HALF,
+    adam_case,
+    elements,
+    options_of_earlier,
+)
 from shardlab.pools import DEVICE, HOST
 
 LARGE_RATES = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
@@ -34,7 +41,11 @@ EQUAL_ANSWERS = (
 def reference(case: Case, inputs: Any) -> Plain:
     """torch's AdamW on fp32 masters with the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
+    earlier = nn.Parameter(torch.tensor(EARLIER))
+    earlier.grad = torch.ones_like(earlier)
+    torch.optim.AdamW([earlier], **options_of_earlier(case)).step()
     return {
+        "another optimizer's master": earlier.detach(),
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
         "masters": masters,

@@ -4,7 +4,14 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab06_offload.write_config import at_each_row, budget_case, first_row
 
-OTHERS = [(6400, 4, 0), *at_each_row(12_800, 8), *at_each_row(6400, 64), *at_each_row(640, 2)]
+OTHERS = [
+    (6400, 4, 0),
+    (1001, 64, 4191),
+    (1001, 64, 250),
+    *at_each_row(12_800, 8),
+    *at_each_row(6400, 64),
+    *at_each_row(640, 2),
+]
 CASES = (budget_case(4, 4.2, 2, (3, 36), OTHERS), budget_case(2, 0.5, 3, (2, 4)))
 BOUNDARIES = {
     "divides": "2 ranks, 9.5Ψ bytes each",
