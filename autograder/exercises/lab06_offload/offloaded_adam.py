@@ -83,7 +83,7 @@ def transposed(weight: torch.Tensor) -> torch.Tensor:
     return weight.T.contiguous().T if weight.ndim == 2 else weight.clone()
 
 
-def options_of_earlier(case: Case) -> dict[str, float]:
+def options_of_earlier(case: Case) -> dict[str, Any]:
     return {} if case.params["rates"] == DEFAULTS else NO_DECAY
 
 

@@ -17,7 +17,7 @@ from autograder.exercises.lab06_offload.offloaded_adam import (
 )
 from shardlab.pools import DEVICE, HOST
 
-LARGE_RATES = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
+LARGE_RATES: dict[str, Any] = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
 CASES = (
     adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, **LARGE_RATES),
     adam_case("three odd shapes, default options", [[32, 33], [7], [5, 3, 2]], 25, **DEFAULTS),
