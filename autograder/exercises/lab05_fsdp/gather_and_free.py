@@ -301,8 +301,8 @@ def _listed(units: Sequence[int]) -> str:
 
 incomplete = raises(
     "take_gradients: backward has not computed",  # raised by the lab's helper
-    "takes a unit's gradients before they are complete: register_full_backward_hook, for one, is "
-    "called too early for a module whose input needs no gradient",
+    "takes a unit's gradients when it has none: before backward has computed them all "
+    "(register_full_backward_hook can be too early), or a second time",
 )
 never_waits = raises(
     "free: wait for the all-gather",  # raised by the lab's helper

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {gather_and_free = 5.0}
-# says = {gather_and_free = "takes a unit's gradients before they are complete"}
+# says = {gather_and_free = "takes a unit's gradients when it has none"}
 # ///
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
