@@ -122,12 +122,12 @@ def _pattern_across_cases(cases: list[Case], results: list[CaseResult]) -> str:
     Two ranks do not count: with two, a hub, a ring and an exchange of whole tensors are the same.
     Nor does one case alone, which may differ from the others in more than its number of ranks.
     """
-    passed, failed = list[int](), set[int]()
-    for case, result in zip(cases, results, strict=True):
-        passed += [case.world_size] * result.passed
-        failed |= set[int]() if result.passed else {case.world_size}
-    only = passed[0] if passed else 0
-    is_only_one = len(passed) > 1 and {*passed} == {only} and only not in failed
-    if is_only_one and len(failed) > 1 and only > 2:
-        return f"Every case with N = {only} passes, and no case with another N."
-    return ""
+    pairs = [*zip(cases, results, strict=True)]
+    passed = [case.world_size for case, result in pairs if result.passed]
+    failed = {case.world_size for case, result in pairs if not result.passed}
+    if len(passed) < 2 or len({*passed}) > 1 or len(failed) < 2:
+        return ""
+    only = passed[0]
+    if only in failed or only <= 2:
+        return ""
+    return f"Every case with N = {only} passes, and no case with another N."

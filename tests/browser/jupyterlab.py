@@ -259,7 +259,7 @@ class Cell:
         kind = f"[data-widget='{name}']" if name else ""
         for _ in range(18):
             found = self.element.locator(f".shardlab-widget{kind}")
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError, Error):  # Error: redrawn in between
                 expect(found).to_have_count(1, timeout=5_000)
                 found.scroll_into_view_if_needed()
                 return found
