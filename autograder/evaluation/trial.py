@@ -119,13 +119,13 @@ def _kind(exercise: Exercise, is_clean: bool = False) -> RankKind:
 
 
 def _can_keep_ranks(exercise: Exercise, case: Case) -> bool:
-    """Whether ranks can be kept: not if their memory is measured from outside, which needs fresh
+    """Whether ranks can be kept: not if their processes' memory is measured, which needs new
     processes, and not with DeepSpeed, which keeps global state."""
-    return exercise.engine != "deepspeed" and not _is_measured_from_outside(exercise, case)
+    return exercise.engine != "deepspeed" and not _measures_process_memory(exercise, case)
 
 
-def _is_measured_from_outside(exercise: Exercise, case: Case) -> bool:
-    budgets = [budget for budget in exercise.budgets if budget.from_outside]
+def _measures_process_memory(exercise: Exercise, case: Case) -> bool:
+    budgets = [budget for budget in exercise.budgets if budget.from_outside and exercise.memory]
     return any(exercise.limit_of(budget, case) is not None for budget in budgets)
 
 
@@ -291,7 +291,7 @@ class Trials:
                     world_size=case.world_size,
                     inputs=inputs,
                     memory=exercise.memory,
-                    process_memory=_is_measured_from_outside(exercise, case),
+                    process_memory=_measures_process_memory(exercise, case),
                     late_s=late_s,
                     seed=rank_seed(exercise, case, self.seed),
                     results="plain",

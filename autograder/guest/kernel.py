@@ -33,7 +33,6 @@ from typing import Any, NoReturn
 import IPython.core.ultratb
 
 import autograder
-from autograder.guest import on_rank
 from autograder.guest.answer import CheckFailed, pickled
 from autograder.guest.channel import Channel
 from autograder.guest.shell import Shell, make_shell
@@ -58,6 +57,8 @@ def preload() -> None:
 
     It costs 5 s of CPU time once per worker; without it, lab 01 takes 9 s for each submission.
     """
+    from autograder.guest import on_rank  # with torch: a process that is not forked may not need it
+
     server.preload(*PRELOAD, *on_rank.PRELOAD, *server.AUTOGRAD_IMPORTS, *server.TRAINING_IMPORTS)
     formatter = IPython.core.ultratb.AutoFormattedTB(mode="Context")
     try:

@@ -24,9 +24,9 @@ import psutil
 
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
-from shardlab.ranks.pages import collapse_heap
 from shardlab.trace import gloo_collectives, wire
 
+FORKS_OF_A_CONTAINER = 6  # itself, its PID 1, and about four ranks
 CELLS = "cells"  # in place of a rank's number: run a notebook's cells
 CELLS_MODULE = "autograder.guest.kernel"
 
@@ -52,6 +52,7 @@ class ForkServer(server.Server):
             return False
         run = server.run_of(fds)
         self.preload_for(run)
+        self.count_forks(FORKS_OF_A_CONTAINER)
         pid = os.fork()
         if pid == 0:
             self._become_container(run, json.loads(packet))
@@ -198,7 +199,6 @@ def main() -> None:
     server.preload_for_kind(kind)
     server.preload(CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
-    collapse_heap()  # now, because a server that grades a class is never idle
     ForkServer(door, kind).serve(os.getppid())
 
 

@@ -8,8 +8,8 @@ import os
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `python -m autograder`."""
-    parser = commands.add_parser("grade", help="grade the submissions for a lab, in parallel")
-    parser.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")
+    parser = commands.add_parser("grade", help="grade the submissions for labs, in parallel")
+    parser.add_argument("labs", metavar="LAB", nargs="+", help="for example 03_ring_all_reduce")
     parser.add_argument(
         "--student", action="append", metavar="ID", help="only this student; repeatable"
     )

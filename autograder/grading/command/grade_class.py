@@ -1,4 +1,4 @@
-"""Grade a whole class; an interrupted run continues where it stopped."""
+"""Grade a class's submissions for some labs; an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -44,9 +44,14 @@ def grade(arguments: argparse.Namespace) -> int:
     # Caused by nbgrader's own queries: nothing to fix here.
     warnings.simplefilter("ignore", SAWarning)
     try:
-        run = _GradingRun(arguments)
-        with run.journal.locked():
-            return run.grade()
+        runs = [_GradingRun(arguments, lab) for lab in dict.fromkeys(arguments.labs)]
+        unsandboxed = any(run.unsandboxed for run in runs)
+        codes = set()
+        with _pool(arguments, unsandboxed) as pool:
+            for run in runs:
+                with run.journal.locked():
+                    codes.add(run.grade(pool))
+        return max(codes)
     except (UsageError, CourseError, GradebookError, CannotGrade, JournalError) as error:
         print(error, file=sys.stderr)
         return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
@@ -57,9 +62,10 @@ def grade(arguments: argparse.Namespace) -> int:
 
 
 class _GradingRun:
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    """One lab's."""
+
+    def __init__(self, arguments: argparse.Namespace, lab: str) -> None:
         """Raises an error if grading cannot start."""
-        lab = arguments.lab
         if arguments.jobs < 1:
             raise UsageError(f"--jobs {arguments.jobs}: at least one worker is needed")
         app = NbGrader()
@@ -79,10 +85,10 @@ class _GradingRun:
         self.writer = Writer(app, lab)
         absent = sorted(set(self.writer.students()) - set(submitted))
         self.outcome = Outcome(lab) if arguments.student else Outcome(lab, unusable, absent)
-        self.pool = _pool(arguments, decider.unsandboxed)
+        self.unsandboxed = decider.unsandboxed
         self.regrade, self.yes = arguments.regrade, arguments.yes
 
-    def grade(self) -> int:
+    def grade(self, pool: Pool) -> int:
         began_s, outcome = time.monotonic(), self.outcome
         todo, keep = self._sort_students()
         scores = self.writer.scores()
@@ -90,12 +96,11 @@ class _GradingRun:
             outcome.records[record.student] = record
             if not self.writer.is_written(record, scores):
                 self._write(record, same_submission=True)
-        with self.pool as pool:
-            for record, same_submission in self._graded(pool, todo, self.journal):
-                outcome.records[record.student] = record
-                if record.is_final:
-                    self._write(record, same_submission)
-            regraded = self._regraded(pool) if self.regrade else []
+        for record, same_submission in self._graded(pool, todo, self.journal):
+            outcome.records[record.student] = record
+            if record.is_final:
+                self._write(record, same_submission)
+        regraded = self._regraded(pool) if self.regrade else []
         outcome.took_s = time.monotonic() - began_s
         if regraded:
             self._approve(regraded)

@@ -142,12 +142,15 @@ class LocalPool:
         self.close()
 
     def close(self) -> None:
+        self._end_workers()
+        while self._fork_servers:
+            self._fork_servers.popitem()[1].close()
+
+    def _end_workers(self) -> None:
         for worker in self._workers:
             worker.disconnect()
         for worker in self._workers:
             worker.join()
-        while self._fork_servers:
-            self._fork_servers.popitem()[1].close()
 
     def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
         """See Pool."""
@@ -173,6 +176,7 @@ class LocalPool:
         if len(self._workers) > 1 and not self._unsandboxed and engine not in self._fork_servers:
             with contextlib.suppress(Unavailable):  # a worker will report it
                 self._fork_servers[engine] = ForkServerProcess(engine)
+                self._end_workers()  # those of an earlier lab do not know it; new ones will
 
 
 @dataclass(kw_only=True)

@@ -26,7 +26,8 @@ COLORS = {
     "checkpoint": OK,
     **MEMORY,
 }
-PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 15.0, 3
+# A picture that moves takes up to half a processor where no GPU draws it, also in its pauses.
+PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 8.0, 2
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
 INK, MUTED, RULE, SURFACE = (f"var(--{role})" for role in ("text", "muted", "rule", "surface"))

@@ -1,7 +1,7 @@
 """Engines: which libraries a rank's server has preloaded, "torch" or "deepspeed".
 
 Each engine has its own server (client.py), started on first use: importing everything ZeRO uses
-takes 10 s of processor time, which a rank forked from such a server does not pay.
+takes seconds of processor time, which a rank forked from such a server does not pay.
 
 DeepSpeed is configured as soon as it is imported, in its own server or in a rank of another
 server: it logs only errors; its shared-memory op, which the first group would compile, is disabled;
@@ -10,8 +10,10 @@ and other ops are compiled through the kernel process (builds.py).
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +30,6 @@ SERVERS = ("torch", "deepspeed", "deepspeed-cuda")
 DEEPSPEED = (
     "deepspeed",
     "torch._dynamo",
-    "torch._inductor.compile_fx",
     "deepspeed.runtime.zero.muon.muon_optimizer",
     "deepspeed.runtime.superoffload.superoffload_stage3",
     "deepspeed.module_inject.auto_ep_layer",
@@ -57,6 +58,19 @@ def environment_of(server: str) -> dict[str, str]:
 
 def preload_of(server: str) -> tuple[str, ...]:
     return () if server == "torch" else DEEPSPEED
+
+
+@contextlib.contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """What is defined in this block is not compiled by torch: preparing for that takes 1 s.
+
+    DeepSpeed marks a function of its Muon optimizer, which every engine imports.
+    """
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    try:
+        yield
+    finally:
+        del os.environ["TORCHDYNAMO_DISABLE"]
 
 
 def choose_engine(engine: str, fn: Callable[..., Any], pickled: Sequence[bytes]) -> str:

@@ -46,8 +46,8 @@ PRELOAD = (
     "shardlab.ranks.rank",
 )
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
-# every rank.  The server imports them one at a time while it is idle, or before it forks the ranks
-# of a program that names such a use (rank_set.imports_needed).
+# every rank.  The server imports them one at a time while it and the machine are idle, or before it
+# forks the ranks of a program that names such a use (rank_set.imports_needed).
 AUTOGRAD_IMPORTS = ("torch.fx.experimental.symbolic_shapes",)
 TRAINING_IMPORTS = (
     "torch.distributed.tensor.parallel",
@@ -58,6 +58,8 @@ TRAINING_IMPORTS = (
     "torch.optim",
 )
 IDLE_S = 1.5
+# A fork from small pages costs 6 ms more, and moving the heap to huge pages costs 400 ms, once.
+FORKS_BEFORE_COLLAPSE = 64
 RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # sent with a fork request
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_PACKET = 1 << 16
@@ -83,11 +85,12 @@ class Server:
     def __init__(self, door: socket.socket | None, kind: str) -> None:
         self.door = door
         self.runs: list[ServedRun] = []
+        self.forks_from_small_pages = 0
         self.selector = selectors.DefaultSelector()
         self.idle_work: list[tuple[str, Callable[[], None]]] = [
             *(("autograd", functools.partial(preload_ahead, name)) for name in AUTOGRAD_IMPORTS),
             *(("training", functools.partial(preload_ahead, name)) for name in TRAINING_IMPORTS),
-            ("training", collapse_heap),
+            ("forks", self.collapse_heap),
         ]
         if kind != "torch":
             cache_cpu_info = functools.partial(ignore_errors, engines.cache_cpu_info)
@@ -106,8 +109,8 @@ class Server:
             # not while ranks run: it would delay the report of an exit
             is_free = bool(self.idle_work) and not self.is_busy
             ready = self.selector.select(patience_s if is_free else None)
-            patience_s = IDLE_S if ready else 0
-            if is_free and not ready:
+            patience_s = IDLE_S if ready or machine_is_busy() else 0
+            if is_free and patience_s == 0:
                 self.idle_work.pop(0)[1]()
             for key, _ in ready:
                 if key.data == "parent" or (key.data == "door" and not self.open_run()):
@@ -158,11 +161,21 @@ class Server:
         if setup := settings_of(run):
             if missing := [name for name in setup["preload"] if name not in sys.modules]:
                 preload_ahead(*missing)
-                collapse_heap()
             needed = [each for each in self.idle_work if each[0] in setup["imports_needed"]]
             for each in needed:
                 self.idle_work.remove(each)
                 each[1]()
+
+    def collapse_heap(self) -> None:
+        """Moves the heap to huge pages, now that the imports are done or many forks pay for it."""
+        self.forks_from_small_pages = FORKS_BEFORE_COLLAPSE
+        collapse_heap()
+
+    def count_forks(self, forks: int) -> None:
+        before = self.forks_from_small_pages
+        self.forks_from_small_pages += forks
+        if before < FORKS_BEFORE_COLLAPSE <= self.forks_from_small_pages:
+            self.collapse_heap()
 
     def add_run(self, run: ServedRun) -> None:
         self.runs.append(run)
@@ -199,6 +212,7 @@ class Server:
         try:
             if _is_shut(run.channel):  # cancelled while we were importing
                 raise OSError("the run was cancelled")
+            self.count_forks(1)
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes
             run.report(rank=rank, failed=str(error))
@@ -311,6 +325,11 @@ def _is_shut(channel: socket.socket) -> bool:
     return bool(poll.poll(0))
 
 
+def machine_is_busy() -> bool:
+    """Whether other work would wait for what this server imports ahead of time."""
+    return os.getloadavg()[0] >= len(os.sched_getaffinity(0))
+
+
 def _children() -> set[int]:
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         return {int(pid) for pid in children.read().split()}
@@ -334,7 +353,8 @@ def main() -> None:
 def preload_for_kind(kind: str) -> None:
     """Import what every rank of this kind of server needs."""
     engines.configure_deepspeed_on_import()
-    preload(*PRELOAD, *engines.preload_of(kind))
+    with engines.nothing_compiled():
+        preload(*PRELOAD, *engines.preload_of(kind))
 
 
 def preload_ahead(*names: str) -> None:

@@ -12,7 +12,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
@@ -338,10 +338,10 @@ class Supervisor:
         """
         waiting = [each for each in processes if each.threads_become_idle and not each.is_over]
 
-        def busy() -> list[RankProcess]:
-            return [each for each in waiting if thread.is_busy(each.pid)]
+        def busy() -> Iterator[RankProcess]:
+            return (each for each in waiting if thread.is_busy(each.pid))
 
-        if waiting and not thread.become_idle(lambda: bool(busy()), MAX_WAIT_S):
+        if waiting and not thread.become_idle(lambda: any(busy()), MAX_WAIT_S):
             for process in busy():
                 process.threads_become_idle = False
 
