@@ -143,6 +143,7 @@ class Trials:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
         self.ranks, self.trust = ranks, ranks.trust
         self.last_passed = True
+        self.leaves_ranks_usable = True  # where it passes
         self.mistakes: set[str] = set()  # made on new ranks
         self.suspects: frozenset[str] = frozenset()  # named mistakes that explain the cases so far
 
@@ -155,13 +156,14 @@ class Trials:
         kind, can_keep = _kind(exercise), _can_keep_ranks(exercise, case)
         inputs = self.inputs(case)
         expected = self.expected(case, inputs)
-        if can_keep and (self.last_passed or self.ranks.has(kind)):
+        if can_keep and (self.ranks.has(kind) or (self.last_passed and self.leaves_ranks_usable)):
             ranks = self.ranks.get(kind)
             were_new = ranks.is_fresh
             attempt, judged = self._judged(ranks, case, inputs, expected)
+            result = judged.result
             if not ranks.is_reusable:
                 self.ranks.end(kind)
-            result = judged.result
+                self.leaves_ranks_usable = not result.passed
             is_known = result.mistake in self.mistakes and not result.trouble
             if were_new or (self.last_passed if result.passed else is_known):
                 self._remember(judged)

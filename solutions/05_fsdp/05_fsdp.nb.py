@@ -317,7 +317,7 @@ check("fsdp.gather_and_free", gather_and_free)
 #
 # `wrap(model, unit_bytes)` applies `fully_shard` to the right modules of `model`, the root included, so that **no unit has more than `unit_bytes` bytes of parameters, and there are as few units as possible**. It returns the optimizer, `torch.optim.SGD` with learning rate 0.1. The check then trains with your optimizer for two steps; losses and parameters must equal those of one process on all ranks' batches.
 #
-# The models differ: a block may be too large and has to be split; tiny blocks are not worth a message and belong to the unit around them. Read the sizes, not the names. A unit is one module: call `fully_shard` with one module at a time, and leave its options at their defaults. Every module has a `forward`, no parameter is shared by two modules, and every layer (a module without children) fits into a unit. A block may have parameters of its own, next to those of its children.
+# The models differ: a block may be too large and has to be split; tiny blocks are not worth a message and belong to the unit around them. Read the sizes, not the names. A unit is one module: call `fully_shard` with one module at a time, and leave its options at their defaults. Every module has a `forward`, no parameter is shared by two modules, all are float32 and trained, there are no buffers, and every layer (a module without children) fits into a unit. A block may have parameters of its own, next to those of its children.
 
 # %%
 def wrap_spec(sizes, unit_bytes):

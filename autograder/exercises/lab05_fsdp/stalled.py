@@ -22,6 +22,7 @@ LR = 3e-4
 # less than half of that, so every one of them is rounded away.
 SMALLEST, LARGEST = 0.13, 0.24
 NEAR = 0.002  # of the losses, for sums in another order; computing in bf16 changes them as much
+OPTIONS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # which change the updates
 WITHIN = 1.03
 BUDGET_FROM_BYTES = 2**20
 
@@ -53,6 +54,10 @@ class Model(nn.Module):
             x = block(x)
         logits: Tensor = self.head(x)
         return logits
+
+
+def lr_of(case: Case) -> float:
+    return float(case.params.get("lr", LR))
 
 
 def model_of(case: Case) -> Model:
@@ -100,7 +105,8 @@ def train(model: nn.Module, optimizer: Any, tokens: Tensor, steps: int) -> Tenso
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     from torch.distributed.tensor import DTensor
 
-    returned = subject(loader(given["weights"], case), LR)
+    lr = lr_of(case)
+    returned = subject(loader(given["weights"], case), lr)
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if not is_pair or not isinstance(returned[0], nn.Module):
         return {"returned": type(returned).__name__}
@@ -110,11 +116,19 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     own = [each.to_local() if isinstance(each, DTensor) else each for each in parameters]
     before = [each.detach().clone() for each in own]
     updated = [each for group in optimizer.param_groups for each in group["params"]]
+    usual = torch.optim.AdamW([torch.zeros(1)]).defaults
+    changed = {
+        option: group[option]
+        for group in optimizer.param_groups
+        for option in OPTIONS
+        if option in group and group[option] != usual[option]
+    }
     found = {
         "returned": "",
         "whole": len(whole),
         "optimizer": type(optimizer).__name__,
-        "lr": [group["lr"] / LR for group in optimizer.param_groups],
+        "lr": [group["lr"] / lr for group in optimizer.param_groups],
+        "options": ", ".join(f"{option}={value}" for option, value in changed.items()),
         "updates the model": {id(each) for each in updated} == {id(each) for each in parameters},
         "dtypes": sorted({str(each.dtype).removeprefix("torch.") for each in own}),
     }
@@ -153,6 +167,8 @@ def changes_the_rate(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["optimizer"] != "AdamW":
         return "changes the optimizer: keep AdamW", output["optimizer"]
+    if output["options"]:
+        return "changes options of AdamW: keep those that it has by default", output["options"]
     return None
 
 
@@ -219,6 +235,17 @@ def has_too_few_units(attempt: Attempt) -> Finding | None:
     return None
 
 
+def has_other_units(attempt: Attempt) -> Finding | None:
+    """After gathers_wrong_dtype: parameters are gathered in 2 bytes each."""
+    expected = {2 * elements for elements in unit_elements(attempt.case)}
+    for call in calls_of(attempt, "all_gather"):
+        whole = call.bytes * attempt.case.world_size
+        if whole not in expected:
+            mistake = "has other units than asked for: each block is one, and the root has the rest"
+            return Finding(f"rank {call.rank}", mistake, f"a unit of {whole // 2:,} parameters")
+    return None
+
+
 def unit_elements(case: Case) -> list[int]:
     """Elements of each unit, padded for each tensor's rows."""
     model = model_of(case)
@@ -257,6 +284,7 @@ EXERCISE = OnRanks(
         gathers_wrong_dtype,
         reduces_wrong_dtype,
         has_too_few_units,
+        has_other_units,
         never_waited,
     ),
     signs=(two_dtypes,),

@@ -221,7 +221,8 @@ def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if ops[SCATTER] > (most + 1) // 3:
             mistake = (
                 "has more units than it needs: a module that fits into the unit around it should "
-                "join it, and of several that do not fit the largest should leave first"
+                "join it, and of several that do not fit, the one with the most bytes left for "
+                "that unit should become a unit first"
             )
             return mistake, f"{evidence}; {ops[SCATTER]} units"
         if ops[GATHER] == 2 * ops[SCATTER]:

@@ -57,6 +57,24 @@ def test_equal_outputs(expected, got):
     assert equal(expected, got)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("special", [0.0, float("nan"), float("inf"), -float("inf"), 6e4])
+@pytest.mark.parametrize("size", [1e-9, 1e-6, 1e-3, 1.0])
+def test_floats_are_close_where_torch_says_so(dtype, special, size):
+    torch.manual_seed(0)
+    expected = torch.randn(40, dtype=torch.float64).mul_(100)
+    got = expected + size * torch.randn(40)
+    for at, values in ((3, (special, special)), (5, (special, 1.0)), (7, (-special, special))):
+        pair = expected.to(dtype), got.to(dtype)
+        for tensor, value in zip(pair, values, strict=True):
+            tensor[at] = value
+        close = torch.isclose(pair[1], pair[0], rtol=1e-4, atol=1e-4, equal_nan=True)
+        found = find_difference([pair[0]], [pair[1]], 1e-4)
+        assert (found is None) == bool(close.all())
+        if found:
+            assert f"; {int((~close).sum())} of 40 differ" in found.evidence
+
+
 def test_whole_numbers_must_agree_exactly():
     assert not equal(torch.tensor([10**9]), torch.tensor([10**9 + 1]))
 

@@ -7,7 +7,7 @@ earn full marks and blank ones none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import cloudpickle
@@ -18,6 +18,7 @@ from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import Trials
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Case, Exercise
+from autograder.exercise.hidden import HiddenHalf
 from tests.submissions import planted
 
 pytestmark = pytest.mark.long
@@ -36,8 +37,24 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
 
 @pytest.fixture(scope="module", autouse=True)
 def inputs_and_references() -> Iterator[None]:
-    """Computed once for all mistakes of a lab: they have one seed."""
+    """Computed once for all mistakes of a lab, right and wrong ones: they have one seed."""
     found: dict[tuple[str, ...], Any] = {}
+    outputs = HiddenHalf.mistakes
+
+    def wrong_references(
+        half: HiddenHalf, case: Case, inputs: Any, among: Container[str] | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        for message in getattr(half.module, "MISTAKES", {}):
+            if among is None or message in among:
+                key = (
+                    half.module.__name__.split(".")[-3],
+                    half.module.__name__,
+                    case.name,
+                    message,
+                )
+                if key not in found:
+                    found[key] = [*outputs(half, case, inputs, {message})]
+                yield from found[key]
 
     def once(what: str) -> Callable[..., Any]:
         compute = getattr(Trials, what)
@@ -56,6 +73,7 @@ def inputs_and_references() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         for what in ("inputs", "expected"):
             patched.setattr(Trials, what, once(what))
+        patched.setattr(HiddenHalf, "mistakes", wrong_references)
         yield
 
 

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from autograder.sandbox.host import RequestSockets
 
 
-def task(student: str, behavior: str = "", timeout_s: float = 300) -> Task:
-    """``behavior``: see ``grade``; pids are written to a path after it."""
+def task(student: str, behavior: str = "", timeout_s: float = 300, code: str = "") -> Task:
+    """``behavior``: see ``grade``; pids are written to a path after it. ``code``: of the lab."""
     return Task(
         "03_ring",
         student,
         behavior.encode(),
         "",
-        {},
+        {"cells": [{"cell_type": "code", "source": code}]},
         seed=1,
         limits={},
         code="",
@@ -54,4 +54,5 @@ def grade(self: work.Grader, task: Task) -> work.Reply:
     if behavior == "hang":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         time.sleep(600)
-    return Record(task.lab, task.student, task.key, task.submission_hash, GRADED, reason="")
+    reason = " ".join(self._fork_servers) if behavior == "fork_servers" else ""
+    return Record(task.lab, task.student, task.key, task.submission_hash, GRADED, reason)

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {wrap = 2.857}
-# says = {wrap = "the largest should leave first"}
+# loses = {wrap = 3.0}
+# says = {wrap = "the one with the most bytes left for that unit"}
 # ///
 
 # %% nbgrader={"grade_id": "wrap", "solution": true}

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {wrap = 3.429}
+# loses = {wrap = 3.5}
 # says = {wrap = "gathers each unit once a step"}
 # ///
 

@@ -6,11 +6,15 @@ from torch.nn import functional
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
-from autograder.exercises.lab05_fsdp.stalled import LR, loader
+from autograder.exercises.lab05_fsdp.stalled import loader, lr_of
 
 CASES = (
     shaken(Case("3 ranks, one block", 3, {"width": 40, "blocks": 1, "steps": 5})),
-    Case("2 ranks, 4 blocks", 2, {"width": 60, "blocks": 4, "steps": 7, "samples": 40}),
+    Case(
+        "2 ranks, 4 blocks, another rate",
+        2,
+        {"width": 60, "blocks": 4, "steps": 7, "samples": 40, "lr": 2e-4},
+    ),
 )
 BOUNDARIES = {
     "divides": "2 ranks, 3 blocks, 8 steps",
@@ -35,7 +39,7 @@ def losses_by_rank(case: Case, inputs: Any, loads: torch.dtype = torch.float32) 
     """
     load = loader(inputs[0]["weights"], case)
     model, copy = load(loads).float(), load(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr_of(case))
     losses: list[list[torch.Tensor]] = [[] for _ in inputs]
     for _ in range(case.params["steps"]):
         copy.load_state_dict(model.state_dict())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from autograder.grading.pool import local
 from autograder.grading.pool.local import LocalPool
 from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import GRADED, INFRASTRUCTURE_ERROR
+from autograder.sandbox.host import SharedForkServer
 from tests.autograder.grading.fake_work import fake_work, task
 
 REPO = Path(__file__).parents[4]
@@ -36,6 +38,26 @@ def test_every_task_comes_back_once() -> None:
         assert {record.state for record in records} == {GRADED}
         (again,) = pool.grade_all([task("late")])  # by the same workers
         assert again.student == "late"
+
+
+def test_workers_share_a_fork_server_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also workers that started for an earlier lab: they would each start one of their own."""
+    ends = []
+
+    def fork_server(engine: str) -> SharedForkServer:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ends.append(theirs)
+        return SharedForkServer(ours)
+
+    monkeypatch.setattr(local, "ForkServerProcess", fork_server)
+    with LocalPool(2) as pool:
+        (one,) = pool.grade_all([task("ann", "fork_servers")])
+        of_06 = [task(who, "fork_servers", code="import deepspeed") for who in ("ann", "bob")]
+        others = list(pool.grade_all(of_06))
+    for end in ends:
+        end.close()
+    assert one.reason == "torch"
+    assert [other.reason for other in others] == ["torch deepspeed"] * 2
 
 
 def test_submissions_of_dead_and_failed_workers_are_retried(tmp_path: Path) -> None:
