@@ -18,6 +18,7 @@ from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import RankPool
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
+from autograder.exercise.remembered import remembering
 from autograder.grading.notebook.runner import CellsRun, run_cells
 from autograder.grading.record.marks import earned_points, why_missing, write_verdict
 from autograder.grading.record.pictures import Picture, VisibleAttempts
@@ -193,10 +194,15 @@ def _decide(
     return verdict
 
 
+@functools.cache  # so that what a worker computes for one student serves the next
+def _load(name: str) -> Exercise:
+    return remembering(exercises.load(name))
+
+
 def exercise_of(check: Check, limits: Limits) -> Exercise:
     """Raises CourseError if it does not exist."""
     try:
-        exercise = exercises.load(check.exercise)
+        exercise = _load(check.exercise)
     except KeyError as error:
         raise CourseError(f"there is no exercise {check.exercise!r}") from error
     return replace(exercise, timeout_s=min(exercise.timeout_s, limits.run_s))

@@ -66,11 +66,15 @@ def nothing_compiled() -> Iterator[None]:
 
     DeepSpeed marks a function of its Muon optimizer, which every engine imports.
     """
-    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    name = "TORCHDYNAMO_DISABLE"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
     try:
         yield
     finally:
-        del os.environ["TORCHDYNAMO_DISABLE"]
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def choose_engine(engine: str, fn: Callable[..., Any], pickled: Sequence[bytes]) -> str:

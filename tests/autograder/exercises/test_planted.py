@@ -6,8 +6,9 @@ earn full marks and blank ones none.
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -17,8 +18,8 @@ from autograder import exercises
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import Trials
 from autograder.evaluation.verdict import Verdict
-from autograder.exercise import Case, Exercise
-from autograder.exercise.hidden import HiddenHalf
+from autograder.exercise import Case, Exercise, Plain
+from autograder.exercise.remembered import remembering
 from tests.submissions import planted
 
 pytestmark = pytest.mark.long
@@ -35,45 +36,29 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
     return decide(exercise, cloudpickle.dumps(subject), SEED)
 
 
+@functools.lru_cache(maxsize=8)  # more than a lab has
+def exercise_of(lab: str, answer: str) -> Exercise:
+    """Its references, right and wrong ones, are computed once: all mistakes have one seed."""
+    (exercise,) = (each for each in exercises.of_lab(lab) if each.answer == answer)
+    return remembering(exercise)
+
+
 @pytest.fixture(scope="module", autouse=True)
-def inputs_and_references() -> Iterator[None]:
-    """Computed once for all mistakes of a lab, right and wrong ones: they have one seed."""
-    found: dict[tuple[str, ...], Any] = {}
-    outputs = HiddenHalf.mistakes
+def inputs() -> Iterator[None]:
+    """Drawn once for all mistakes of an exercise."""
+    found: dict[tuple[str, str], Any] = {}
+    draw = Trials.inputs
 
-    def wrong_references(
-        half: HiddenHalf, case: Case, inputs: Any, among: Container[str] | None = None
-    ) -> Iterator[tuple[str, Any]]:
-        for message in getattr(half.module, "MISTAKES", {}):
-            if among is None or message in among:
-                key = (
-                    half.module.__name__.split(".")[-3],
-                    half.module.__name__,
-                    case.name,
-                    message,
-                )
-                if key not in found:
-                    found[key] = [*outputs(half, case, inputs, {message})]
-                yield from found[key]
-
-    def once(what: str) -> Callable[..., Any]:
-        compute = getattr(Trials, what)
-
-        def computed(trials: Trials, case: Case, *given: Any) -> Any:
-            lab, _ = trials.exercise.name.split(".")
-            if not any(known[0] == lab for known in found):
-                found.clear()
-            key = (lab, what, trials.exercise.name, case.name)
-            if key not in found:
-                found[key] = compute(trials, case, *given)
-            return found[key]
-
-        return computed
+    def inputs(trials: Trials, case: Case) -> list[Plain]:
+        if not any(name == trials.exercise.name for name, _ in found):
+            found.clear()
+        key = trials.exercise.name, case.name
+        if key not in found:
+            found[key] = draw(trials, case)
+        return list(found[key])
 
     with pytest.MonkeyPatch.context() as patched:
-        for what in ("inputs", "expected"):
-            patched.setattr(Trials, what, once(what))
-        patched.setattr(HiddenHalf, "mistakes", wrong_references)
+        patched.setattr(Trials, "inputs", inputs)
         yield
 
 
@@ -85,9 +70,8 @@ def test_mistake_loses_its_own_points_and_is_named(
 ) -> None:
     caplog.set_level("INFO", "autograder.evaluation.judge")
     answers = planted.solution(mistake.lab) | mistake.answers
-    for exercise in exercises.of_lab(mistake.lab):
-        if exercise.answer not in mistake.loses:
-            continue
+    for answer in mistake.loses:
+        exercise = exercise_of(mistake.lab, answer)
         verdict = decide_answer(mistake.lab, exercise, answers)
         assert type(verdict.points) is float
         lost = verdict.max_points - verdict.points
