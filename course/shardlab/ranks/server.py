@@ -46,8 +46,9 @@ PRELOAD = (
     "shardlab.ranks.rank",
 )
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
-# every rank.  The server imports them one at a time while it and the machine are idle, or before it
-# forks the ranks of a program that names such a use (rank_set.imports_needed).
+# every rank.  The server imports them one at a time while it is idle, later if others need the
+# processors, or before it forks the ranks of a program that names such a use
+# (rank_set.imports_needed).
 AUTOGRAD_IMPORTS = ("torch.fx.experimental.symbolic_shapes",)
 TRAINING_IMPORTS = (
     "torch.distributed.tensor.parallel",
@@ -57,7 +58,7 @@ TRAINING_IMPORTS = (
     "torch.distributed.checkpoint",
     "torch.optim",
 )
-IDLE_S = 1.5
+IDLE_S, IDLE_ON_A_BUSY_MACHINE_S = 1.5, 15.0
 # A fork from small pages costs 6 ms more, and moving the heap to huge pages costs 400 ms, once.
 FORKS_BEFORE_COLLAPSE = 64
 RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # sent with a fork request
@@ -109,8 +110,12 @@ class Server:
             # not while ranks run: it would delay the report of an exit
             is_free = bool(self.idle_work) and not self.is_busy
             ready = self.selector.select(patience_s if is_free else None)
-            patience_s = IDLE_S if ready or machine_is_busy() else 0
-            if is_free and patience_s == 0:
+            if ready:
+                patience_s = IDLE_S
+            elif patience_s == IDLE_S and machine_is_busy():
+                patience_s = IDLE_ON_A_BUSY_MACHINE_S
+            elif is_free:
+                patience_s = 0
                 self.idle_work.pop(0)[1]()
             for key, _ in ready:
                 if key.data == "parent" or (key.data == "door" and not self.open_run()):

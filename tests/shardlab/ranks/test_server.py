@@ -19,26 +19,29 @@ def test_a_module_that_cannot_be_imported_does_not_keep_others_from_it(
     assert "colorsys" in sys.modules
 
 
-def test_it_imports_ahead_only_while_the_machine_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-    loads = iter([99.0, 99.0, 0.0, 99.0, 0.0])
-
-    def load() -> tuple[float, float, float]:
-        done.append("busy" if (now := next(loads)) else "idle")
-        return now, now, now
-
+@pytest.mark.parametrize(("load", "waits_s"), [(0.0, [0.01, 0]), (99.0, [0.01, 0.02, 0])])
+def test_it_imports_ahead_later_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, load: float, waits_s: list[float]
+) -> None:
+    waited, done = list[float](), list[str]()
     monkeypatch.setattr(server, "IDLE_S", 0.01)
-    monkeypatch.setattr(os, "getloadavg", load)
+    monkeypatch.setattr(server, "IDLE_ON_A_BUSY_MACHINE_S", 0.02)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         served = server.Server(theirs, "torch")
+        select = served.selector.select
         monkeypatch.setattr(served, "_watch_children", lambda: None)
+        monkeypatch.setattr(
+            served.selector, "select", lambda wait_s: (waited.append(wait_s), select(wait_s))[1]
+        )
         served.idle_work = [
             ("training", lambda: done.append("first")),
             ("training", ours.close),  # so that it ends
         ]
         served.serve(os.getppid())
-    assert done == ["busy", "busy", "idle", "first", "busy", "idle"]
+    assert done == ["first"]
+    assert waited[: len(waits_s)] == waits_s
 
 
 def test_forks_become_cheap_once_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
