@@ -34,7 +34,19 @@ def notebook(lab: JupyterLab) -> Iterator[Notebook]:
 
 
 def validate(lab: JupyterLab, notebook: Notebook, folder: Path, name: str) -> str:
-    """Press Validate, take screenshots of its dialog and close it. Returns the dialog's text."""
+    """Press Validate, take screenshots of its dialog and close it. Returns the dialog's text.
+
+    Again if the kernel that nbgrader starts died: another process had taken its port.
+    """
+    text = ""
+    for _ in range(3):
+        text = validate_once(lab, notebook, folder, name)
+        if "Kernel died before replying" not in text:
+            break
+    return text
+
+
+def validate_once(lab: JupyterLab, notebook: Notebook, folder: Path, name: str) -> str:
     notebook.root.get_by_role("button", name="Validate", exact=True).click()
     dialog = lab.page.locator(".jp-Dialog")
     dialog.wait_for(timeout=RUN_LIMIT_MS)
