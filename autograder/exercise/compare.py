@@ -119,7 +119,7 @@ def _tensor_difference(
     if torch.equal(got, expected):  # the usual case, and much faster
         return None
     wrong = _wrong_elements(got, expected, rtol, atol)
-    if wrong is None or not wrong.any():
+    if not wrong.any():
         return None
     first = tuple(int(i) for i in wrong.nonzero()[0])
     where = f"element {first[0] if len(first) == 1 else first} is"
@@ -134,15 +134,15 @@ def _tensor_difference(
 
 def _wrong_elements(
     got: torch.Tensor, expected: torch.Tensor, rtol: float, atol: float
-) -> torch.Tensor | None:
+) -> torch.Tensor:
     """Where they are not close, as torch.isclose defines it, which takes up to ten times as long:
     it also looks for infinities and NaN, of which there are none if the largest difference is
-    finite.  None: nowhere."""
+    finite.  A single False if they are close everywhere."""
     if expected.is_floating_point():
         distance = (got - expected).abs_()
         largest = distance.max()
         if largest <= atol:
-            return None
+            return torch.tensor(False)
         if largest.isfinite():
             return distance > expected.abs().mul_(rtol).add_(atol)
     return ~torch.isclose(got, expected, rtol=rtol, atol=atol, equal_nan=True)

@@ -20,7 +20,7 @@ If a reference output is a dict, only its keys are compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,14 +81,19 @@ class HiddenHalf:
     def mistakes(
         self, case: Case, inputs: Sequence[Plain], among: Container[str] | None = None
     ) -> Iterator[tuple[str, Outputs | None]]:
-        for message, wrong in getattr(self.module, "MISTAKES", {}).items():
-            if among is not None and message not in among:
-                continue
-            for each in wrong if isinstance(wrong, tuple) else (wrong,):
-                if hasattr(self.module, "right"):
-                    yield message, [[_wrong_answer(each, question) for question in inputs[0]]]
-                elif (outputs := each(case, inputs)) is not None:
-                    yield message, on_every_rank(outputs, case)
+        for message in getattr(self.module, "MISTAKES", {}):
+            if among is None or message in among:
+                for outputs in self.outputs_with(message, case, inputs):
+                    yield message, outputs
+
+    def outputs_with(self, message: str, case: Case, inputs: Sequence[Plain]) -> Iterable[Outputs]:
+        """The outputs of each wrong reference with this mistake that applies to the case."""
+        wrong = self.module.MISTAKES[message]
+        for each in wrong if isinstance(wrong, tuple) else (wrong,):
+            if hasattr(self.module, "right"):
+                yield [[_wrong_answer(each, question) for question in inputs[0]]]
+            elif (outputs := each(case, inputs)) is not None:
+                yield on_every_rank(outputs, case)
 
     def limit(self, label: str, case: Case) -> Limit | None:
         return self.module.LIMITS[label](case)

@@ -16,6 +16,7 @@ from autograder.evaluation.judge import judge
 from autograder.evaluation.trial import rng_for
 from autograder.exercise import Attempt
 from autograder.exercise.compare import equal
+from autograder.exercise.remembered import remembering
 from autograder.exercises.lab01_one_device import accumulate as accumulation
 from autograder.exercises.lab01_one_device import dynamic_loss_scaler as scaling
 from autograder.exercises.lab01_one_device import sgd_with_master_weights as mastering
@@ -166,13 +167,11 @@ def test_micro_batches_take_the_step_of_one_batch(case):
     assert (weights - expected["weights"]).abs().max() < 0.5 * accumulation.TOLERANCE
 
 
-def test_wrong_weightings_are_distinguished(monkeypatch):
-    case, inputs = drawn(ACCUMULATE, "sizes and shares differ")
-    named = list(ACCUMULATE.required_half.mistakes(case, inputs))
-    # Each is a training run: they are not computed again for each mistake that is judged.
-    monkeypatch.setattr(type(ACCUMULATE.required_half), "mistakes", lambda *_: iter(named))
-    mistakes = [(message, out[0]) for message, out in named]
-    right = ACCUMULATE.expect(case, inputs)[0]
+def test_wrong_weightings_are_distinguished():
+    exercise = remembering(ACCUMULATE)  # each reference is a training run
+    case, inputs = drawn(exercise, "sizes and shares differ")
+    mistakes = [(message, out[0]) for message, out in exercise.required_half.mistakes(case, inputs)]
+    right = exercise.expect(case, inputs)[0]
     ends = [("", right), *mistakes]
     ends = [(message, out) for message, out in ends if "weights" in out]
     assert len(ends) > 6
@@ -180,7 +179,7 @@ def test_wrong_weightings_are_distinguished(monkeypatch):
         if one != other:
             assert not equal(a["weights"], b["weights"], ACCUMULATE.named_within), (one, other)
     for message, out in mistakes:
-        assert mistake_of(ACCUMULATE, case, inputs, [right | {"weights": None} | out]) == message
+        assert mistake_of(exercise, case, inputs, [right | {"weights": None} | out]) == message
 
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
