@@ -261,7 +261,8 @@ def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
     tensors also cause one."""
     if attempt.error is not None or attempt.run is None:
         return None
-    if exercise.memory and not all(memory.is_recorded for memory in attempt.run.memory):
+    is_wanted = exercise.records_memory(attempt.case)
+    if is_wanted and not all(memory.is_recorded for memory in attempt.run.memory):
         return _general("the run", "has lost its record of live tensors")
     if attempt.unmeasured:
         mistake = "bypassed the memory measurement: do the work in the calling thread"

@@ -167,7 +167,7 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
     is_known = min(spent.used) >= 0
     if is_known and spent.ranks_under and not spent.ranks_over:
         rank = spent.ranks_under[0]
-        limit = f"≥ {_amount(spent.least[rank], spent.unit)}"
+        limit = f"at least {_amount(spent.least[rank], spent.unit)}"
     else:
         rank = spent.ranks_over[0] if spent.ranks_over else spent.used.index(max(spent.used))
         limit = f"≤ {_amount(spent.limit[rank], spent.unit)}"

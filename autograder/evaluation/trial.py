@@ -20,6 +20,7 @@ from autograder.evaluation.judge import Judged, certain_in, judge
 from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
 from autograder.exercise.budget import by_rank
 from autograder.guest import on_rank
+from autograder.guest.closed_modules import parents_of
 from shardlab import source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.rank_set import RankSet
@@ -109,7 +110,7 @@ class RankPool:
             # all are connected from the start: only cheating needs another connection
             may_connect=not kind.is_point_to_point,
             trust=self.trust,
-            preload=on_rank.PRELOAD,
+            preload=(*on_rank.PRELOAD, *parents_of(kind.closed)),
         )
 
 
@@ -292,7 +293,7 @@ class Trials:
                     *given,
                     world_size=case.world_size,
                     inputs=inputs,
-                    memory=exercise.memory,
+                    memory=exercise.records_memory(case),
                     process_memory=_measures_process_memory(exercise, case),
                     late_s=late_s,
                     seed=rank_seed(exercise, case, self.seed),

@@ -9,7 +9,8 @@ students' copy contains the hidden half's results for the visible cases, recorde
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,7 +84,7 @@ class Exercise:
     output_bytes: int = 256_000_000  # total over all ranks' outputs, for one case
     engine: str = "auto"  # as in launch: "deepspeed" if `drive` or the answer uses it
     curves: Callable[[Attempt], Curves] | None = None
-    memory: bool = False  # whether live bytes are recorded: `run.memory` in budgets and signs
+    memory: bool = False  # whether live bytes are recorded; in which cases: `records_memory`
     # Parameters of a case that only budgets and signs read: they are not sent to the ranks.
     kept_from_ranks: frozenset[str] = frozenset()
     # The key of each rank's input that has a list of values which the rank gets one by one, each
@@ -98,6 +99,9 @@ class Exercise:
     # Given by exercises.load:
     name: str = ""  # "ring_all_reduce.reduce_scatter": chapter and answer
     half: Half | None = None
+    _limits: dict[tuple[Budget, str], Limit | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not self.points > 0:
@@ -137,8 +141,18 @@ class Exercise:
         other keys that ``drive`` returns are evidence for the signs."""
         return self.required_half.expected(case, inputs)
 
+    def records_memory(self, case: Case) -> bool:
+        """Whether `run.memory` exists: only where a budget applies, because recording is slow."""
+        limits = (self.limit_of(budget, case) for budget in self.budgets)
+        return self.memory and any(limit is not None for limit in limits)
+
     def limit_of(self, budget: Budget, case: Case) -> Limit | None:
-        return budget.limit(case) if budget.limit else self.required_half.limit(budget.label, case)
+        """Computed once for each case: some build its model."""
+        key = budget, case.name
+        if key not in self._limits:
+            limit = budget.limit or partial(self.required_half.limit, budget.label)
+            self._limits[key] = limit(case)
+        return self._limits[key]
 
     def difference(self, attempt: Attempt) -> Finding | None:
         """The first place where the outputs differ from the expected ones."""

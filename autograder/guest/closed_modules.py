@@ -33,8 +33,8 @@ def close_modules(names: Sequence[str]) -> None:
     new = [name for name in names if name not in _closed]
     if not new:
         return
-    for name in new:  # the parent package stays open, and may import it
-        import_module(name.rpartition(".")[0])
+    for package in parents_of(new):  # they stay open, and may import closed ones
+        import_module(package)
     for module in [module for name in new for module in loaded_modules(name)]:
         close_functions(functions_in(module))
         linecache.cache.pop(module.__file__ or "", None)
@@ -47,6 +47,10 @@ def close_modules(names: Sequence[str]) -> None:
 
     refuses_imports: Any = SimpleNamespace(find_spec=find_spec)
     sys.meta_path.insert(0, refuses_imports)
+
+
+def parents_of(names: Sequence[str]) -> list[str]:
+    return sorted({name.rpartition(".")[0] for name in names})
 
 
 def close_functions(functions: Iterable[FunctionType], name: str = "") -> None:

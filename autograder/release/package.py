@@ -19,6 +19,7 @@ COPIED = (
     "course/shardlab/**/*.js",
     "course/shardlab/**/*.css",
     "course/shardlab/**/*.json",
+    "course/shardlab/**/*.safetensors",
     "labs/*/*.ipynb",
     "jupyter/**/*.py",
     "jupyter/**/*.json",

@@ -48,10 +48,12 @@ print("Loading PyTorch: some seconds, more the first time on a computer …")
 import torch
 from torch import nn
 
-from shardlab import data, holds, launch, models, placement, show_table
+from shardlab import data, holds, launch, models, placement, show_table, warm_up
 from shardlab.estimate import memory, offload
 from shardlab.pools import PoolError, Pools
 from shardlab.widgets import memory_bars, offload_times, palette, predict
+
+warm_up("deepspeed")  # loads in the background while you read
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)

@@ -3,7 +3,7 @@
 from shardlab.claims import holds
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.launch import launch
-from shardlab.ranks.client import start_in_background
+from shardlab.ranks.client import start_in_background, warm_up
 from shardlab.run import Call, MeasuredBlock, Run, Traffic
 from shardlab.tables import show_table
 from shardlab.trace.measure import measure
@@ -21,6 +21,7 @@ __all__ = [
     "launch",
     "measure",
     "show_table",
+    "warm_up",
 ]
 
 start_in_background()

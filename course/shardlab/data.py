@@ -1,32 +1,58 @@
-"""Real English text that ships with Python, cut into batches without overlap.
+"""Real text that ships with Python, cut into batches without overlap; a token is a byte.
 
-The text is Python's own language reference, as ``pydoc`` shows it; a token is a byte.
+``"documentation"`` is Python's language reference in English, as ``pydoc`` shows it.  ``"code"`` is
+the source of modules of the standard library: a second text, to fine-tune a model on.
 """
 
 from __future__ import annotations
 
+import sysconfig
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+TEXTS = ("documentation", "code")
+MODULES = (
+    "argparse",
+    "ast",
+    "configparser",
+    "difflib",
+    "fractions",
+    "inspect",
+    "random",
+    "tarfile",
+)
 
-def tokens() -> Tensor:
+
+def tokens(text: str = "documentation") -> Tensor:
     """The whole text as bytes 0 to 255: [n] int64, about half a million."""
-    return _text().long()
+    return _bytes_of(text).long()
 
 
 @cache
-def _text() -> Tensor:
+def _bytes_of(text: str) -> Tensor:
     """[n] uint8: an eighth of the memory of int64."""
-    from pydoc_data.topics import topics
+    if text == "documentation":
+        from pydoc_data.topics import topics
 
-    text = "\n\n".join(topics[name] for name in sorted(topics))
-    return torch.frombuffer(bytearray(text, "utf-8"), dtype=torch.uint8)
+        parts = [topics[name].encode() for name in sorted(topics)]
+    elif text == "code":
+        library = Path(sysconfig.get_path("stdlib"))
+        parts = [(library / f"{name}.py").read_bytes() for name in MODULES]
+    else:
+        raise ValueError(f"text is one of {', '.join(TEXTS)}, not {text!r}")
+    return torch.frombuffer(bytearray(b"\n\n".join(parts)), dtype=torch.uint8)
 
 
 def batch(
-    step: int, batch_size: int = 8, context: int = 64, rank: int = 0, world_size: int = 1
+    step: int,
+    batch_size: int = 8,
+    context: int = 64,
+    rank: int = 0,
+    world_size: int = 1,
+    text: str = "documentation",
 ) -> tuple[Tensor, Tensor]:
     """The sequences that ``rank`` trains on in ``step``, and the next token of each token.
 
@@ -36,14 +62,14 @@ def batch(
     are reshuffled for each epoch; within an epoch, no two ranks or steps share one.  The same
     arguments give the same batch, so a run that stopped can resume where it was.
 
-    Raises ValueError for a rank that does not exist and for a batch larger than the text.
+    Raises ValueError for a rank or a text that does not exist and for a batch larger than the text.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank}: must be 0 to {world_size - 1} with world_size={world_size}")
     if step < 0 or batch_size < 1 or context < 1:
         raise ValueError("step must be at least 0, batch_size and context at least 1")
-    text = _text()
-    sequences = (len(text) - 1) // context
+    read = _bytes_of(text)
+    sequences = (len(read) - 1) // context
     per_step = batch_size * world_size  # over all ranks
     steps_per_epoch = sequences // per_step
     if steps_per_epoch == 0:
@@ -55,4 +81,4 @@ def batch(
     first = step * per_step + rank * batch_size
     starts = order[first : first + batch_size] * context
     positions = starts[:, None] + torch.arange(context)
-    return text[positions].long(), text[positions + 1].long()
+    return read[positions].long(), read[positions + 1].long()

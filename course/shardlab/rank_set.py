@@ -24,9 +24,14 @@ from shardlab.source import locate
 from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
 
-# If a program contains one of these, the server preloads more before it forks (ranks/server.py).
-AUTOGRAD_NAMES = (b"backward", b"autograd")
+# What the server has postponed (ranks/server.py), and names in a program that will use it.
 TRAINING_NAMES = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
+POSTPONED = {
+    "offload": (b"offload", b"CPUAdam"),
+    "autograd": (b"backward", b"autograd", *TRAINING_NAMES),
+    "training": TRAINING_NAMES,
+}
+LIBRARIES = ("accelerate",)  # each takes a rank over 0.1 s to import
 
 
 OUTPUT_BYTES = 4 << 30  # all ranks together
@@ -196,7 +201,7 @@ class RankSet:
                 "may_connect": self.may_connect,
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
                 "imports_needed": imports_needed(program),
-                "preload": [*self.preload],
+                "preload": [*self.preload, *libraries_named(program)],
             }
             screen = stream.screen(self.quiet, self.progress)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)
@@ -322,8 +327,10 @@ def _pickled(value: Any, what: str) -> bytes:
         ) from error
 
 
+def libraries_named(program: bytes) -> list[str]:
+    return [name for name in LIBRARIES if name.encode() in program]
+
+
 def imports_needed(program: bytes) -> list[str]:
     """Which of the server's postponed imports a pickled program will use, by the names in it."""
-    if any(name in program for name in TRAINING_NAMES):
-        return ["autograd", "training"]
-    return ["autograd"] if any(name in program for name in AUTOGRAD_NAMES) else []
+    return [work for work, names in POSTPONED.items() if any(name in program for name in names)]

@@ -52,6 +52,9 @@ from autograder import check
 from shardlab import launch, measure, step_traces
 from shardlab.widgets import memory_timeline, palette, predict
 
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
 # %% [markdown]
 # ## 1 · `hsdp_bytes`
 #
@@ -243,7 +246,7 @@ gather_and_free_spec(3)
 #
 # The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` is no replacement: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = 3(N − 1)/N · Ψ: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one unit's gradients in exchange + activations). The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit has memory after backward.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = 3(N − 1)/N · Ψ: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget has room for two exchanges more · no unit has memory after backward.
 #
 # <details><summary>Hint 1 · one function for both directions</summary>
 #
@@ -419,7 +422,7 @@ def accumulate_spec(gradients_by_rank):
 accumulate_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]] * 2)
 
 # %% [markdown]
-# **Budget** · `save="bytes"`: its messages carry 2(N − 1)/N · Ψ per rank and step, as much as DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, 2Ψ/N; when a block begins in forward or backward ≤ 1.02 × (2Ψ/N + twice the root and the largest block).
+# **Budget** · `save="bytes"`: its messages carry 2(N − 1)/N · Ψ per rank and step, as much as DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, 2Ψ/N; when a block begins in forward or backward ≤ 1.02 × (2Ψ/N + 2 × (the root + the largest block)), because these two units are whole, and so may be their gradients.
 #
 # The bytes of messages are computed from the recorded calls, as a ring would send them: (N − 1)/N of the whole tensor for an all-gather as well as for a reduce-scatter. On the wire the second costs twice as much here, because gloo runs it as an all-reduce.
 #
@@ -530,7 +533,7 @@ for name, (method, trace) in step_traces.load().items():
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Add up the whole tensors' bytes in a `Counter` with the keys `(op, phase)`, and return `"TP"` when one of them is `activation_bytes`. A sum below a small part of Ψ is none of the method's own. HSDP is FSDP within groups; the slices of the gradients are then all-reduced across the groups.
+# Add up the whole tensors' bytes in a `Counter` with the keys `(op, phase)`, and return `"TP"` when one of them is `activation_bytes`. The small calls do not count: ignore a sum that is less than a tenth of Ψ. HSDP is FSDP within groups; the slices of the gradients are then all-reduced across the groups.
 # </details>
 
 # %% nbgrader={"grade_id": "which_is_it", "solution": true}
@@ -640,7 +643,7 @@ for dtype in (torch.bfloat16, torch.float32):
 predicted_share.compare(shares[torch.bfloat16], {"the share of fp32 weights": shares[torch.float32]})
 
 # %% [markdown]
-# Write `stalled(load, lr)`: the same model in the same units, each block and then the rest, and its AdamW with **the same learning rate**, so that the loss falls as it does with fp32 parameters. It returns `model, optimizer`. The check trains both with a loop like the one above.
+# Write `stalled(load, lr)`: the same model in the same units, one for each module in `model.blocks` and the root for the rest, and its AdamW with **the same learning rate**, so that the loss falls as it does with fp32 parameters. It returns `model, optimizer`. The check trains both with a loop like the one above.
 #
 # FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and these are what the optimizer updates. (DeepSpeed's bf16 mode makes fp32 masters by itself, as in chapter 04.) But fp32 parameters without a policy are gathered in fp32, twice as many bytes as before. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, given to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the one in which gradients are reduced.
 #

@@ -40,8 +40,10 @@ import torch
 from torch import nn
 
 from autograder import check
-from shardlab import launch, placement
+from shardlab import launch, placement, warm_up
 from shardlab.pools import Pools
+
+warm_up("deepspeed")  # loads in the background while you read
 
 # %% [markdown]
 # ## 1 · `offload_bytes_per_step`

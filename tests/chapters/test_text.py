@@ -73,3 +73,12 @@ def test_plots_are_readable_in_a_small_window(name):
             points = re.findall(r"(?:fontsize|labelsize|\bsize)=([\d.]+)\b", cell.source)
             smallest_px = min(map(float, [*points, 10])) * (96 / 72) * min(1, 648 / (96 * width))
             assert smallest_px >= 11, f"{smallest_px:.1f} px in: {cell.source}"
+
+
+@pytest.mark.parametrize("source", [*sorted(CHAPTERS.glob("*.nb.py")), *LABS], ids=lambda p: p.stem)
+def test_plots_follow_the_theme(source):
+    """Without this style, a plot is a white box in a dark theme."""
+    code = "\n".join(cell.source for cell in code_cells(notebook_from_text(source)))
+    if "plt.subplots(" in code:
+        assert "plt.style.use(palette.PLOT_STYLE)" in code
+        assert '%config InlineBackend.figure_formats = ["svg"]' in code

@@ -12,6 +12,12 @@ def test_the_text_is_english():
     assert " the " in text
 
 
+def test_the_other_text_is_code():
+    code = bytes(data.tokens("code").tolist()).decode()
+    assert code.count("\ndef ") > 100
+    assert len(code) > 250_000
+
+
 def test_a_target_is_the_token_that_follows():
     tokens, targets = data.batch(3, batch_size=4, context=32)
     assert tokens.shape == targets.shape == (4, 32)
@@ -56,6 +62,7 @@ def test_the_same_arguments_give_the_same_batch_whatever_the_random_state():
         ({"rank": 2, "world_size": 2}, "must be 0 to 1 with world_size=2"),
         ({"batch_size": 0}, "at least 1"),
         ({"batch_size": 10**6}, "the text has"),
+        ({"text": "poems"}, "documentation, code"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments, says):

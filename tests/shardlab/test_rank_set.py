@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import RankError, measure
-from shardlab.rank_set import RankSet
+from shardlab.rank_set import RankSet, imports_needed
 from shardlab.ranks import messages
 from shardlab.ranks.process import MAX_READINGS
 from shardlab.ranks.rank import RECORDER
@@ -181,6 +181,16 @@ def test_ranks_that_are_ready_before_their_pid_is_reported_are_counted(
     assert "counted by the operating system" in run.traffic.source
 
 
+def test_a_library_that_a_program_names_is_imported_before_ranks_are_forked() -> None:
+    def is_loaded() -> bool:
+        import sys
+
+        return "accelerate" in sys.modules
+
+    with RankSet(2, device="cpu", engine="torch") as ranks:
+        assert ranks.run(is_loaded).outputs == [True, True]
+
+
 def test_a_world_size_that_was_not_requested_is_refused() -> None:
     with RankSet(3, smaller=[2]) as ranks, pytest.raises(ValueError, match="has only sizes"):
         ranks.run(pid, world_size=1)
@@ -308,3 +318,10 @@ def test_a_late_rank_is_overtaken_at_its_start_and_at_each_call() -> None:
             starts_s = [[call.start_s for call in run.calls if call.rank == r] for r in (0, 1)]
             late, early = starts_s if late_s[0] else starts_s[::-1]
             assert all(one - other > 0.015 for one, other in zip(late, early, strict=True))
+
+
+def test_a_program_waits_only_for_the_imports_that_it_names() -> None:
+    assert imports_needed(b"all_reduce") == []
+    assert imports_needed(b"loss backward") == ["autograd"]
+    assert imports_needed(b"optimizer backward") == ["autograd", "training"]
+    assert imports_needed(b"offload_optimizer") == ["offload", "autograd", "training"]

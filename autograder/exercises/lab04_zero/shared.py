@@ -145,15 +145,12 @@ def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
     return Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, limit)
 
 
-def is_measured(case: Case) -> bool:
-    return bool(case.params["widths"][0] >= 100)
-
-
 def live(label: str, heading: str, used: Callable[[Run], list[int]], most: Size) -> Budget:
     """A budget of live bytes; no limit in small cases, where a few scalars would matter."""
 
     def limit(case: Case) -> Limit | None:
-        return Limit(WITHIN * most(case)) if is_measured(case) else None
+        is_large = case.params["widths"][0] >= 100
+        return Limit(WITHIN * most(case)) if is_large else None
 
     return Budget(label, used, limit, heading)
 
@@ -177,12 +174,11 @@ def live_after(run: Run, moment: str, *categories: str) -> list[list[int]]:
     ]
 
 
-def mark_settled(moment: str, case: Case) -> None:
+def mark_settled(moment: str) -> None:
     """Marks a moment after gloo's threads have released the tensors of their last exchange: the
-    first mark waits for them.  Not in small cases, where `live` has no limit."""
-    if is_measured(case):
-        mark("gloo's threads release tensors")
-        mark(moment)
+    first mark waits for them."""
+    mark("gloo's threads release tensors")
+    mark(moment)
 
 
 def half_precision(attempt: Attempt) -> Finding | None:

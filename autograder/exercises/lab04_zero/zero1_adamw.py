@@ -40,7 +40,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         model.zero_grad()
         step += 1
         if step in looked_at:
-            mark_settled(BETWEEN, case)
+            mark_settled(BETWEEN)
     return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
 
 

@@ -69,7 +69,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         loss.register_hook(lambda _, passes=passes: passes.append(None))
         hooks = hooks_of(parameters)
         returned = subject(loss, buckets_of(parameters, case))
-        mark_settled(AT_END, case)
+        mark_settled(AT_END)
         is_list = isinstance(returned, list | tuple)
         slices = list(returned) if is_list else f"a {type(returned).__name__}"
         found["slices"].append(slices)

@@ -46,7 +46,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     outputs = [model(x) for x in inputs]
     for y, (_, upstream) in zip(outputs, given["batches"], strict=True):
         y.backward(upstream)
-    mark_settled(AT_END, case)
+    mark_settled(AT_END)
     slices = []
     for unit in units[::2]:
         gradients = [parameter.grad for parameter in unit.parameters()]

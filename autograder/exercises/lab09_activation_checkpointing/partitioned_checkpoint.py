@@ -89,16 +89,16 @@ def unequal_pieces(attempt: Attempt) -> Finding | None:
 
 def calls_in_forward(attempt: Attempt) -> Finding | None:
     """From the calls, not the bytes: a barrier sends hardly any."""
-    if (run := attempt.run) is None:
+    run = attempt.run
+    if run is None or all(block.label != shared.FORWARD for block in run.traffic.blocks):
         return None
-    for call in run.calls:
-        forwards = (p for p in run.memory[call.rank].phases if p.name == shared.FORWARD)
-        if any(phase.start_s <= call.start_s <= phase.end_s for phase in forwards):
+    for rank in range(run.world_size):
+        for call in run.calls_in(shared.FORWARD, rank):
             mistake = (
                 "communicates in forward: x is equal on all ranks, so each can cut out its piece "
                 "without communication; gather in backward"
             )
-            return Finding(f"rank {call.rank}", mistake, f"{call.op}, {call.source}")
+            return Finding(f"rank {rank}", mistake, f"{call.op}, {call.source}")
     return None
 
 

@@ -27,8 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn
 
-import psutil
-
 from autograder.exercise import Plain
 from autograder.exercises.lab10_save_resume import process_group
 from autograder.exercises.lab10_save_resume.disk_changes import trace_changes
@@ -40,7 +38,7 @@ from autograder.exercises.lab10_save_resume.process_group import (
     limit_turn,
 )
 from autograder.guest import held_calls, private_folders
-from shardlab.ranks import codec, messages
+from shardlab.ranks import codec, messages, thread
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
 WITH_LISTENER, WITHOUT_LISTENER = b"l", b"-"
@@ -180,7 +178,7 @@ def run_ranks(
     rank, and are then ended too.
     """
     sys.stdout.flush()
-    ranks = Ranks(observer or Observer(), {child.pid for child in psutil.Process().children()})
+    ranks = Ranks(observer or Observer(), thread.children(os.getpid()))
     try:
         for rank in range(world_size):
             ranks.start(work, rank, world_size)
@@ -315,7 +313,7 @@ class Ranks:
     def kill_orphans(self) -> None:
         """Processes that ranks started, and that are now this process's children."""
         known = self.others | {child.pid for child in self.children}
-        while pids := {child.pid for child in psutil.Process().children()} - known:
+        while pids := thread.children(os.getpid()) - known:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)

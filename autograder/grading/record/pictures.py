@@ -40,7 +40,8 @@ class VisibleAttempts:
             self._attempts[attempt.case.name] = attempt
 
     def pictures(self, verdict: Verdict) -> list[Picture]:
-        """Of the first visible case that fails, else of the first in which ranks sent anything.
+        """Of the first visible case that fails, else of the first in which ranks sent anything,
+        those whose memory was recorded before others.
 
         If nothing of a run can be drawn: a table of expected and actual results of visible cases.
         """
@@ -49,7 +50,8 @@ class VisibleAttempts:
             return []
         failed = [self._attempts[case.name] for case in visible if not case.passed]
         passed = [self._attempts[case.name] for case in visible]
-        attempt = failed[0] if failed else next(filter(_sent, passed), passed[0])
+        by_worth = sorted(passed, key=lambda each: not self._exercise.records_memory(each.case))
+        attempt = failed[0] if failed else next(filter(_sent, by_worth), by_worth[0])
         pictures = [
             picture
             for title, draw in self._drawings(attempt)
@@ -68,7 +70,7 @@ class VisibleAttempts:
         if 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
             shown = error if error is not None and error.run is not None else run
             yield "Which rank was in which call", lambda: timeline(shown).static_svg()
-        if self._exercise.memory and error is None:
+        if self._exercise.records_memory(attempt.case) and error is None:
             rank = int(run.memory.peak_bytes.argmax())
             yield "What was in memory", lambda: memory_timeline(run, rank).static_svg()
         if self._exercise.curves is not None and error is None:

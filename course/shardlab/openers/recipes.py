@@ -27,7 +27,7 @@ from shardlab.openers.marks import (
     shifted,
     thinned,
 )
-from shardlab.openers.opener import Block, Level, Message, Opener
+from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.run import Run
 from shardlab.trace.measure import measure
 from shardlab.widgets.units import format_bytes
@@ -437,6 +437,83 @@ def atomic_save(folder: Path) -> Any:
     return [change._replace(data=bytes(len(change.data))) for change in changes]
 
 
+def deepspeed_accelerate() -> Opener:
+    ways: dict[str, tuple[Callable[[Any], None], Any]] = {
+        "DDP": (accelerated, {"cpu": True}),
+        "no DDP": (accelerated, {}),
+        "ZeRO-1": (in_an_engine, {"stage": 1}),
+        "ZeRO-3": (in_an_engine, {"stage": 3}),
+    }
+    blocks: list[Block] = []
+    for row, (train, options) in enumerate(ways.values()):
+        run = launch(train, options, world_size=2, device="cpu", quiet=True)
+        shown = of_calls(run, "", "", lanes=dict.fromkeys((call.op for call in run.calls), 1))
+        for block in shown.blocks:
+            kind = block.kind.removesuffix(WAITS).removesuffix("_single")
+            if block.row == 0:
+                blocks.append(block._replace(row=row, kind=kind))
+    return Opener(
+        "Four configurations of one loop: the same work, and four different sets of collectives",
+        "What rank 0 of two does in one step of two micro-batches: forward and backward, and below "
+        "them its collectives, waits included. With DDP, Accelerate sums gradients in the second "
+        "backward only. Accelerator() without cpu=True finds no GPU here and wraps nothing: no "
+        "collective, no error, and each rank trains alone. DeepSpeed's stage 1 sums gradients "
+        "once and gathers updated parameters once; its stage 3 gathers each layer's parameters in "
+        "every forward and backward, and reduces gradients in every backward. (The keys that let "
+        "it keep a small model gathered are 0.)",
+        tuple(ways),
+        max(block.end for block in blocks),
+        blocks=shifted(blocks, 0),
+    )
+
+
+def accelerated(options: dict[str, bool]) -> None:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(gradient_accumulation_steps=2, **options)
+    model = models.gpt("1M")
+    model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+
+    for step in range(3):  # the first ones include one-time setup
+        dist.barrier()
+        for micro in range(2):
+            with accelerator.accumulate(model):
+                with measure("forward"):
+                    loss = model(*data.batch(2 * step + micro, 4, 64, dist.get_rank(), 2))
+                with measure("backward"):
+                    accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def in_an_engine(zero: dict[str, int]) -> None:
+    import deepspeed
+
+    layer_by_layer = {  # as in a model that is too large to stay gathered
+        "stage3_param_persistence_threshold": 0,
+        "stage3_prefetch_bucket_size": 0,
+        "stage3_max_live_parameters": 0,
+        "stage3_max_reuse_distance": 0,
+    }
+    config = {
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+        "zero_optimization": zero | layer_by_layer,
+        "zero_allow_untested_optimizer": True,
+    }
+    model = models.gpt("1M")
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    for step in range(3):  # the first ones include one-time setup
+        dist.barrier()
+        for micro in range(2):
+            with measure("forward"):
+                loss = engine(*data.batch(2 * step + micro, 4, 64, dist.get_rank(), 2))
+            with measure("backward"):
+                engine.backward(loss)
+            engine.step()
+
+
 RECIPES: dict[str, Callable[[], Opener]] = {
     "00_start_here": start_here,
     "01_one_device": one_device,
@@ -449,4 +526,5 @@ RECIPES: dict[str, Callable[[], Opener]] = {
     "08_pipeline": pipeline,
     "09_activation_checkpointing": checkpointing,
     "10_save_resume": save_resume,
+    "11_deepspeed_accelerate": deepspeed_accelerate,
 }

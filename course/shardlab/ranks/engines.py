@@ -11,14 +11,13 @@ and other ops are compiled through the kernel process (builds.py).
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -26,7 +25,7 @@ from shardlab.ranks import builds
 
 ENGINES = ("torch", "deepspeed")
 SERVERS = ("torch", "deepspeed", "deepspeed-cuda")
-# What `deepspeed.initialize` and a first step import, found by comparing sys.modules.
+# What `deepspeed.initialize`, a first step and its tools import, found by comparing sys.modules.
 DEEPSPEED = (
     "deepspeed",
     "torch._dynamo",
@@ -38,6 +37,7 @@ DEEPSPEED = (
     "torch._subclasses.schema_check_mode",
     "torch.profiler._cupti_monitor",
     "setuptools",
+    "tqdm",
 )
 
 
@@ -48,12 +48,14 @@ def server_of(engine: str, device: str) -> str:
 
 def environment_of(server: str) -> dict[str, str]:
     """Environment variables for the server, and for DeepSpeed in it."""
+    if server == "torch":
+        return {}
+    # DeepSpeed's tools have progress bars; tqdm, imported with this, shows only longer ones.
+    common = {"TQDM_DELAY": "2"}
     if server == "deepspeed":
-        return {"DS_ACCELERATOR": "cpu"}
-    if server == "deepspeed-cuda":
-        # The server must not touch the GPU: after that, it could not fork.
-        return {"DS_ACCELERATOR": "cuda", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
-    return {}
+        return {"DS_ACCELERATOR": "cpu", **common}
+    # The server must not touch the GPU: after that, it could not fork.
+    return {"DS_ACCELERATOR": "cuda", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", **common}
 
 
 def preload_of(server: str) -> tuple[str, ...]:
@@ -98,7 +100,7 @@ def _names(code: CodeType | None) -> Iterator[str]:
 
 
 def cache_cpu_info() -> None:
-    """DeepSpeedCPUAdam queries the CPU model, which takes a second: query once for all ranks."""
+    """DeepSpeedCPUAdam queries the CPU model, half a second of work: query once for all ranks."""
     import cpuinfo
 
     known = cpuinfo.get_cpu_info()
@@ -113,8 +115,7 @@ class _ConfigureOnImport(MetaPathFinder):
     ) -> ModuleSpec | None:
         if name != "deepspeed":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
@@ -138,6 +139,10 @@ def configure(deepspeed: Any) -> None:
         "ignore", r"`torch.distributed.(all_gather_into|reduce_scatter)_tensor` is", FutureWarning
     )
     if deepspeed.accelerator.get_accelerator().device_name() == "cpu":
+        # its own loader asks for pinned memory, which helps only copies to a GPU
+        warnings.filterwarnings(
+            "ignore", r"'pin_memory' argument is set as true but no", UserWarning
+        )
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     from deepspeed.ops.op_builder.builder import OpBuilder
 

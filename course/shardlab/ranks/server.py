@@ -34,7 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.ranks import builds, engines, messages
+from shardlab.ranks import builds, engines, messages, thread
 from shardlab.ranks.pages import collapse_heap
 
 PRELOAD = (
@@ -95,7 +95,7 @@ class Server:
         ]
         if kind != "torch":
             cache_cpu_info = functools.partial(ignore_errors, engines.cache_cpu_info)
-            self.idle_work.insert(0, ("training", cache_cpu_info))
+            self.idle_work.insert(0, ("offload", cache_cpu_info))
 
     def serve(self, parent: int) -> None:
         """Serve until the process that started us closes the door or dies."""
@@ -290,7 +290,7 @@ class Server:
     def end_orphans(self) -> None:
         """End the descendants of an ended rank: we inherit its children, then theirs."""
         ranks = {pid for run in self.runs for pid in run.rank_of}
-        while orphans := _children() - ranks:
+        while orphans := thread.children(os.getpid()) - ranks:
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
@@ -333,11 +333,6 @@ def _is_shut(channel: socket.socket) -> bool:
 def machine_is_busy() -> bool:
     """Whether other work would wait for what this server imports ahead of time."""
     return os.getloadavg()[0] >= len(os.sched_getaffinity(0))
-
-
-def _children() -> set[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as children:
-        return {int(pid) for pid in children.read().split()}
 
 
 def _prctl(option: int, value: int) -> None:

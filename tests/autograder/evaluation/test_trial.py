@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder.evaluation.trial import LATE_S, RankPool, Trials, orders_s
+from autograder.evaluation.trial import LATE_S, RankKind, RankPool, Trials, orders_s
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
 from autograder.exercise.budget import Budget, Limit
@@ -161,7 +161,31 @@ def test_a_case_measured_from_outside_has_fresh_ranks():
     pids, results = run_cases(lambda case: True, memory=True, budgets=(size_2,))
     assert all(result.passed for result in results)
     assert len({pids[0], pids[1], pids[2]}) == 3
-    assert pids[1] == pids[3]  # of sizes 3 and 1: memory recorded by the ranks alone
+    assert pids[1] == pids[3]  # of sizes 3 and 1, where nothing is measured
+
+
+def test_live_bytes_are_recorded_only_in_cases_with_a_budget():
+    """Recording slows every operation down, and each mark waits for the checker."""
+    large = Budget(
+        "live",
+        lambda run: run.memory.peak_bytes.tolist(),
+        lambda case: Limit(1000) if case.world_size == 2 else None,
+    )
+    exercise = pid_exercise(memory=True, budgets=(large,))
+    with RankPool() as ranks:
+        ranks.expect(exercise, CASES)
+        trials = Trials(exercise, cloudpickle.dumps(lambda case: True), 1, ranks)
+        attempts = [trials.run(case)[0] for case in CASES]
+    assert [len(attempt.spent) for attempt in attempts] == [1, 0, 1, 0]
+    with pytest.raises(ValueError, match="recorded no memory"):
+        _ = attempts[1].run.memory
+
+
+def test_packages_of_closed_modules_are_imported_before_ranks_are_forked():
+    """Importing them in each rank took 8 % of the processor time of ranks in labs 08 and 10."""
+    kind = RankKind("torch", False, ("shardlab.simulate.pipeline.generators", "torch.fx"))
+    with RankPool().new(kind, {2}, timeout_s=20) as ranks:
+        assert {"shardlab.simulate.pipeline", "torch"} <= {*ranks.preload}
 
 
 def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):

@@ -47,11 +47,12 @@ def files() -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def texts(files: dict[str, bytes]) -> dict[str, str]:
-    """All text that a student can read: the headers of recorded tables, the cells of notebooks."""
+    """All text that a student can read: the headers of recorded tensors, the cells of notebooks."""
     words = {}
     for name, content in files.items():
         if name.endswith(SUFFIX):
             content = lzma.decompress(content)
+        if name.endswith((SUFFIX, ".safetensors")):
             content = content[8 : 8 + int.from_bytes(content[:8], "little")]
         words[name] = content.decode("utf-8")
         if name.endswith(".ipynb"):

@@ -1,13 +1,15 @@
-"""When the rank server is started: in a kernel on import, elsewhere at the first launch."""
+"""When a rank server is started: in a kernel on import or ahead of use, else at a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.shardlab.marked_processes import MarkedProcesses, marked_processes
+from shardlab import warm_up
+from tests.shardlab.marked_processes import HANG_LIMIT_S, MarkedProcesses, marked_processes
 
 pytestmark = pytest.mark.ranks
 
@@ -42,3 +44,52 @@ def test_the_first_launch_of_a_script_starts_the_one_server_that_it_needs(
         "print(children())"
     )
     assert printed == ["0 [0, 0]", "1 [0, 0]", "1"]  # none at first; none started by a rank
+
+
+IN_A_KERNEL = """
+import sys, types
+import psutil
+from shardlab import launch, source, warm_up
+
+source._shell = lambda: types.SimpleNamespace(kernel=True)  # after the import: no torch server
+servers = psutil.Process().children
+warm_up("deepspeed")
+"""
+
+
+def test_a_launch_uses_the_server_that_was_started_ahead_of_it(processes: MarkedProcesses) -> None:
+    printed = processes.run(
+        IN_A_KERNEL + "warm_up('deepspeed')  # a cell that runs again\n"
+        "print([server.cmdline()[-1] for server in servers()])\n"
+        "def is_loaded():\n"
+        "    return 'deepspeed' in sys.modules\n"
+        "print(launch(is_loaded, world_size=2, engine='deepspeed').outputs, len(servers()))"
+    )
+    assert printed == ["['deepspeed']", "[True, True] 1"]
+    assert processes.leftovers() == []
+
+
+def test_a_server_that_is_still_loading_ends_with_its_killed_kernel(
+    processes: MarkedProcesses,
+) -> None:
+    kernel = processes.start(IN_A_KERNEL + "print('up', flush=True)\nservers()[0].wait()")
+    assert kernel.stdout is not None
+    assert kernel.stdout.readline() == "up\n"
+    servers = psutil.Process(kernel.pid).children()
+    kernel.kill()
+    kernel.communicate()
+    assert len(servers) == 1
+    assert psutil.wait_procs(servers, HANG_LIMIT_S)[1] == []
+    assert processes.leftovers() == []
+
+
+def test_nothing_is_loaded_ahead_outside_of_a_kernel(processes: MarkedProcesses) -> None:
+    printed = processes.run(
+        "import psutil\n"
+        "from shardlab import warm_up\n"
+        "warm_up('deepspeed')\n"
+        "print(psutil.Process().children())"
+    )
+    assert printed == ["[]"]
+    with pytest.raises(ValueError, match="not 'horovod'"):
+        warm_up("horovod")

@@ -93,6 +93,32 @@ def test_nothing_is_printed(runs: list[Run], stage: int) -> None:
     assert runs[stage].stdout == runs[stage].stderr == [""] * WORLD_SIZE
 
 
+def use_its_loader_and_its_tools(folder: Path) -> None:
+    import deepspeed
+    from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
+
+    model, batch = make_model_and_batch()
+    rows = torch.utils.data.TensorDataset(batch.flatten(0, 1))
+    optimizer = torch.optim.SGD(model.parameters(), LR)
+    both = {"model": model, "optimizer": optimizer}
+    engine, _, loader, _ = deepspeed.initialize(**both, training_data=rows, config=config(3))
+    for (inputs,) in loader:
+        engine.backward(engine(inputs).pow(2).mean())
+        engine.step()
+    engine.save_checkpoint(folder)
+    engine.load_checkpoint(folder)
+    if torch.distributed.get_rank() == 0:
+        get_fp32_state_dict_from_zero_checkpoint(folder)
+
+
+def test_its_loader_and_its_tools_show_no_warnings_and_no_short_progress_bars(
+    tmp_path: Path,
+) -> None:
+    run = launch(use_its_loader_and_its_tools, tmp_path, world_size=WORLD_SIZE)
+    assert run.stderr == [""] * WORLD_SIZE
+    assert "Reconstructed" in run.stdout[0]  # what a tool prints is shown
+
+
 def test_deepspeeds_calls_are_recorded_at_the_users_lines(runs: list[Run]) -> None:
     for stage, run in enumerate(runs):
         assert {call.source.split(",")[0] for call in run.calls} == {os.path.relpath(__file__)}
@@ -124,8 +150,10 @@ def test_ranks_of_the_torch_engine_do_not_import_it(runs: list[Run]) -> None:
 
 def test_deepspeed_is_also_configured_in_a_rank_of_the_torch_engine() -> None:
     def imports() -> tuple[bool, str, int]:
+        import importlib.util
         import logging
 
+        assert importlib.util.find_spec("deepspeed")  # as accelerate does, only to look
         import deepspeed
         from deepspeed.ops.op_builder.builder import OpBuilder
 

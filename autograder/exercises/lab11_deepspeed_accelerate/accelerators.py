@@ -1,0 +1,27 @@
+"""Accelerate on ranks that earlier functions have used: its state is global."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter")  # of gradients or losses
+
+
+def forget_accelerators() -> None:
+    from accelerate.state import AcceleratorState, GradientState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def new_accelerator(accumulation: int = 1, **loader_options: Any) -> Any:
+    """``loader_options``: of accelerate's DataLoaderConfiguration."""
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+
+    forget_accelerators()
+    return Accelerator(
+        cpu=True,
+        gradient_accumulation_steps=accumulation,
+        dataloader_config=DataLoaderConfiguration(**loader_options),
+    )

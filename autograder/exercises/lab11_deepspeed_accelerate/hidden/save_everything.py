@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercises.lab11_deepspeed_accelerate.save_everything import (
+    BATCH,
+    DECAY,
+    LR,
+    Average,
+    Progress,
+    new_model,
+    stopping,
+    with_weights,
+)
+
+CASES = (
+    shaken(stopping("3 ranks, stopped at the end of an epoch", 3, 18, 3, 5)),
+    stopping("2 ranks, stopped in the third epoch", 2, 16, 9, 13),
+)
+BOUNDARIES = {
+    "divides": "2 ranks, stopped in the second epoch",
+    "does not divide": "4 ranks, 10 samples, stopped twice",
+    "one rank": "not tested: all of it is the same on one rank",
+    "more ranks than elements": "not tested: a rank without samples cannot train",
+    "the end of an epoch": "3 ranks, stopped at the end of an epoch",
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "if job.progress.steps == until:",
+        "if True:",
+        "it leaves the epoch after each step and finds its place again: slow, and right",
+    ),
+)
+
+# Ways to lose the loader's epoch.
+EPOCH, EVERY_EPOCH, FIRST_EPOCH = "epoch", "every epoch", "first epoch after a restart"
+
+
+def batches_of(case: Case, given: Any, epoch: int) -> Tensor:
+    """Indices, in the order that accelerate's SeedableRandomSampler draws: [steps, ranks, batch]"""
+    generator = torch.Generator().manual_seed(given["data seed"] + epoch)
+    order = torch.randperm(case.params["samples"], generator=generator)
+    pad = -len(order) % (BATCH * case.world_size)
+    return torch.cat([order, order[:pad]]).view(-1, case.world_size, BATCH)
+
+
+def all_batches(case: Case, given: Any, epochs: Iterable[int]) -> Iterator[Tensor]:
+    """[ranks, batch]"""
+    for epoch in epochs:
+        yield from batches_of(case, given, epoch)
+
+
+def epochs_from(epoch: int, used: int, lost: Sequence[str]) -> Iterable[int]:
+    """Whose order is drawn. If no epoch is set, a loader's own count begins at 0, and in a loader
+    of skip_first_batches it stays there."""
+    if EVERY_EPOCH in lost:
+        return itertools.repeat(0)
+    if FIRST_EPOCH in lost and used:
+        return itertools.chain([0], itertools.count(0))
+    return itertools.count(0 if EPOCH in lost or FIRST_EPOCH in lost else epoch)
+
+
+class RandomStates:
+    """Of all ranks. ``states``: by rank."""
+
+    def __init__(self, inputs: Any, start: int) -> None:
+        seeds = [each["seeds"][start] for each in inputs]
+        self.states = [torch.Generator().manual_seed(seed).get_state() for seed in seeds]
+
+    @contextmanager
+    def of_rank(self, rank: int) -> Iterator[None]:
+        torch.set_rng_state(self.states[rank])
+        yield
+        self.states[rank] = torch.get_rng_state()
+
+    def state_dict(self) -> dict[str, list[Tensor]]:
+        return {"states": self.states}
+
+    def load_state_dict(self, saved: dict[str, list[Tensor]]) -> None:
+        self.states = [*saved["states"]]
+
+
+@torch.random.fork_rng(devices=[])
+def trained(case: Case, inputs: Any, lost: Sequence[str] = ()) -> list[Plain]:
+    """In one process. ``lost``: what is new again at each start but the first."""
+    given, saved = inputs[0], dict[str, Any]()
+    losses: list[list[Tensor]] = [[] for _ in inputs]
+    for start, end in enumerate(case.params["ends"]):
+        model = with_weights(new_model(), given["weights"][start])
+        optimizer = torch.optim.AdamW(model.parameters(), LR)
+        scheduler = LambdaLR(optimizer, lambda step: DECAY**step)
+        average, progress, dropout = Average(model), Progress(), RandomStates(inputs, start)
+        names = "model", "optimizer", "scheduler", "average", "progress", "dropout"
+        parts: list[Any] = [model, optimizer, scheduler, average, progress, dropout]
+        for name, part in zip(names, parts, strict=True):
+            if name in saved and name not in lost:
+                part.load_state_dict(saved[name])
+        epoch, used = divmod(progress.steps, len(batches_of(case, given, 0)))
+        used = 0 if "used" in lost else used
+        epochs = epochs_from(epoch, used, lost)
+        own: list[list[float]] = [[] for _ in inputs]
+        for batches in itertools.islice(all_batches(case, given, epochs), used, None):
+            if progress.steps == end:
+                break
+            for rank, indices in enumerate(batches):
+                with dropout.of_rank(rank):
+                    output = model(given["inputs"][indices])
+                loss = (output - given["targets"][indices]).square().mean()
+                (loss / case.world_size).backward()
+                own[rank].append(loss.item())
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+            average.update(model)
+            progress.steps += 1
+        for each, values in zip(losses, own, strict=True):
+            each.append(torch.tensor(values, dtype=torch.float64))
+        saved = {name: deepcopy(p.state_dict()) for name, p in zip(names, parts, strict=True)}
+    final = torch.cat([each.flatten() for each in average.weights])
+    return [{"losses": each, "average": final} for each in losses]
+
+
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    return trained(case, inputs)
+
+
+def without(*lost: str) -> Any:
+    return partial(trained, lost=lost)
+
+
+MISTAKES = {
+    "begins the schedule again after a restart: save_state saves what was prepared or registered, "
+    "and job.scheduler is neither": without("scheduler"),
+    "begins the running average again after a restart: save_state saves what was prepared or "
+    "registered, and job.average is neither": without("average"),
+    "begins both the schedule and the running average again after a restart: save_state saves what "
+    "was prepared or registered, and these are neither": without("scheduler", "average"),
+    "begins the epoch again after a restart: skip the batches that were used": without("used"),
+    "draws the samples in another epoch's order: a loader counts its epochs from 0 at each start, "
+    "and one from skip_first_batches does not count, so set the loader's epoch": (
+        without(EVERY_EPOCH),
+        without(FIRST_EPOCH),
+    ),
+    "begins with the first batch of the first epoch after a restart: set the loader's epoch, and "
+    "skip the batches that were used": without(EPOCH, "used"),
+    "begins with a new optimizer after a restart": without("optimizer"),
+}

@@ -1,0 +1,281 @@
+"""A hand-written DDP loop, ported to Accelerate: the same losses, weights and collectives."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercises.lab11_deepspeed_accelerate.accelerators import (
+    EXCHANGES,
+    forget_accelerators,
+)
+from shardlab.run import Run
+
+FEATURES, WIDTH, CLASSES = 8, 16, 4
+LR = 0.4
+SMALL_BYTES = 64  # for each step: losses
+FLOAT_BYTES = 4
+NEAR = 2e-5
+ALL_REDUCED = "bytes all-reduced"
+METHODS = ("prepare", "accumulate", "no_sync", "backward", "clip_grad_norm_")
+
+
+def make_model(weights: list[Tensor]) -> nn.Sequential:
+    model = nn.Sequential(nn.Linear(FEATURES, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
+    with torch.no_grad():
+        for parameter, own in zip(model.parameters(), weights, strict=True):
+            parameter.copy_(own)
+    return model
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Every rank has the data set, and starts with weights of its own."""
+
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
+
+    samples = case.params["samples"]
+    data = [normal(samples, FEATURES), torch.from_numpy(rng.integers(CLASSES, size=samples))]
+    shapes = [(WIDTH, FEATURES), (WIDTH,), (CLASSES, WIDTH), (CLASSES,)]
+    return [
+        {"data": data, "weights": [normal(*shape) / 2 for shape in shapes]}
+        for _ in range(case.world_size)
+    ]
+
+
+def kind_of(thing: Any) -> str:
+    kinds = {
+        DistributedDataParallel: "DDP",
+        nn.Module: "model",
+        torch.optim.Optimizer: "optimizer",
+        DataLoader: "loader",
+    }
+    return next((name for kind, name in kinds.items() if isinstance(thing, kind)), "")
+
+
+@contextmanager
+def watched() -> Iterator[tuple[Counter[str], list[str]]]:
+    """Counts calls of an Accelerator's methods, and collects what `prepare` was given."""
+    from accelerate import Accelerator
+
+    used, prepared = Counter[str](), list[str]()
+
+    def counted(name: str) -> Callable[..., Any]:
+        method = getattr(Accelerator, name)
+
+        @wraps(method)
+        def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+            used[name] += 1
+            if name == "prepare":
+                prepared.extend(map(kind_of, args))
+            return method(self, *args, **kwargs)
+
+        return count
+
+    with ExitStack() as patches:
+        for name in METHODS:
+            patches.enter_context(mock.patch.object(Accelerator, name, counted(name)))
+        yield used, prepared
+
+
+def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
+    from accelerate.state import PartialState
+
+    forget_accelerators()
+    params, saved = case.params, list[Plain]()
+
+    def save(state: Any) -> None:
+        is_dict = isinstance(state, dict)
+        saved.append({k: v.detach().clone() for k, v in state.items()} if is_dict else state)
+
+    model = make_model(given["weights"])
+    loop = (params["batch_size"], params["accumulation"], LR, params["max_norm"], save)
+    with watched() as (used, prepared):
+        losses = subject(model, TensorDataset(*given["data"]), *loop)
+    if isinstance(losses, list | tuple):
+        losses = [float(each) for each in losses]
+    return {
+        "losses": losses,
+        "parameters": [each.detach() for each in model.parameters()],
+        "saved": saved,
+        "used": dict(used),
+        "prepared": prepared,
+        "processes": PartialState._shared_state.get("num_processes", 0),
+    }
+
+
+def steps_of(case: Case) -> int:
+    p = case.params
+    micro_batches = p["samples"] // (p["batch_size"] * case.world_size)
+    return -(-micro_batches // p["accumulation"])
+
+
+def model_bytes() -> int:
+    return FLOAT_BYTES * (WIDTH * (FEATURES + 1) + CLASSES * (WIDTH + 1))
+
+
+def exchanged(run: Run) -> list[int]:
+    return [
+        sum(call.bytes for call in run.calls if call.rank == rank and call.op in EXCHANGES)
+        for rank in range(run.world_size)
+    ]
+
+
+def exchanged_limit(case: Case) -> Limit:
+    gradients = steps_of(case) * model_bytes()
+    return Limit(gradients + (steps_of(case) + 1) * SMALL_BYTES, gradients)
+
+
+@on_each_rank
+def trains_alone(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    processes, n = output["processes"], attempt.case.world_size
+    if processes == 0:
+        return "never creates an Accelerator"
+    if processes == n:
+        return None
+    mistake = (
+        "trains alone, without an error: on CPU ranks an Accelerator takes part in the process "
+        "group only with Accelerator(cpu=True)"
+    )
+    return mistake, f"its num_processes is {processes}, of {n} ranks"
+
+
+@on_each_rank
+def not_ported(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    used = output["used"]
+    if not used.get("prepare"):
+        return "never calls accelerator.prepare"
+    if not used.get("accumulate") and not used.get("no_sync"):
+        return (
+            "never enters accelerator.accumulate(model): without it each backward pass all-reduces "
+            "the gradients, and the prepared optimizer steps at every micro-batch"
+        )
+    if not used.get("backward"):
+        return (
+            "calls loss.backward(): only accelerator.backward(loss) divides by the accumulation "
+            "steps, and scales the loss under fp16 or DeepSpeed"
+        )
+    if not used.get("clip_grad_norm_"):
+        return (
+            "never clips with accelerator.clip_grad_norm_: torch's function knows neither scaled "
+            "nor sharded gradients"
+        )
+    return None
+
+
+@on_each_rank
+def wraps_twice(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if "DDP" in output["prepared"]:
+        return (
+            "passes a DistributedDataParallel model to prepare, which wraps it once more: "
+            "accumulate switches the outer one's all-reduce off, and the inner one's stays on"
+        )
+    return None
+
+
+@on_each_rank
+def leaves_unprepared(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    reasons = {
+        "model": "its gradients are never averaged over the ranks",
+        "loader": "every rank trains on all batches",
+        "optimizer": "it steps at every micro-batch, with gradients that are not averaged yet",
+    }
+    for kind, reason in reasons.items():
+        if kind not in output["prepared"]:
+            return f"does not pass the {kind} to prepare: {reason}"
+    return None
+
+
+@on_each_rank
+def saves_otherwise(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    saved = output["saved"]
+    if rank > 0 and saved:
+        return "saves: only the main process writes the file, if accelerator.is_main_process"
+    if rank == 0 and len(saved) != 1:
+        return "should call save once, on the main process", f"{len(saved)} calls"
+    if rank == 0 and isinstance(saved[0], dict) and any("module." in name for name in saved[0]):
+        return (
+            "saves the wrapper's names: take the state dict of accelerator.unwrap_model(model)",
+            next(iter(saved[0])),
+        )
+    return None
+
+
+@on_each_rank
+def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if rank not in is_over(attempt, ALL_REDUCED) or attempt.run is None:
+        return None
+    whole = [
+        call
+        for call in attempt.run.calls
+        if (call.rank, call.bytes) == (rank, model_bytes()) and call.op == "all_reduce"
+    ]
+    if len(whole) <= steps_of(attempt.case):
+        return None
+    mistake = (
+        "all-reduces gradients more than once a step: run forward and backward of each micro-batch "
+        "in accelerator.accumulate(model)"
+    )
+    return mistake, f"{len(whole)} all-reduces of gradients in {steps_of(attempt.case)} steps"
+
+
+@on_each_rank
+def losses_of_its_own(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    losses, others = output["losses"], attempt.outputs[0]["losses"]
+    if losses is None:
+        return "returns no losses: is a return missing?"
+    if rank > 0 and losses != others:
+        return "returns the losses of its own micro-batches: average them over the ranks"
+    return None
+
+
+def case_of(
+    name: str, world_size: int, samples: int, batch_size: int, accumulation: int, max_norm: float
+) -> Case:
+    """``max_norm`` is below most gradients' norm, and above most halves of it."""
+    loop = {"samples": samples, "batch_size": batch_size, "accumulation": accumulation}
+    return Case(name, world_size, {**loop, "max_norm": max_norm})
+
+
+EXERCISE = OnRanks(
+    points=4,
+    cases=(
+        case_of("2 ranks, 3 steps of 2 micro-batches", 2, 36, 3, 2, 1.0),
+        case_of("4 ranks, 2 steps of 4 micro-batches", 4, 64, 2, 4, 0.8),
+        case_of("2 ranks, the last step has one micro-batch of 3", 2, 32, 4, 3, 0.7),
+    ),
+    inputs=draw_inputs,
+    drive=drive,
+    tolerance=NEAR,
+    engine="torch",
+    timeout_s=40,  # Accelerate is imported in the first case
+    budgets=(
+        Budget(
+            "all-reduces the gradients once a step, and at most 64 bytes more",
+            exchanged,
+            exchanged_limit,
+            ALL_REDUCED,
+        ),
+    ),
+    rules=(trains_alone, not_ported),
+    signs=(
+        wraps_twice,
+        NAMED_MISTAKES,
+        leaves_unprepared,
+        saves_otherwise,
+        losses_of_its_own,
+        sends_too_much,
+    ),
+)

@@ -1,0 +1,89 @@
+"""The same learning rate at each optimizer step on any number of ranks, with Accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.lab11_deepspeed_accelerate.accelerators import new_accelerator
+
+
+def draw_rate(case: Case, rng: np.random.Generator) -> float:
+    """The highest learning rate."""
+    return float(rng.uniform(0.01, 1.0))
+
+
+def drive(subject: Any, lr: float, case: Case) -> Plain:
+    import torch
+
+    asked = case.params
+    accelerator = new_accelerator(asked["accumulation"], split_batches=asked["split_batches"])
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    batch_size = case.world_size if asked["split_batches"] else 1
+    samples: Any = torch.ones(asked["batches"] * case.world_size, 2)
+    model, optimizer, loader = accelerator.prepare(
+        model,
+        torch.optim.SGD(model.parameters(), lr=lr),
+        torch.utils.data.DataLoader(samples, batch_size=batch_size),
+    )
+    scheduler = subject(accelerator, optimizer, asked["warmup_steps"], asked["total_steps"])
+    if not hasattr(scheduler, "step"):
+        return {"kind": type(scheduler).__name__}
+    rates = []
+    for _ in range(asked["epochs"]):
+        for micro_batch in loader:
+            with accelerator.accumulate(model):
+                loss = model(micro_batch).mean()
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    rates.append(float(optimizer.param_groups[0]["lr"]))
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+    return {"rates": rates}
+
+
+@on_each_rank
+def no_scheduler(output: Mapping[str, Any], rank: int, attempt: Attempt) -> MistakeText:
+    if "kind" not in output:
+        return None
+    return "should return the scheduler", f"it returns a value of type {output['kind']}"
+
+
+def case_of(
+    name: str,
+    world_size: int,
+    accumulation: int = 1,
+    split_batches: bool = False,
+    batches: int = 4,
+    epochs: int = 2,
+    warmup_steps: int = 2,
+    total_steps: int = 8,
+) -> Case:
+    """``batches`` of each rank and epoch."""
+    params = {"accumulation": accumulation, "split_batches": split_batches}
+    params |= {"batches": batches, "epochs": epochs}
+    params |= {"warmup_steps": warmup_steps, "total_steps": total_steps}
+    return Case(name, world_size, params)
+
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(
+        case_of("one rank, accumulation of 3", 1, accumulation=3, batches=9, total_steps=6),
+        case_of("2 ranks", 2),
+        case_of(
+            "4 ranks, accumulation of 2, 5 batches", 4, accumulation=2, batches=5, total_steps=6
+        ),
+        case_of("2 ranks, split_batches", 2, split_batches=True, warmup_steps=3),
+    ),
+    inputs=draw_rate,
+    drive=drive,
+    tolerance=1e-9,
+    signs=(no_scheduler,),
+)

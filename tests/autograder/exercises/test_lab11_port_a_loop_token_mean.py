@@ -1,0 +1,144 @@
+"""Lab 11: references against plain training, other right answers, slips that are named."""
+
+from __future__ import annotations
+
+import cloudpickle
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from autograder import exercises
+from autograder.evaluation.threads import one_thread
+from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.exercises.lab11_deepspeed_accelerate import port_a_loop, token_mean
+from tests.submissions import planted
+
+LAB = "11_deepspeed_accelerate"
+SEED = 11
+BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
+PORT, TOKENS = BY_ANSWER["port_a_loop"], BY_ANSWER["token_mean"]
+
+
+@pytest.fixture(autouse=True)
+def as_in_the_checker():
+    with one_thread():
+        yield
+
+
+def inputs_of(exercise, case):
+    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
+
+
+@pytest.mark.parametrize("case", PORT.cases, ids=lambda case: case.name)
+def test_the_reference_of_port_a_loop_is_training_on_large_batches(case):
+    """A step of ``accumulation`` micro-batches on all ranks is one batch of as many samples."""
+    inputs, p = inputs_of(PORT, case), case.params
+    model = port_a_loop.make_model(inputs[0]["weights"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=port_a_loop.LR)
+    size = p["batch_size"] * case.world_size * p["accumulation"]
+    losses = []
+    for x, y in zip(*(each.split(size) for each in inputs[0]["data"]), strict=True):
+        loss = cross_entropy(model(x), y) * len(x) / size  # the last step has fewer
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), p["max_norm"])
+        optimizer.step()
+        losses.append(loss.item())
+    for own in PORT.expect(case, inputs):
+        assert own["losses"] == pytest.approx(losses, rel=1e-5)
+        for got, wanted in zip(own["parameters"], model.parameters(), strict=True):
+            torch.testing.assert_close(got, wanted.detach(), rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("case", TOKENS.cases, ids=lambda case: case.name)
+def test_the_reference_of_token_mean_is_the_mean_over_one_large_batch(case):
+    inputs = inputs_of(TOKENS, case)
+    model = token_mean.make_model(inputs[0]["weights"])
+    batches = [batch for given in inputs for batch in given["steps"][0]]
+    ids, labels = (
+        torch.cat([each.flatten() for each in side]) for side in zip(*batches, strict=True)
+    )
+    loss = cross_entropy(model(ids), labels)
+    loss.backward()
+    for own in TOKENS.expect(case, inputs):
+        assert own["losses"][0].item() == pytest.approx(loss.item(), rel=1e-5)
+        for got, parameter in zip(own["gradients"][0], model.parameters(), strict=True):
+            torch.testing.assert_close(got, parameter.grad, rtol=5e-6, atol=2e-6)
+
+
+# {what the answer does otherwise: (changes, part of the diagnosis, or "" where it is right)}
+CLIPS = """            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+VERSIONS = {
+    "port_a_loop": {
+        "gathers the losses": (
+            [
+                (
+                    'accelerator.reduce(total, "mean").item()',
+                    "accelerator.gather(total).mean().item()",
+                )
+            ],
+            "",
+        ),
+        "steps only when gradients are averaged": (
+            [(CLIPS, CLIPS.replace("            optimizer", "                optimizer"))],
+            "",
+        ),
+        "takes the state dict from accelerate": (
+            [
+                (
+                    "accelerator.unwrap_model(model).state_dict()",
+                    "accelerator.get_state_dict(model)",
+                )
+            ],
+            "",
+        ),
+        "saves on every rank": (
+            [("if accelerator.is_main_process:", "if True:")],
+            "only the main process writes",
+        ),
+        "never saves": (
+            [("if accelerator.is_main_process:", "if False:")],
+            "should call save once",
+        ),
+        "returns nothing": ([("    return losses", "")], "is a return missing?"),
+    },
+    "token_mean": {
+        "gathers the tokens": (
+            [("accelerator.reduce(own_tokens)", "accelerator.gather(own_tokens).sum()")],
+            "",
+        ),
+        "returns a tensor": ([(".item()", "")], ""),
+        "counts in every micro-batch": (
+            [("        total += ", "        accelerator.reduce(own_tokens)\n        total += ")],
+            "exchanges numbers for every micro-batch",
+        ),
+        "returns nothing": ([("    return (", "    (")], "is a return missing?"),
+        "returns its own part": (
+            [("accelerator.reduce(total)", "total")],
+            "returns its own part of the loss",
+        ),
+    },
+}
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("answer", VERSIONS)
+def test_other_right_answers_pass_and_slips_are_named(answer):
+    exercise, solution = BY_ANSWER[answer], planted.solution(LAB)
+    case = exercise.cases[0]
+    with RankPool() as ranks:
+        ranks.expect(exercise, [case])
+        for name, (changes, says) in VERSIONS[answer].items():
+            source = solution[answer]
+            for old, new in changes:
+                assert source.count(old) == 1, name
+                source = source.replace(old, new)
+            answers = solution | {answer: source}
+            subject = planted.subjects(LAB, answers)[answer]
+            result = Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
+            assert result.passed == (not says), f"{name}: {result.diagnosis}"
+            assert says in result.diagnosis, name

@@ -1,0 +1,20 @@
+# /// shardlab-submission
+# lab = "11_deepspeed_accelerate"
+# loses = {token_mean = 3.0}
+# says = {token_mean = "counts its own tokens only"}
+# ///
+
+# %% nbgrader={"grade_id": "token_mean", "solution": true}
+def token_mean(accelerator, model, micro_batches):
+    """.grad and the loss: the mean over all tokens of all ranks and micro-batches"""
+    own_tokens = sum((labels != -100).sum() for _, labels in micro_batches)
+    tokens = own_tokens
+    divided_later = accelerator.gradient_accumulation_steps
+    total = torch.zeros(())
+    for ids, labels in micro_batches:
+        with accelerator.accumulate(model):
+            logits = model(ids).flatten(0, 1)
+            loss = cross_entropy(logits, labels.flatten(), reduction="sum")
+            accelerator.backward(loss * divided_later / tokens)
+        total += loss.detach()
+    return (accelerator.reduce(total / tokens, "mean")).item()

