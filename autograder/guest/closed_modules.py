@@ -50,7 +50,8 @@ def close_modules(names: Sequence[str]) -> None:
 
 
 def parents_of(names: Sequence[str]) -> list[str]:
-    return sorted({name.rpartition(".")[0] for name in names})
+    """The packages around them: a top-level package has none."""
+    return sorted({name.rpartition(".")[0] for name in names} - {""})
 
 
 def close_functions(functions: Iterable[FunctionType], name: str = "") -> None:
