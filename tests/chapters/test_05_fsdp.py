@@ -34,9 +34,10 @@ def test_each_rank_holds_a_quarter_of_everything(chapter):
 
 
 def test_the_three_trainings_have_the_same_losses(chapter):
-    rows = [list(row.values())[1:] for row in chapter.table_of("farthest = ")]
-    assert rows[0] == rows[1] == rows[2]
-    assert rows[0][:3] != rows[0][3:]  # each rank has its own batches
+    rows = [[*map(float, [*row.values()][1:])] for row in chapter.table_of("farthest = ")]
+    assert len(rows) == 3
+    assert all(row == pytest.approx(rows[0], abs=2e-5) for row in rows)  # printed to 1e-5
+    assert rows[0][:3] != pytest.approx(rows[0][3:], abs=0.01)  # each rank has its own batches
     assert "<svg" in chapter.svg_of("memory_timeline(runs)")
 
 

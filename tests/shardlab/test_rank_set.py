@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import numpy as np
@@ -306,18 +306,27 @@ class TestPlainResults:
             ranks.run(int, results="json")
 
 
-def meet() -> None:
+def meet() -> list[int]:
+    """How often this rank has paused so far: at its start, and after each of its calls."""
+    pauses = [RECORDER.pauses]
     for _ in range(3):
         dist.barrier()
+        pauses.append(RECORDER.pauses)
+    return pauses
 
 
-def test_a_late_rank_is_overtaken_at_its_start_and_at_each_call() -> None:
+def test_a_late_rank_pauses_at_its_start_and_around_each_call_and_the_others_never() -> None:
     with RankSet(2, quiet=True) as ranks:
-        for late_s in ([0.2, 0.0], [0.0, 0.2]):
+        for late in (0, 1):
+            late_s = [0.0, 0.0]
+            late_s[late] = 0.05
             run = ranks.run(meet, late_s=late_s)
-            starts_s = [[call.start_s for call in run.calls if call.rank == r] for r in (0, 1)]
-            late, early = starts_s if late_s[0] else starts_s[::-1]
-            assert all(one - other > 0.015 for one, other in zip(late, early, strict=True))
+            pauses = run.outputs[late]
+            assert pauses[0] == 1
+            assert all(before < after for before, after in pairwise(pauses))
+            assert run.outputs[1 - late] == [0, 0, 0, 0]
+            starts_s = [call.start_s for call in run.calls if call.rank == late]
+            assert all(later - sooner >= 0.05 for sooner, later in pairwise(starts_s))
 
 
 def test_a_program_waits_only_for_the_imports_that_it_names() -> None:
