@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+from autograder.grading.course_time import use_timezone
+
 c = get_config()  # noqa: F821  (provided by traitlets)
 
 repo = Path(__file__).resolve().parent
@@ -32,6 +34,7 @@ c.CourseDirectory.source_with_tests_directory = "grading/source_with_tests"
 c.CourseDirectory.ignore = [
     ".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback",  # nbgrader's own
     "*.nb.py",  # the notebooks' sources, with solutions
+    "rubric.toml",  # for grading by hand
 ]  # fmt: skip
 # The only place that sets where grades are stored. To use PostgreSQL, write its URL here or in the
 # environment: postgresql+psycopg://user@host/database?connect_timeout=10
@@ -42,13 +45,22 @@ c.CourseDirectory.db_url = os.environ.get(
 
 c.Exchange.root = str(exchange)
 c.Exchange.cache = str(grading / "cache")
+# `nbgrader collect --update` keeps the submission that it replaces, in grading/earlier.
+c.ExchangeFactory.collect = "autograder.grading.collect.exchange.Collect"
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
 c.ExportPlugin.to = str(grading / "grades.csv")
+
+# ---- times
+
+# The zone of times written without one: due dates that you type, and submission times.
+use_timezone(c, "UTC")
 
 # ---- release
 
 # labs/ is in git, and nbgrader skips labs that exist: without this none would enter the gradebook.
 c.GenerateAssignment.force = True
+# Stops if a notebook differs from its source, as after a failed `python -m autograder build`.
+c.GenerateAssignment.exporter_class = "autograder.build.lab.BuiltNotebooks"
 
 # ---- autograde
 
@@ -61,8 +73,11 @@ c.Autograde.autograde_preprocessors = [
     "autograder.grading.gradebook.run_and_decide.RunAndDecide",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
+    "autograder.grading.late.ApplyExtension",
     "nbgrader.preprocessors.AssignLatePenalties",
 ]
+# Points off for late work: none, until you set c.LateDays (docs/instructors.md, "Late work").
+c.AssignLatePenalties.plugin_class = "autograder.grading.late.LateDays"
 
 # ---- feedback
 

@@ -7,16 +7,30 @@ import argparse
 import gc
 import sys
 from pathlib import Path
+from typing import Any
 
+from autograder.grading.collect import collect_command as collect
 from autograder.grading.command import arguments as grading
+from autograder.grading.command import late_command as late
+from autograder.grading.command import move_gradebook
+from autograder.grading.roster import roster_command as roster
 from autograder.mutants import mutants_command as mutants
+from autograder.pages.archive import feedback_command as feedback
 from autograder.pages.report import report_command as report
+from autograder.pages.similar import similar_command as similar
 from autograder.release import release_command as release
+
+
+class _Parser(argparse.ArgumentParser):
+    """The commands' parsers are of the same class: an abbreviated flag is an error in all."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
 
 
 def main(argv: list[str] | None = None) -> int:
     gc.set_threshold(50_000)  # as grading.pool.worker does
-    parser = argparse.ArgumentParser(prog="python -m autograder", description=__doc__)
+    parser: argparse.ArgumentParser = _Parser(prog="python -m autograder", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("build", help="build every .ipynb from its .nb.py, and labs/")
     command.add_argument(
@@ -31,10 +45,16 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("names", nargs="*", help="such as 04_zero; default: all")
     command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=_times)
+    roster.add_parser(commands)
+    collect.add_parser(commands)
     grading.add_parser(commands)
+    late.add_parser(commands)
+    move_gradebook.add_parser(commands)
     release.add_parser(commands)
     mutants.add_parser(commands)
     report.add_parser(commands)
+    similar.add_parser(commands)
+    feedback.add_parser(commands)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
 

@@ -9,17 +9,16 @@ from pathlib import Path, PurePosixPath
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import exercises
 from autograder.build.front_page import add_map
+from autograder.build.lab import REBUILD, require_exercises
 from autograder.build.navigation import add_links
 from autograder.build.release import release
+from autograder.build.rubric import RUBRIC
 from autograder.build.text import SourceError, notebook_bytes, notebook_from_text
 from autograder.build.times import read_times
 from autograder.course import pages
 from autograder.course.pages import FRONT_PAGE, Course
-from autograder.grading.submission.template import find_check, is_check
 
-REBUILD = "python -m autograder build"
 SCRATCH = {".ipynb_checkpoints", "__pycache__"}  # git ignores them, too
 
 
@@ -42,7 +41,7 @@ def products(repo: Path) -> dict[Path, bytes]:
         try:
             notebook = notebook_from_text(source)
             if source.is_relative_to(repo / "solutions"):
-                _require_exercises(source, notebook)
+                require_exercises(source, notebook)
             notebooks[source.with_name(source.name.replace(".nb.py", ".ipynb"))] = notebook
         except SourceError as error:
             broken.append(str(error))
@@ -120,30 +119,13 @@ def _sources(repo: Path) -> list[Path]:
     return [path for pattern in patterns for path in sorted(repo.glob(pattern))]
 
 
-def _require_exercises(source: Path, notebook: NotebookNode) -> None:
-    """Every check cell must name an exercise and its points; raises SourceError."""
-    seen: set[str] = set()
-    for cell in filter(is_check, notebook.cells):
-        name, meta = find_check(cell.source).exercise, cell.metadata.nbgrader
-        where = f"{source}, cell {meta.grade_id!r}"
-        try:
-            worth = exercises.load(name).points
-        except KeyError as error:
-            raise SourceError(f"{where}: {error.args[0]}") from error
-        if meta.points != worth:
-            mismatch = f"has {meta.points} points, but its exercise is worth {worth:g}"
-            raise SourceError(f"{where}: {mismatch}")
-        if name in seen:
-            raise SourceError(f"{where}: an earlier cell already checks {name}")
-        seen.add(name)
-
-
 def _stale(made: dict[Path, bytes]) -> list[Path]:
     return [p for p, data in sorted(made.items()) if not p.exists() or p.read_bytes() != data]
 
 
 def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
-    """Files without a source. nbgrader copies everything next to a solution into labs/."""
+    """Files without a source. nbgrader copies everything next to a solution into labs/, except what
+    nbgrader_config.py ignores: the sources and a lab's rubric."""
     here = {
         path
         for pattern in (
@@ -155,7 +137,8 @@ def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
         for path in repo.glob(pattern)
         if not path.is_dir() and not SCRATCH & set(path.parts)
     }
-    strays = sorted(here - set(made) - set(_sources(repo)))
+    rubrics = set(repo.glob(f"solutions/*/{RUBRIC}"))
+    strays = sorted(here - set(made) - set(_sources(repo)) - rubrics)
     return [Drift(path, "has no source: remove it, or write its .nb.py") for path in strays]
 
 

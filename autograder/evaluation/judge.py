@@ -65,7 +65,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     forbidden = forbidden or tampering
     unrecorded = _wrong_record(exercise, attempt)
     # A broken rule may be why fewer bytes were sent than recorded, so it comes first.
-    finding, named = forbidden or _broken_rule(exercise, attempt) or unrecorded, None
+    finding, named = forbidden or _broken_rule(exercise, attempt, right) or unrecorded, None
     by_sign = None
     passed = right and finding is None and all(spent.fits for spent in attempt.spent)
     failure = _finding_of(attempt.error, attempt.trust) if attempt.error else None
@@ -195,11 +195,19 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
     return Finding(f"rank {call.rank}", f"calls {name}: {advice}", call.source)
 
 
-def _broken_rule(exercise: Exercise, attempt: Attempt) -> Finding | None:
+def _broken_rule(exercise: Exercise, attempt: Attempt, right: bool) -> Finding | None:
     """Of a run in which no rank failed: else the calls may end where another rank failed."""
     if attempt.error is not None:
         return None
-    return next((found for rule in exercise.rules if (found := rule(attempt))), None)
+    for rule in exercise.rules:
+        try:
+            if found := rule(attempt):
+                return found
+        except Exception:  # wrong outputs may be of any form
+            if right:
+                raise
+            log.info("%s: a rule failed", exercise.name, exc_info=True)
+    return None
 
 
 def _forged(attempt: Attempt) -> Finding | None:

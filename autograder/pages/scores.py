@@ -56,7 +56,14 @@ class Scores:
 
     @property
     def total(self) -> float:
-        return max(sum(mark.points for mark in self.marks.values()) - self.penalty, 0.0)
+        """Points so far: without answers that are not graded yet, after the late penalty."""
+        points = sum(mark.points for mark in self.marks.values() if not mark.is_pending)
+        return max(points - self.penalty, 0.0)
+
+    @property
+    def max_so_far(self) -> float:
+        """The points that ``total`` could have reached: of the answers that are graded."""
+        return sum(mark.max_points for mark in self.marks.values() if not mark.is_pending)
 
     @property
     def pending(self) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
+from autograder import exercises
 from autograder.build.products import SCRATCH
+from autograder.release.chosen_labs import of_labs, without_links
 from autograder.release.record import recorded
 
 COPIED = (
@@ -26,6 +29,7 @@ COPIED = (
     "jupyter/**/*.css",
     "tools/environment.py",
     "tools/lab.py",
+    "tools/update.py",
     # What a student's `check` imports; of the exercises, only the public halves.
     "autograder/__init__.py",
     "autograder/course/**/*.py",
@@ -38,8 +42,9 @@ EXCLUDED = {"hidden", *SCRATCH}
 STUDENT_FILES = Path(__file__).parent / "student"  # README.md and Makefile of the students' package
 
 
-def package(repo: Path) -> dict[str, bytes]:
-    """{path in the package: bytes}, the same bytes on each call."""
+def package(repo: Path, labs: Collection[str] = ()) -> dict[str, bytes]:
+    """{path in the package: bytes}, the same bytes on each call. ``labs``: only these labs."""
+    labs = labs or exercises.labs()
     files = {
         str(path): (repo / path).read_bytes()
         for pattern in COPIED
@@ -48,8 +53,11 @@ def package(repo: Path) -> dict[str, bytes]:
     }
     files |= {path.name: path.read_bytes() for path in STUDENT_FILES.iterdir() if path.is_file()}
     files["pyproject.toml"] = _project(repo).encode()
-    files |= {f"autograder/exercises/{name}": data for name, data in recorded().items()}
-    return dict(sorted(files.items()))
+    files |= {f"autograder/exercises/{name}": data for name, data in recorded(labs).items()}
+    return {
+        path: without_links(content, labs) if path.endswith(".ipynb") else content
+        for path, content in sorted(of_labs(files, labs).items())
+    }
 
 
 def _project(repo: Path) -> str:

@@ -1,4 +1,4 @@
-"""python -m autograder release [--to DIR] [--archive]"""
+"""python -m autograder release [--lab LAB] [--to DIR] [--archive]"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from autograder.release.write import ReleaseError, archives, write
+from autograder.release.write import MANIFEST, ReleaseError, archives, manifest, write
 
 NAME = "shardlab-students"
 
@@ -16,6 +16,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     command.add_argument(
         "--to", type=Path, metavar="DIR", help=f"a new or empty folder; default: dist/{NAME}"
     )
+    command.add_argument(
+        "--lab", dest="labs", action="append", default=[], metavar="LAB",
+        help="release only this lab, with all chapters; repeatable; default: all labs",
+    )  # fmt: skip
     command.add_argument("--archive", action="store_true", help="also write DIR.zip and DIR.tar.gz")
     command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=run)
@@ -28,9 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
     repo = arguments.repo.resolve()
     folder = (arguments.to or repo / "dist" / NAME).resolve()
     try:
+        _require_labs(arguments.labs)
         _require_built(repo)
-        files = package(repo)
+        files = package(repo, sorted(set(arguments.labs)))
         write(files, folder)
+        files[MANIFEST] = manifest(files)
         print(f"{folder}: {len(files)} files, {sum(map(len, files.values())) / 1e6:.1f} MB")
         for path in archives(files, folder) if arguments.archive else []:
             print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
@@ -38,6 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _require_labs(labs: list[str]) -> None:
+    from autograder import exercises
+
+    known = exercises.labs()
+    if unknown := sorted(set(labs) - set(known)):
+        raise ReleaseError(f"no lab {', '.join(unknown)}; there are: {', '.join(known)}")
 
 
 def _require_built(repo: Path) -> None:

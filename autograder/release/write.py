@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from autograder.grading.tables import write_whole
+
 MANIFEST = ".release.json"  # {path: sha256} of every file in the release
 NOT_RELEASED = {".venv", "__pycache__", ".ipynb_checkpoints"}
 ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
@@ -31,8 +33,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         new = Path(temporary, "new")
-        digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
-        for name, content in {**files, MANIFEST: json.dumps(digests, indent=0).encode()}.items():
+        for name, content in {**files, MANIFEST: manifest(files)}.items():
             path = new / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -41,15 +42,19 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
         new.rename(folder)
 
 
+def manifest(files: Mapping[str, bytes]) -> bytes:
+    """Content of MANIFEST, by which `make update` recognizes what a student has changed."""
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    return json.dumps(digests, indent=0).encode()
+
+
 def archives(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     """``folder``.zip and ``folder``.tar.gz next to it; both unpack into a folder of that name."""
     content = {f"{folder.name}/{name}": data for name, data in sorted(files.items())}
     paths = []
     for suffix, pack in ((".zip", _zip), (".tar.gz", _tar)):
         path = folder.with_name(folder.name + suffix)
-        part = path.with_name(f".{path.name}.part")
-        part.write_bytes(pack(content))
-        part.replace(path)
+        write_whole(path, pack(content))
         paths.append(path)
     return paths
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import nbformat
+import numpy as np
 import pytest
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
@@ -42,6 +43,8 @@ PICTURES = (
     widgets.pipeline_schedule(4, 8),
     widgets.unit_life(units=4),
     two_saves(),
+    widgets.quantization_grid(np.random.default_rng(0).normal(size=4096)),
+    widgets.lora_shapes(),
     ASKED,
 )
 PLOT = "Plot. seconds over ranks"

@@ -26,7 +26,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from tests.running_lab import ROOT, START_LIMIT_S, copy_repository
-from tests.submissions import planted
+from tests.tools.shell import environment, instructors_commands, shell
 from tools.lock import oldest_python
 
 pytestmark = pytest.mark.long
@@ -53,29 +53,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def environment(root: Path) -> dict[str, str]:
-    not_ours = ("PYTEST", "JUPYTER", "MAKE", "MFLAGS", "ARGS")  # of the make that runs this test
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(not_ours)}
-    # The environment has the original checkout on its import path: the copy comes first.
-    return inherited | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
-
-
-def shell(root: Path, command: str, **more: str) -> str:
-    """What the command prints; it must succeed."""
-    done = subprocess.run(
-        ["bash", "-euc", command],
-        cwd=root,
-        env=environment(root) | more,
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
-
-
 @runs('make suite ARGS="tests/tools -k lock"', 'make suite ARGS="tests/shardlab"')
 @runs('make suite ARGS="tests/autograder/exercises -k NN_name"')
+@runs('make suite ARGS="tests/autograder/pages/similar"')
 @runs('make suite ARGS="--screenshots tests/chapters"')
 def test_make_suite_runs_some_tests(repository: Path) -> None:
     printed = shell(
@@ -217,26 +197,15 @@ def readme() -> str:
     return (ROOT / "README.md").read_text()
 
 
-@runs(*instructors_block(), "nbgrader autograde", "nbgrader export")
-@pytest.mark.ranks
-@pytest.mark.nbgrader
-def test_an_instructors_commands(repository: Path, tmp_path: Path) -> None:
-    """The README's block from release to report, for one student who wrote nothing."""
-    submitted = repository / f"grading/submitted/ada/{LAB}/{LAB}.ipynb"
-    submitted.parent.mkdir(parents=True)
-    stub = planted.untouched(LAB)["chunk_bounds"]
-    released = (repository / f"labs/{LAB}/{LAB}.ipynb").read_text()
-    assert stub.splitlines()[0] in released
-    submitted.write_text(released)
-    commands = [*instructors_block(), f"nbgrader autograde {LAB} --force", "nbgrader export"]
-    # An environment's scripts name their own Python; its packages are found by that.
-    path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
-    shell(repository, "\n".join(commands[1:]), PATH=path, HOME=str(tmp_path))
-    assert (repository / f"shardlab-students/labs/{LAB}/{LAB}.ipynb").exists()
-    assert (repository / f"grading/feedback/ada/{LAB}/{LAB}.html").exists()
-    for table in ("exercises.csv", "grades.csv"):
-        assert "ada" in (repository / "grading" / table).read_text()
-    assert list((repository / "grading/reports").iterdir())
+@runs(*instructors_block(), "nbgrader export")
+@runs("nbgrader autograde")  # in tests/autograder/grading/test_nbgrader.py
+def test_an_instructors_commands() -> None:
+    """test_instructors_page.py runs them, in this order."""
+    rest = iter(instructors_commands())
+    for command in instructors_block():
+        wanted = command.replace(LAB, "LAB")
+        assert wanted in rest, f"not on docs/instructors.md, or in another order: {command}"
+    assert "nbgrader export" in instructors_commands()
 
 
 @runs("python -m autograder mutants", "python -m autograder mutants NN_name")

@@ -215,7 +215,8 @@ def after_step(model: nn.Module) -> dict[str, Any]:
 def summary(vector: Tensor | None) -> Tensor | None:
     if vector is None:
         return None
-    powers = vector.double().abs().sum(), vector.double().square().sum()
+    exact = vector.double()
+    powers = torch.linalg.vector_norm(exact, 1), torch.dot(exact, exact)
     return torch.stack([vector.max(), vector.min(), *powers]).float()
 
 

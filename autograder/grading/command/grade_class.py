@@ -7,8 +7,8 @@ import difflib
 import sys
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from nbgrader.apps import NbGrader
@@ -17,9 +17,16 @@ from sqlalchemy.exc import SAWarning
 
 from autograder.grading.command.outcomes import Outcome, changes, table
 from autograder.grading.command.progress import Progress
-from autograder.grading.gradebook.database import GradebookError, prepare, require_same_gradebook
+from autograder.grading.gradebook.database import (
+    GradebookError,
+    prepare,
+    records_not_in_gradebook,
+    require_same_gradebook,
+)
 from autograder.grading.gradebook.run_and_decide import RunAndDecide
 from autograder.grading.gradebook.writer import NotWritten, Writer
+from autograder.grading.late.course import LateWork
+from autograder.grading.late.course import changes as changes_of_late_work
 from autograder.grading.pool.journal import Journal, JournalError
 from autograder.grading.pool.local import LocalPool, Pool
 from autograder.grading.pool.tasks import (
@@ -31,6 +38,7 @@ from autograder.grading.pool.tasks import (
 from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import BrokenRecord, Record
 from autograder.grading.submission.template import CourseError
+from autograder.grading.tables import BadTable
 
 ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130
 
@@ -45,20 +53,42 @@ def grade(arguments: argparse.Namespace) -> int:
     warnings.simplefilter("ignore", SAWarning)
     try:
         runs = [_GradingRun(arguments, lab) for lab in dict.fromkeys(arguments.labs)]
+        late = _late_work()
         unsandboxed = any(run.unsandboxed for run in runs)
+        course = runs[0].maker.course
+        if notice := records_not_in_gradebook(course, grading_folder(course) / "records"):
+            print(f"{notice}\n", file=sys.stderr, flush=True)
         codes = set()
         with _pool(arguments, unsandboxed) as pool:
             for run in runs:
                 with run.journal.locked():
                     codes.add(run.grade(pool))
+        _apply(late)
         return max(codes)
-    except (UsageError, CourseError, GradebookError, CannotGrade, JournalError) as error:
+    except (UsageError, BadTable, CourseError, GradebookError, CannotGrade, JournalError) as error:
         print(error, file=sys.stderr)
         return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
     except KeyboardInterrupt:
         saved = "All reported grades are saved: run the same command to continue"
         print(f"\nStopped. {saved}", file=sys.stderr)
         return INTERRUPTED
+
+
+def _late_work() -> LateWork:
+    """Raises BadTable: a wrong extension stops grading before it starts."""
+    app = NbGrader()
+    app.initialize([])
+    late = LateWork(app)
+    late.check()
+    return late
+
+
+def _apply(late: LateWork) -> None:
+    """Free late days count over all labs, so a grade in one lab may change a penalty in another."""
+    found = late.standings()
+    late.write(found)
+    if lines := changes_of_late_work(found):
+        print("\n  ".join(["\nLate work:", *lines]))
 
 
 class _GradingRun:
@@ -96,10 +126,12 @@ class _GradingRun:
             outcome.records[record.student] = record
             if not self.writer.is_written(record, scores):
                 self._write(record, same_submission=True)
-        for record, same_submission in self._graded(pool, todo, self.journal):
-            outcome.records[record.student] = record
-            if record.is_final:
-                self._write(record, same_submission)
+        # closing: an error here must also end the line of progress, before the error is printed.
+        with closing(self._graded(pool, todo, self.journal)) as graded:
+            for record, same_submission in graded:
+                outcome.records[record.student] = record
+                if record.is_final:
+                    self._write(record, same_submission)
         regraded = self._regraded(pool) if self.regrade else []
         outcome.took_s = time.monotonic() - began_s
         if regraded:
@@ -124,13 +156,12 @@ class _GradingRun:
 
     def _graded(
         self, pool: Pool, students: list[str], journal: Journal
-    ) -> Iterator[tuple[Record, bool]]:
+    ) -> Generator[tuple[Record, bool], None, None]:
         """Yield each record once it is in the journal, and whether the same submission was graded
         before."""
         if not students:
             return
-        progress = Progress(len(students))
-        try:
+        with Progress(len(students)) as progress:
             for record in pool.grade_all(map(self.maker.task, students), progress.start):
                 before = self._final(journal, record.student)
                 if record.is_final or before is None:
@@ -140,8 +171,6 @@ class _GradingRun:
                     self.outcome.new.add(record.student)
                 same = before is not None and before.submission_hash == record.submission_hash
                 yield record, same
-        finally:
-            progress.end()
 
     def _final(self, journal: Journal, student: str) -> Record | None:
         try:
@@ -186,6 +215,8 @@ class _GradingRun:
         if changed and not self.yes and not _confirmed():
             later = "To write these grades without grading again, add --yes to the same command."
             print(f"Nothing was changed. {later}")
+            self.outcome.new -= {record.student for record in regraded}
+            self.outcome.declined = len(regraded)
             return
         for record in regraded:
             self.unconfirmed.move_to(self.journal, record.student)
@@ -222,7 +253,7 @@ def _select_students(
 ) -> list[str]:
     if not submitted and not unusable:
         place = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
-        how = f"put notebooks at {place}, or run `nbgrader collect {lab}`"
+        how = f"run `python -m autograder collect {lab} --from DOWNLOAD`, or copy them to {place}"
         raise UsageError(f"there are no submissions for {lab}: {how}")
     for name in asked or ():
         if name in unusable:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from autograder.grading.record.record import STATES, Record
+from autograder.grading.record.record import GRADED, STATES, Record
 
 SLOWEST = 3
+MAX_NAMES = 10  # in one line
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Outcome:
     absent: Sequence[str] = ()  # students in the gradebook without a submission
     records: dict[str, Record] = field(default_factory=dict)
     new: set[str] = field(default_factory=set)  # graded in this run
+    declined: int = 0  # regraded, but not to be written
     older: set[str] = field(default_factory=set)  # graded by another version of the course
     not_written: dict[str, str] = field(default_factory=dict)  # {student: why}
     broken: dict[str, str] = field(default_factory=dict)  # {student: why the record is unreadable}
@@ -32,15 +34,21 @@ class Outcome:
 
 
 def table(outcome: Outcome) -> str:
-    counts = Counter(record.state for record in outcome.records.values())
+    students = defaultdict(list)
+    for student, record in sorted(outcome.records.items()):
+        students[record.state].append(student)
     submissions = _count([*outcome.records, *outcome.unusable], "submission")
     now = "nothing to grade"
+    if outcome.declined:
+        now = f"{outcome.declined} regraded, but not written"
     if outcome.new:
         took, each_s = timedelta(seconds=round(outcome.took_s)), outcome.took_s / len(outcome.new)
         now = f"{len(outcome.new)} graded now in {took} ({each_s:.1f} s each)"
     lines = [f"{outcome.lab}: {submissions}, {now}", ""]
     width = max(map(len, STATES))
-    lines += [f"  {state:<{width}}  {counts[state]:>5}" for state in reversed(STATES)]
+    for state in reversed(STATES):
+        who = "" if state == GRADED else f"  {names(students[state])}"
+        lines.append(f"  {state:<{width}}  {len(students[state]):>5}{who}".rstrip())
     listed = {
         "slowest (without the workers' start)": _slowest(outcome),
         "not graded: unusable folder name (rename the folder, then run the same command)":
@@ -61,10 +69,15 @@ def table(outcome: Outcome) -> str:
             f"{len(outcome.older)} {verb} graded by an older version: grade again with --regrade",
         ]
     if outcome.absent:
-        shown = ", ".join(outcome.absent[:10]) + (" …" if outcome.absent[10:] else "")
-        who = _count(outcome.absent, "student")
-        lines += ["", f"{who} in the gradebook without a submission for {outcome.lab}: {shown}"]
+        who = f"{_count(outcome.absent, 'student')} in the gradebook without a submission for"
+        lines += ["", f"{who} {outcome.lab}: {names(outcome.absent)}"]
     return "\n".join(lines)
+
+
+def names(students: Sequence[str]) -> str:
+    """ "ann, bob and 3 more", for a line of a table."""
+    more = f" and {len(students) - MAX_NAMES} more" if students[MAX_NAMES:] else ""
+    return ", ".join(students[:MAX_NAMES]) + more
 
 
 def changes(records: Iterable[Record], scores: dict[str, dict[str, float | None]]) -> list[str]:

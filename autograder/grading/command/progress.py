@@ -1,59 +1,119 @@
-"""Grading progress: one line that is updated on a terminal, otherwise a line for each step."""
+"""Grading progress: on a terminal a line redrawn each second, elsewhere a line for each event."""
 
 from __future__ import annotations
 
+import shutil
+import statistics
 import sys
 import threading
 import time
-from datetime import timedelta
+from collections.abc import Callable
+from typing import TextIO
 
 from autograder.grading.record.record import Record, Task
 
+REDRAW_S = 1.0
+STRAGGLER = 3.0  # at work for this many times the mean
+MOST_NAMES = 4
+MAX_CHARS = 160
+
 
 class Progress:
-    def __init__(self, total: int) -> None:
+    """A context manager that redraws the line; ``start`` may come from any thread."""
+
+    def __init__(
+        self,
+        total: int,
+        out: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock``: seconds."""
         self.total = total
-        self.done = 0
-        self._live = sys.stdout.isatty()
-        self._began_s = time.monotonic()
+        self._out = out or sys.stdout
+        self._live = self._out.isatty()
+        self._clock = clock
+        self._began_s = clock()
         self._running: dict[str, float] = {}  # {student: start time}
+        self._took_s: list[float] = []  # of those that are graded
         self._writing = threading.Lock()
+        self._ended = threading.Event()
+        self._redrawing = threading.Thread(target=self._redraw_each_second, daemon=True)
+
+    def __enter__(self) -> Progress:
+        if self._live:
+            self._redrawing.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._live:
+            self._redrawing.join()
+            print("\r\x1b[K", end="", file=self._out, flush=True)
 
     def start(self, task: Task) -> None:
-        """May be called from any thread."""
         with self._writing:
-            self._running[task.student] = time.monotonic()
-            self._show("" if self._live else f"{task.student}: started")
+            self._running[task.student] = self._clock()
+            self._show(f"{task.student}: started", above="")
 
     def finish(self, record: Record) -> None:
         with self._writing:
-            self.done += 1
-            took_s = time.monotonic() - self._running.pop(record.student, time.monotonic())
+            took_s = self._clock() - self._running.pop(record.student, self._clock())
+            self._took_s.append(took_s)
             points = f"{record.state}, {sum(record.points.values()):g} points"
             outcome = points if record.is_final else f"{record.state} ({record.reason})"
             line = f"{record.student}: {outcome}, {took_s:.1f} s"
-            on_terminal = "" if record.is_final else line
-            self._show(on_terminal if self._live else f"{line}{self._eta()}")
+            self._show(f"{line}{self._estimate()}", above="" if record.is_final else f"{line}\n")
 
-    def end(self) -> None:
+    def redraw(self) -> None:
+        """Update the line on a terminal; anywhere else this writes nothing."""
+        with self._writing:
+            if self._live:
+                self._draw()
+
+    def _redraw_each_second(self) -> None:
+        while not self._ended.wait(REDRAW_S):
+            self.redraw()
+
+    def _show(self, event: str, above: str) -> None:
+        """``above``: what stays on a terminal, above the line that is redrawn."""
         if self._live:
-            print("\r\x1b[K", end="", flush=True)
+            self._draw(above)
+        else:
+            print(f"[{len(self._took_s)}/{self.total}] {event}", file=self._out, flush=True)
 
-    def _show(self, line: str) -> None:
-        """Print ``line``; on a terminal, update the status line below it."""
-        if not self._live:
-            print(f"[{self.done}/{self.total}] {line}", flush=True)
-            return
-        names = list(self._running)
-        running = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")
-        now = f"{self.done}/{self.total} graded{self._eta()} · grading {running or 'nothing'}"
-        above = f"{line}\n" if line else ""
-        print(f"\r\x1b[K{above}{now[:110]}", end="", flush=True)
+    def _draw(self, above: str = "") -> None:
+        now = f"{len(self._took_s)}/{self.total} graded{self._estimate()} · {self._at_work()}"
+        width = min(shutil.get_terminal_size().columns - 1, MAX_CHARS)  # a wrapped line would stay
+        print(f"\r\x1b[K{above}{now[:width]}", end="", file=self._out, flush=True)
 
-    def _eta(self) -> str:
-        """ " · 0.4 per s · 0:12:31 left"; empty until one is done."""
-        spent_s = time.monotonic() - self._began_s
-        if not 0 < self.done < self.total or spent_s <= 0:
+    def _at_work(self) -> str:
+        """ "at work: eve 2:10, bob 0:03 and 2 more": the longest first."""
+        now_s = self._clock()
+        longest = sorted(self._running.items(), key=lambda item: item[1])
+        shown = [f"{name} {_clock_text(now_s - began)}" for name, began in longest[:MOST_NAMES]]
+        more = f" and {len(longest) - MOST_NAMES} more" if longest[MOST_NAMES:] else ""
+        return f"at work: {', '.join(shown)}{more}" if shown else "nothing at work"
+
+    def _estimate(self) -> str:
+        """ " · 0.4 per s · 12:31 left"; empty until one is graded, and once only stragglers run.
+
+        A straggler, such as a submission that hangs, may end at any time. It is left out: neither
+        its own time nor its worker counts. The others take the mean of those graded so far.
+        """
+        now_s = self._clock()
+        waiting = self.total - len(self._took_s) - len(self._running)
+        mean_s = statistics.fmean(self._took_s) if self._took_s else 0.0
+        spent = [now_s - began_s for began_s in self._running.values()]
+        in_time = [each_s for each_s in spent if each_s <= STRAGGLER * mean_s]
+        if mean_s <= 0 or not (waiting or in_time):
             return ""
-        left = timedelta(seconds=round(spent_s / self.done * (self.total - self.done)))
-        return f" · {self.done / spent_s:.2g} per s · {left} left"
+        work_s = waiting * mean_s + sum(max(mean_s - each_s, 0.0) for each_s in in_time)
+        rate = len(self._took_s) / (now_s - self._began_s)
+        return f" · {rate:.2g} per s · {_clock_text(work_s / max(len(in_time), 1))} left"
+
+
+def _clock_text(seconds: float) -> str:
+    """ "0:03", "2:10", "1:02:10"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

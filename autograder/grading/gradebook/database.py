@@ -26,6 +26,8 @@ from sqlalchemy import NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autograder.grading.gradebook import indexes
+from autograder.grading.pool.journal import Journal
+from autograder.grading.record.record import BrokenRecord
 
 MAX_NAMED = 5  # students in one message
 LOCK_ID = 0x5A4D1AB  # of a PostgreSQL advisory lock; nothing else uses it in a gradebook
@@ -88,28 +90,65 @@ def require_same_gradebook(course: CourseDirectory) -> None:
     The notebook in autograded/ is written last, after a submission's rows in the gradebook.  A
     notebook without a row therefore means another gradebook; a killed run does not leave one.
     """
-    written = _autograded(course)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
-        query = select(SubmittedAssignment.student_id, Assignment.name).join(
-            Assignment, Assignment.id == SubmittedAssignment.assignment_id
-        )
-        missing = written - {(student, lab) for student, lab in gradebook.db.execute(query)}
+    missing = _autograded(course) - _submissions(course)
     if not missing:
         return
-    students = sorted({student for student, _ in missing})
-    others = f" and {len(students) - MAX_NAMED} others" if students[MAX_NAMED:] else ""
     raise GradebookError(
         f"the gradebook at {make_url(course.db_url).render_as_string(hide_password=True)} has no "
-        f"submission of {', '.join(students[:MAX_NAMED])}{others} for "
-        f"{', '.join(sorted({lab for _, lab in missing}))}, but they were already graded: manual "
+        f"submission of {_named(missing)}, but they were already graded: manual "
         "marks and comments would be lost. Nothing was graded or changed.\n"
         "If the grades are in another database, set SHARDLAB_DB_URL (or db_url in "
-        "nbgrader_config.py) back to it: a gradebook cannot be moved yet.\n"
+        "nbgrader_config.py) back to it; `python -m autograder move-gradebook` moves a gradebook.\n"
         "If that gradebook is lost, or these were removed from it on purpose, move their folders "
         f"({course.format_path(course.autograded_directory, 'STUDENT', 'LAB')}) to another place "
         "and repeat the command: it restores automatic points from the records, but nothing that "
         "a person entered."
     )
+
+
+def records_not_in_gradebook(course: CourseDirectory, records: Path) -> str:
+    """A notice for people: which records in ``records`` have no submission in the gradebook.
+
+    "" if there are none. Unlike a notebook in autograded/, a record may belong to a grade that
+    never reached a gradebook, so this is no reason to refuse.
+    """
+    found = {(path.stem, path.parent.name) for path in records.glob("*/[!.]*.json")}
+    unknown = found - _submissions(course)
+    missing = {each for each in unknown if _has_grade(Journal(records, each[1]), each[0])}
+    if not missing:
+        return ""
+    return (
+        f"The gradebook at {make_url(course.db_url).render_as_string(hide_password=True)} has no "
+        f"submission of {_named(missing)}, but {records} has their records. `grade` writes their "
+        "automatic points to it; what a person entered in another gradebook (marks, comments) is "
+        "not there. If the grades are in another database, press Ctrl-C now and set "
+        "SHARDLAB_DB_URL. If these students left, move their records to another place."
+    )
+
+
+def _has_grade(journal: Journal, student: str) -> bool:
+    try:
+        record = journal.read(student)
+    except BrokenRecord:
+        return False  # graded again and reported
+    return record is not None and record.is_final
+
+
+def _submissions(course: CourseDirectory) -> set[tuple[str, str]]:
+    """(student, lab) of every submission in the gradebook."""
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        query = select(SubmittedAssignment.student_id, Assignment.name).join(
+            Assignment, Assignment.id == SubmittedAssignment.assignment_id
+        )
+        return {(student, lab) for student, lab in gradebook.db.execute(query)}
+
+
+def _named(missing: set[tuple[str, str]]) -> str:
+    """ "ann, bob and 3 others for 03_ring_all_reduce" """
+    students = sorted({student for student, _ in missing})
+    others = f" and {len(students) - MAX_NAMED} others" if students[MAX_NAMED:] else ""
+    labs = ", ".join(sorted({lab for _, lab in missing}))
+    return f"{', '.join(students[:MAX_NAMED])}{others} for {labs}"
 
 
 def by_cell(

@@ -16,6 +16,8 @@ from typing import Any
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
+from autograder.build.lab import require_built
+from autograder.build.text import SourceError
 from autograder.grading.record.record import Task
 from autograder.grading.record.version import code_version
 from autograder.grading.submission.files import Unreadable
@@ -69,6 +71,11 @@ class TaskMaker:
         self.course = CourseDirectory(parent=owner)
         nbgrader = {"assignment": lab, "notebook": lab, "db_url": self.course.db_url}
         template = load_template(owner, {"nbgrader": nbgrader})
+        source = self.course.format_path(self.course.source_directory, ".", lab)
+        try:
+            require_built(Path(source, f"{lab}.ipynb"))
+        except SourceError as error:
+            raise CourseError(str(error)) from error
         checks_of(template)  # raises BadCheck
         try:
             self.limits = asdict(limits_of(lab, limits))

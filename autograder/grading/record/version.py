@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shardlab
 
-AUTOGRADER = Path(__file__).parents[1]
+AUTOGRADER = Path(__file__).parents[2]
 # What a grade depends on; the other packages handle records, or build notebooks and pages.
 DECIDING = (
     *("guest", "exercise", "exercises", "evaluation", "sandbox"),

@@ -1,12 +1,19 @@
-"""formgrader for a whole class: the same pages as nbgrader's own, in less time.
+"""formgrader for a whole class: nbgrader's own pages in less time, with late penalties and states.
 
 A Jupyter server extension, enabled in jupyter/jupyter_server_config.py. nbgrader has no setting for
-its pages' queries, but looks up ``NbGraderAPI`` at each request.
+its pages' queries and scripts, but looks up ``NbGraderAPI`` and ``BaseHandler.render`` at each
+request.
 """
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+LISTS = ("manage_submissions.tpl", "gradebook_notebook_submissions.tpl")
+SCRIPT = Path(__file__).with_name("late_and_state.js")
 
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
@@ -15,8 +22,27 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 def _load_jupyter_server_extension(server: Any) -> None:
     # Imported here: an export imports this package for its outputs, and needs no server.
-    from nbgrader.server_extensions.formgrader import base
+    from nbgrader.server_extensions.formgrader import base, handlers
 
+    from autograder.pages.formgrader import written
     from autograder.pages.formgrader.api import ClassAPI
 
     base.NbGraderAPI = ClassAPI
+    handlers.to_numeric_tz = str  # the zone's name, not today's offset: see ClassAPI
+    base.BaseHandler.render = _with_script(base.BaseHandler.render)
+    prefix = str(server.base_url).rstrip("/")
+    server.web_app.add_handlers(".*$", [(prefix + written.URL, written.handler())])
+
+
+def _with_script(render: Callable[..., str]) -> Callable[..., str]:
+    """nbgrader's ``render``; its lists of submissions also get our script, after its own."""
+
+    @functools.wraps(render)
+    def rendered(handler: Any, name: str, **values: Any) -> str:
+        page = render(handler, name, **values)
+        if name not in LISTS:
+            return page
+        script = f"<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>\n</head>"
+        return page.replace("</head>", script, 1)
+
+    return rendered

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from pathlib import Path
 from typing import Any
 
 from nbgrader.api import Assignment, MissingEntry, SubmittedAssignment, SubmittedNotebook
@@ -10,13 +12,29 @@ from nbgrader.apps.api import NbGraderAPI
 from sqlalchemy.orm import joinedload, object_session
 
 from autograder.grading.gradebook import indexes
+from autograder.grading.pool.journal import Journal
+from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.record.record import BrokenRecord, Record
 from autograder.pages.formgrader.gradebook import ClassGradebook
 
 _indexed: set[str] = set()  # databases known to have the indexes
 
 
+@functools.lru_cache(maxsize=20_000)
+def _state(path: Path, changed_ns: int) -> str:
+    """Of the record in a file; ``changed_ns``: of the version to read."""
+    try:
+        return Record.from_json(path.read_bytes()).state
+    except (BrokenRecord, OSError):
+        return ""
+
+
 class ClassAPI(NbGraderAPI):
-    """Serves one request, with the same results as nbgrader's own."""
+    """Serves one request, with nbgrader's own results.
+
+    A submission also has its ``late_penalty`` and the grader's ``state`` ("" without a record), and
+    its score and that of a student are after penalties, as in the reports.
+    """
 
     _first: ClassGradebook | None = None
     _only: str | None = None  # the one student whose files are searched
@@ -48,6 +66,43 @@ class ClassAPI(NbGraderAPI):
         del loaded  # kept until here: a session has only weak references
         return found
 
+    def get_assignment(
+        self, assignment_id: str, released: set[str] | None = None
+    ) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = super().get_assignment(assignment_id, released)
+        if found:
+            # nbgrader fills in today's offset, which is wrong for a due date in the other half of
+            # the year.
+            found["duedate_timezone"] = self.timezone
+        return found
+
+    # ---- late penalties and states, which nbgrader's pages lack
+
+    def get_submissions(self, assignment_id: str) -> list[dict[str, Any]]:
+        return [self._with_state(row) for row in super().get_submissions(assignment_id)]
+
+    def get_notebook_submissions(
+        self, assignment_id: str, notebook_id: str
+    ) -> list[dict[str, Any]]:
+        found = super().get_notebook_submissions(assignment_id, notebook_id)
+        return [self._with_state(row, assignment_id) for row in found]
+
+    def get_students(self) -> list[dict[str, Any]]:
+        with self.gradebook as gradebook:
+            lost = gradebook.late_points()
+        return [
+            {**student, "score": student["score"] - lost.get(student["id"], 0.0)}
+            for student in super().get_students()
+        ]
+
+    def _with_state(self, row: dict[str, Any], lab: str | None = None) -> dict[str, Any]:
+        """``lab``: by default the name of a row of a lab's list."""
+        folder = grading_folder(self.coursedir) / "records"
+        path = Journal(folder, lab or row["name"]).path(row["student"])
+        # A record of what was submitted before says nothing about a submission not graded yet.
+        is_known = row.get("autograded", True) and path.exists()
+        return {**row, "state": _state(path, path.stat().st_mtime_ns) if is_known else ""}
+
     # ---- one student's page: nbgrader goes through the whole class for each lab on it
 
     def get_submission(
@@ -62,11 +117,15 @@ class ClassAPI(NbGraderAPI):
         known = self.get_student(student_id, submitted=set())
         self._only = student_id
         try:
-            return super().get_submission(
+            found = super().get_submission(
                 assignment_id, student_id, None, {student_id: known} if known else {}
             )
         finally:
             self._only = None
+        if found and found["autograded"]:
+            with self.gradebook as gradebook:
+                found |= gradebook.submission_dict(assignment_id, student_id) or {}
+        return found and self._with_state(found)
 
     def get_submitted_students(self, assignment_id: str) -> set[str]:
         if self._only is None:

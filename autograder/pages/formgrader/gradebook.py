@@ -2,10 +2,14 @@
 
 nbgrader joins seven subqueries, each over all labs; on PostgreSQL one of them scans all grades once
 for each grade. Here each grade of the lab is read once.
+
+Scores are those of the reports (pages/scores.py): after late penalties, and without answers that
+are not graded yet.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 from nbgrader.api import (
@@ -32,6 +36,10 @@ _KINDS = {
 _FAILED = and_(_cell.c.cell_type == "code", Grade.auto_score < _cell.c.max_score)
 
 
+# A mark given to an earlier submission does not count until somebody confirms it.
+_GRADED_SCORE = case((Grade.needs_manual_grade, 0.0), else_=Grade.score)
+
+
 def _sum(what: Any, where: ColumnElement[bool]) -> ColumnElement[float]:
     return func.sum(case((where, what), else_=0.0))
 
@@ -43,7 +51,7 @@ def _any(where: Any) -> ColumnElement[bool]:
 _SUMS: dict[str, Any] = {
     f"{prefix}{kind}_score": _sum(what, which)
     for kind, (which, most) in _KINDS.items()
-    for prefix, what in (("", Grade.score), ("max_", most))
+    for prefix, what in (("", _GRADED_SCORE), ("max_", most))
 }
 _SUMS |= {
     f"{prefix}score": sum(_SUMS[f"{prefix}{kind}_score"] for kind in _KINDS)
@@ -52,7 +60,7 @@ _SUMS |= {
 
 
 class ClassGradebook(Gradebook):
-    """The same results as nbgrader's own, in any order."""
+    """nbgrader's own results in any order; submissions also have their ``late_penalty``."""
 
     def new_session(self) -> ClassGradebook:
         """Another session with the same database, without checking its tables again."""
@@ -63,15 +71,38 @@ class ClassGradebook(Gradebook):
         return other
 
     def submission_dicts(self, assignment_id: str) -> list[dict[str, Any]]:
-        about = {"timestamp": SubmittedAssignment.timestamp}
-        return self._read(SubmittedAssignment, Assignment, about, Assignment.name == assignment_id)
+        of = Assignment.name == assignment_id
+        return [_after_penalty(row) for row in self._read_submissions(of)]
+
+    def submission_dict(self, assignment_id: str, student: str) -> dict[str, Any] | None:
+        """One student's row of ``submission_dicts``, if there is one."""
+        of = and_(Assignment.name == assignment_id, Student.id == student)
+        return next(map(_after_penalty, self._read_submissions(of)), None)
+
+    def late_points(self) -> dict[str, float]:
+        """{student: points taken off in all labs together} of those who were late."""
+        lost: dict[str, float] = defaultdict(float)
+        for row in self._read_submissions(SubmittedAssignment.late_submission_penalty > 0):
+            lost[row["student"]] += min(row["late_penalty"], row["score"])
+        return lost
 
     def notebook_submission_dicts(
         self, notebook_id: str, assignment_id: str
     ) -> list[dict[str, Any]]:
-        about = {"flagged": SubmittedNotebook.flagged, "failed_tests": _any(_FAILED)}
+        about = {
+            "flagged": SubmittedNotebook.flagged,
+            "failed_tests": _any(_FAILED),
+            "late_penalty": SubmittedNotebook.late_submission_penalty,
+        }
         of = and_(Assignment.name == assignment_id, Notebook.name == notebook_id)
-        return self._read(SubmittedNotebook, Notebook, about, of)
+        return [_after_penalty(row) for row in self._read(SubmittedNotebook, Notebook, about, of)]
+
+    def _read_submissions(self, where: ColumnElement[bool]) -> list[dict[str, Any]]:
+        about = {
+            "timestamp": SubmittedAssignment.timestamp,
+            "late_penalty": SubmittedAssignment.late_submission_penalty,
+        }
+        return self._read(SubmittedAssignment, Assignment, about, where)
 
     def _read(
         self, submitted: Any, released: Any, about: dict[str, Any], where: ColumnElement[bool]
@@ -101,3 +132,8 @@ class ClassGradebook(Gradebook):
             .group_by(submitted.id, released.id, Student.id)
         )
         return [dict(row) for row in self.db.execute(query).mappings()]
+
+
+def _after_penalty(row: dict[str, Any]) -> dict[str, Any]:
+    penalty = row["late_penalty"] or 0.0
+    return {**row, "late_penalty": penalty, "score": max(row["score"] - penalty, 0.0)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +36,18 @@ def render(template: str, **values: Any) -> str:
     environment.filters |= {"prose": prose, "points": points}
     style = Markup("".join((HERE / name).read_text() for name in ("page.css", "output.css")))
     return environment.get_template(template).render(values, style=style)
+
+
+def write_page(path: Path, page: str) -> None:
+    """Replaces the file once the new page is complete; makes its folder. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
+    try:
+        # A lone surrogate in a student's text is written as "?".
+        with open(handle, "w", encoding="utf-8", errors="replace") as file:
+            file.write(page)
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from autograder.pages.html.page import render
+from autograder.grading.command.outcomes import names
+from autograder.pages.html.page import render, write_page
 from autograder.pages.report.course import Lab
+from autograder.pages.report.items import MIN_STUDENTS
 from autograder.pages.report.summary import ExerciseResult, Summary, as_text, summarize
 from shardlab.widgets.palette import ERROR, MEASURED, OK, PREDICTED, WAIT, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg
@@ -21,7 +23,7 @@ PARTS = {
     "part": (MEASURED, "some"),
     "none": (ERROR, "none"),
     "unwritten": (WAIT, "not written"),
-    "pending": (PREDICTED, "waiting for manual grading"),
+    "pending": (PREDICTED, "not graded yet"),
 }
 
 
@@ -31,8 +33,10 @@ def report(labs: list[Lab], to: Path | None) -> None:
     summary = summarize(lab)
     charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
     path = to or Path("grading/reports") / f"{lab.name}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render("report/page.html", summary=summary, **charts), encoding="utf-8")
+    page = render(
+        "report/page.html", summary=summary, names=names, min_students=MIN_STUDENTS, **charts
+    )
+    write_page(path, page)
     print(f"{as_text(summary)}\n\nwrote {path}")
 
 
@@ -55,10 +59,9 @@ def _exercises(summary: Summary) -> str:
 
 
 def _bar(exercise: ExerciseResult, top: float, left: float, right: float) -> list[Mark]:
-    mean = f"{exercise.mean:.2f} of {exercise.max_points:g}"
     marks: list[Mark] = [
         Text(x=left - 12, y=top + 18, text=exercise.name, anchor="end"),
-        Text(x=WIDTH, y=top + 18, text=mean, anchor="end", fill="muted"),
+        Text(x=WIDTH, y=top + 18, text=exercise.mean_words, anchor="end", fill="muted"),
     ]
     x = left
     for part, (color, _) in PARTS.items():
@@ -92,12 +95,16 @@ def _totals(summary: Summary) -> str:
             marks.append(_number(x + step / 2, y - 5, count))
     marks.append(line(left, bottom, WIDTH - left, bottom))
     for place in range(len(bins) + 1):
-        words = f"{summary.max_points * place / len(bins):g}"
+        share = place / len(bins)
+        words = (
+            f"{share * summary.so_far[0][1]:g}" if summary.is_in_points else f"{100 * share:g} %"
+        )
         marks.append(_number(left + place * step, bottom + 16, words, "muted"))
-    footer = "Above each bar: number of students. Below: points after late penalties."
+    below = f"after late penalties, {summary.of_points}"
+    footer = f"Above each bar: number of students. Below: points {below}."
     return _chart(summary, marks, bottom, "Points for the whole lab", footer)
 
 
 def _chart(summary: Summary, marks: list[Mark], bottom: float, title: str, footer: str) -> str:
-    subtitle = f"{len(summary.totals)} students"
+    subtitle = f"{len(summary.so_far)} students"
     return to_svg(marks, WIDTH, bottom + 22, title=title, subtitle=subtitle, footer=footer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,15 @@ from nbgrader.api import Gradebook
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.grading.collect.store import Store
+from autograder.grading.late.course import LateWork
+from autograder.grading.late.standings import Standing
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.tasks import grading_folder, students_who_submitted, unusable_names
 from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.roster.people import Person, read_roster
+from autograder.grading.tables import BadTable
+from autograder.pages.people import read_people
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
 NOT_GRADED, NOT_SUBMITTED = "not graded yet", "not submitted"
@@ -34,6 +40,9 @@ class Lab:
     records: dict[str, Record]  # {student: ...} of those that the grader has graded
     submitted: frozenset[str]  # students with a submission, graded or not
     unusable: dict[str, str]  # {folder name: why it is not graded}
+    late: dict[str, Standing]  # {student: ...} of those in the gradebook with a submission
+    earlier: dict[str, list[str]] = field(default_factory=dict)  # {student: times}; oldest first
+    roster: frozenset[str] | None = None  # None: there is no roster, so everybody counts
 
     def state(self, scores: Scores) -> str:
         """The state of the record, or why there is none."""
@@ -43,12 +52,26 @@ class Lab:
             return "graded without a record"
         return NOT_GRADED if scores.student in self.submitted else NOT_SUBMITTED
 
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """Who takes the course and submitted nothing, sorted by id."""
+        return tuple(
+            scores.student
+            for scores in self.scores
+            if self.state(scores) == NOT_SUBMITTED
+            and (self.roster is None or scores.student in self.roster)
+        )
+
 
 def read_labs(wanted: str | None) -> list[Lab]:
-    """One lab, or all in the gradebook. Raises NothingToReport."""
+    """One lab, or all in the gradebook. Raises NothingToReport or BadTable."""
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
+    try:
+        late = LateWork(app).standings()
+    except BadTable as error:
+        raise NothingToReport(str(error)) from error
     with Gradebook(course.db_url, course.course_id) as gradebook:
         known = labs_of(gradebook)
         if wanted is not None and wanted not in known:
@@ -56,10 +79,24 @@ def read_labs(wanted: str | None) -> list[Lab]:
                 f"the gradebook contains no lab {wanted!r} (it has: {', '.join(known) or 'none'}): "
                 "run this in the course's folder, after grading"
             )
-        return [_read(course, gradebook, lab) for lab in ([wanted] if wanted else known)]
+        return [
+            _read(course, gradebook, lab, {s.student: s for s in late if s.lab == lab})
+            for lab in ([wanted] if wanted else known)
+        ]
 
 
-def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
+def read_class() -> list[Person]:
+    """Everybody in the gradebook. Raises BadTable."""
+    app = NbGrader()
+    app.initialize([])
+    course = CourseDirectory(parent=app)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        return read_people(gradebook, grading_folder(course))
+
+
+def _read(
+    course: CourseDirectory, gradebook: Gradebook, lab: str, late: dict[str, Standing]
+) -> Lab:
     journal = Journal(grading_folder(course) / "records", lab)
     records = {}
     for student in journal.students():
@@ -69,10 +106,17 @@ def _read(course: CourseDirectory, gradebook: Gradebook, lab: str) -> Lab:
     scores = read_scores(gradebook, lab)
     submitted = frozenset(students_who_submitted(course, lab))
     most = max((found.max_points for found in scores), default=0.0)
-    unknown = (submitted | set(records)) - {found.student for found in scores}
-    scores += [Scores(student, max_points=most) for student in sorted(unknown)]
+    roster = read_roster(grading_folder(course))
+    people = roster.people if roster else {}
+    unknown = (submitted | records.keys() | people.keys()) - {found.student for found in scores}
+    scores += [Scores(student, max_points=most) for student in unknown]
+    scores.sort(key=lambda found: found.student)
     cells = _in_order(course, lab, cells_of(gradebook, lab))
-    return Lab(lab, cells, tuple(scores), records, submitted, unusable_names(course, lab))
+    unusable = unusable_names(course, lab)
+    enrolled = frozenset(people) if roster else None
+    store = Store(course, lab)
+    earlier = {s: times for s in sorted(submitted) if (times := store.earlier(s))}
+    return Lab(lab, cells, tuple(scores), records, submitted, unusable, late, earlier, enrolled)
 
 
 def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str, ...]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
-from autograder.pages.report.course import Lab, exercise_of
+from autograder.grading.late.standings import Standing
+from autograder.grading.tables import no_formula, write_whole
+from autograder.pages.report.course import NOT_SUBMITTED, Lab, exercise_of
 from autograder.pages.scores import Scores
 
 BEFORE = ("student", "last_name", "first_name", "lab", "state", "submitted_utc")
-AFTER = ("to_grade_by_hand", "late_penalty", "total", "max")
+AFTER = ("to_grade_by_hand", "late_penalty", "total", "max_so_far", "max")
+LATE = ("due_utc", "extended", "days_late", "free_days_used")
 
 
 def export(labs: Sequence[Lab], to: Path | None) -> None:
@@ -22,41 +27,57 @@ def export(labs: Sequence[Lab], to: Path | None) -> None:
     if to is None:
         _write(labs, sys.stdout)
         return
-    to.parent.mkdir(parents=True, exist_ok=True)
-    with to.open("w", newline="", encoding="utf-8") as file:
-        _write(labs, file)
+    text = io.StringIO()
+    _write(labs, text)
+    write_whole(to, text.getvalue().encode())
     print(f"wrote {to}")
 
 
 def _write(labs: Sequence[Lab], out: TextIO) -> None:
     """With several labs an exercise's column is named LAB.EXERCISE.
 
-    An answer that waits for manual grading is empty, not 0, and not in the total.
+    An answer that waits for manual grading is empty, not 0, and neither in ``total`` nor in
+    ``max_so_far``; both are empty if nothing of a submission is graded yet.
     """
     several = len(labs) > 1
     columns = [(lab, cell) for lab in labs for cell in lab.cells]
     names = [f"{lab.name}.{exercise_of(c)}" if several else exercise_of(c) for lab, c in columns]
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*BEFORE, *names, *AFTER])
+    writer.writerow([*BEFORE, *names, *AFTER, *LATE])
     for lab in labs:
         for scores in lab.scores:
-            person = map(_text, (scores.student, scores.last_name, scores.first_name))
-            at = f"{scores.submitted_at:%Y-%m-%d %H:%M:%S}" if scores.submitted_at else ""
+            person = map(no_formula, (scores.student, scores.last_name, scores.first_name))
+            at = _time(scores.submitted_at)
             points = [_points(scores, cell) if other is lab else "" for other, cell in columns]
-            sums = map(_number, (scores.penalty, scores.total, scores.max_points))
-            row = [*person, lab.name, lab.state(scores), at, *points, scores.pending, *sums]
+            sums = [number(scores.penalty), *_so_far(lab, scores), number(scores.max_points)]
+            late = _late(lab.late.get(scores.student))
+            row = [*person, lab.name, lab.state(scores), at, *points, scores.pending, *sums, *late]
             writer.writerow(row)
 
 
 def _points(scores: Scores, cell: str) -> str:
     mark = scores.marks.get(cell)
-    return "" if mark is None or mark.is_pending else _number(mark.points)
+    return "" if mark is None or mark.is_pending else number(mark.points)
 
 
-def _number(value: float) -> str:
+def _so_far(lab: Lab, scores: Scores) -> tuple[str, str]:
+    if scores.max_so_far:
+        return number(scores.total), number(scores.max_so_far)
+    is_missing = lab.state(scores) == NOT_SUBMITTED
+    return ("0", number(scores.max_points)) if is_missing else ("", "")
+
+
+def number(value: float) -> str:
+    """Without trailing zeros, at most four decimal places."""
     return f"{round(value, 4):.10g}"
 
 
-def _text(value: str) -> str:
-    """Prefix with an apostrophe what a spreadsheet would evaluate as a formula."""
-    return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+def _late(standing: Standing | None) -> list[object]:
+    if standing is None:
+        return [""] * len(LATE)
+    extended = "yes" if standing.extension else ""
+    return [_time(standing.due_at), extended, standing.days, standing.free_days]
+
+
+def _time(time: datetime | None) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S}" if time else ""

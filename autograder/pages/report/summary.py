@@ -7,12 +7,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from autograder.grading.command.outcomes import names
+from autograder.grading.late.course import show_time
 from autograder.grading.record import record as states
 from autograder.grading.record.record import STATES, Record
 from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, Lab, exercise_of
+from autograder.pages.report.items import Item, analyse
+from autograder.pages.report.mistakes import Mistake, count_mistakes
 from autograder.pages.scores import Mark, Scores
 
 BINS = 10
+LATE_WORK = ("student", "due", "submitted", "days late", "free days", "penalty")
 MOST_MISTAKES = 15
 NEEDS_ATTENTION = (states.TAMPERING, states.INFRASTRUCTURE_ERROR, states.RESOURCE_LIMIT)
 
@@ -24,50 +29,82 @@ class ExerciseResult:
     name: str
     max_points: float
     counts: Counter[str]  # {"full", "part", "none", "unwritten", "pending": students}
-    mean: float  # points, without pending answers
+    mean: float | None  # points, without pending answers; None if all are pending
 
-
-@dataclass(frozen=True)
-class Mistake:
-    exercise: str
-    mistake: str
-    students: int
-    cases: int
-    only_hidden: bool  # no visible case shows it
+    @property
+    def mean_words(self) -> str:
+        if self.mean is None:
+            return "not graded yet"
+        return f"{self.mean:.2f} of {self.max_points:g}"
 
 
 @dataclass(frozen=True)
 class Summary:
     lab: str
     students: int
-    states: list[tuple[str, int]]  # those that occur
+    states: list[tuple[str, list[str]]]  # those that occur, and the students in each
     pending: int  # submissions with an answer to grade manually
     late: int
+    late_work: list[tuple[str, str, str, str, str, str]]  # see LATE_WORK
     max_points: float
-    totals: list[float]  # of those who submitted, sorted
+    so_far: list[tuple[float, float]]  # of those with a graded answer: points, of how many
     exercises: list[ExerciseResult]
+    items: list[Item]
     mistakes: list[Mistake]  # the most frequent first
     times: list[tuple[str, list[str]]]  # of what: median, 95 %, max
     needs_attention: list[tuple[str, str, str]]  # student, state, reason
     flagged: list[tuple[str, str]]  # student, what the source shows: proves nothing
+    earlier: dict[str, list[str]]  # {student: names of folders in grading/earlier}
+    absent: tuple[str, ...]  # who submitted nothing, of the roster if there is one
 
     @property
-    def median(self) -> float:
-        return statistics.median(self.totals)
+    def shares(self) -> list[float]:
+        """Sorted; 1.0 is every point of the answers graded so far, extra credit may exceed it."""
+        return sorted(total / most for total, most in self.so_far)
+
+    @property
+    def median(self) -> str:
+        """Of the points so far: in points if all students can have equally many, else as a share.
+
+        An answer that is not graded yet must not count as 0 points.
+        """
+        return self._points(statistics.median(self.shares))
+
+    @property
+    def extent(self) -> str:
+        return f"from {self._points(self.shares[0])} to {self._points(self.shares[-1])}"
+
+    @property
+    def of_points(self) -> str:
+        """What ``median`` and ``extent`` are points of."""
+        if not self.is_in_points:
+            return "of the points graded so far"
+        most = f"of {self.so_far[0][1]:g}"
+        return f"{most} points graded so far" if self.pending else most
 
     @property
     def bins(self) -> list[int]:
-        """How many totals fall in each tenth of the points; extra credit in the last."""
+        """How many shares fall in each tenth; extra credit in the last."""
         counts = [0] * BINS
-        for total in self.totals:
-            share = total / self.max_points if self.max_points else 0.0
+        for share in self.shares:
             counts[min(int(share * BINS), BINS - 1)] += 1
         return counts
+
+    @property
+    def is_in_points(self) -> bool:
+        return len({most for _, most in self.so_far}) == 1
+
+    def _points(self, share: float) -> str:
+        if self.is_in_points:
+            return f"{share * self.so_far[0][1]:.4g}"
+        return f"{100 * share:.0f} %"
 
 
 def summarize(lab: Lab) -> Summary:
     submitted = [scores for scores in lab.scores if scores.has_submission]
-    counts = Counter(lab.state(scores) for scores in lab.scores)
+    in_state = defaultdict(list)
+    for scores in lab.scores:
+        in_state[lab.state(scores)].append(scores.student)
     order = [*reversed(STATES), "graded without a record", NOT_GRADED, NOT_SUBMITTED]
     records = list(lab.records.values())
     misnamed = [
@@ -75,20 +112,25 @@ def summarize(lab: Lab) -> Summary:
         for name, why in lab.unusable.items()
     ]
     odd = [(r.student, r.state, r.reason) for r in records if r.state in NEEDS_ATTENTION]
+    mistakes = count_mistakes(records)
     odd.sort(key=lambda row: NEEDS_ATTENTION.index(row[1]))
     return Summary(
         lab=lab.name,
         students=len(lab.scores),
-        states=[(state, counts[state]) for state in order if counts[state]],
+        states=[(state, in_state[state]) for state in order if in_state[state]],
         pending=sum(scores.pending > 0 for scores in submitted),
         late=sum(scores.penalty > 0 for scores in submitted),
+        late_work=list(_late_work(lab)),
         max_points=max((scores.max_points for scores in lab.scores), default=0.0),
-        totals=sorted(scores.total for scores in submitted),
+        so_far=[(s.total, s.max_so_far) for s in submitted if s.max_so_far],
         exercises=[_exercise(cell, submitted, lab.records) for cell in lab.cells],
-        mistakes=_mistakes(records),
+        items=analyse(lab.cells, submitted, mistakes),
+        mistakes=mistakes[:MOST_MISTAKES],
         times=list(_times(records)),
         needs_attention=[*misnamed, *odd],
         flagged=[(record.student, flag) for record in records for flag in record.flags],
+        earlier=lab.earlier,
+        absent=lab.absent,
     )
 
 
@@ -101,7 +143,7 @@ def _exercise(cell: str, submitted: Sequence[Scores], records: dict[str, Record]
         counts=Counter(
             _outcome(mark, records.get(student), cell) for student, mark in marks.items()
         ),
-        mean=statistics.fmean(points) if points else 0.0,
+        mean=statistics.fmean(points) if points else None,
     )
 
 
@@ -110,20 +152,19 @@ def _outcome(mark: Mark, record: Record | None, cell: str) -> str:
     return "unwritten" if mark.outcome == "none" and verdict.get("unwritten") else mark.outcome
 
 
-def _mistakes(records: Sequence[Record]) -> list[Mistake]:
-    found: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
-    for record in records:
-        for cell, verdict in record.verdicts.items():
-            # A stub is not a mistake, and has a separate column.
-            for case in [] if verdict["unwritten"] else verdict["cases"]:
-                if not case["passed"] and case["was_run"] and case["mistake"]:
-                    key = exercise_of(cell), case["mistake"]
-                    found[key].append((record.student, case["hidden"]))
-    mistakes = []
-    for (exercise, mistake), cases in found.items():
-        students, hidden = zip(*cases, strict=True)
-        mistakes.append(Mistake(exercise, mistake, len(set(students)), len(cases), all(hidden)))
-    return sorted(mistakes, key=lambda m: (-m.students, m.exercise, m.mistake))[:MOST_MISTAKES]
+def _late_work(lab: Lab) -> Iterator[tuple[str, str, str, str, str, str]]:
+    """Those who have an extension or pay for being late, in points or free days.
+
+    The penalty is what the gradebook holds.
+    """
+    for s in lab.late.values():
+        if s.extension or s.free_days or s.penalty or s.stored_penalty:
+            due = show_time(s.due_at) + (" (extended)" if s.extension else "")
+            penalty = f"{s.stored_penalty:g}"
+            if not s.is_stored:
+                penalty += f", should be {s.penalty:g}: run python -m autograder late"
+            submitted = show_time(s.submitted_at)
+            yield s.student, due, submitted, str(s.days), str(s.free_days), penalty
 
 
 def _times(records: Sequence[Record]) -> Iterator[tuple[str, list[str]]]:
@@ -141,21 +182,27 @@ def _times(records: Sequence[Record]) -> Iterator[tuple[str, list[str]]]:
 
 def as_text(summary: Summary) -> str:
     """For a terminal."""
-    states = ", ".join(f"{count} {state}" for state, count in summary.states)
-    lines = [f"{summary.lab}: {summary.students} students ({states})"]
-    if summary.totals:
-        lines.append(
-            f"  points: median {summary.median:.4g} of {summary.max_points:g}, "
-            f"from {summary.totals[0]:.4g} to {summary.totals[-1]:.4g}; {summary.late} late"
-        )
+    lines = [f"{summary.lab}: {summary.students} students", ""]
+    for state, students in summary.states:
+        who = "" if state == states.GRADED else f"  {names(students)}"
+        lines.append(f"  {state:<21}  {len(students):>5}{who}".rstrip())
+    if summary.so_far:
+        points = f"median {summary.median} {summary.of_points}, {summary.extent}"
+        lines += ["", f"  points: {points}; {summary.late} late"]
     if summary.pending:
-        lines.append(f"  {summary.pending} waiting for manual grading")
+        lines.append(
+            f"  {summary.pending} with an answer that is not graded yet: it waits for a person"
+        )
     width = max((len(exercise.name) for exercise in summary.exercises), default=0)
-    lines += ["", f"  {'exercise':<{width}}  full  part  none  stub  pending   mean"]
+    lines += ["", f"  {'exercise':<{width}}  full  part  none  stub  not graded yet   mean"]
     for e in summary.exercises:
         counts = "  ".join(f"{e.counts[part]:>4}" for part in ("full", "part", "none", "unwritten"))
-        mean = f"{e.mean:>5.2f} of {e.max_points:g}"
-        lines.append(f"  {e.name:<{width}}  {counts}  {e.counts['pending']:>7}  {mean}")
+        lines.append(f"  {e.name:<{width}}  {counts}  {e.counts['pending']:>14}   {e.mean_words}")
+    lines += ["", f"  {'exercise':<{width}}  difficulty  discrimination"]
+    for item in summary.items:
+        difficulty = "" if item.difficulty is None else f"{item.difficulty:.2f}"
+        found = "" if item.discrimination is None else f"{item.discrimination:.2f}"
+        lines.append(f"  {item.name:<{width}}  {difficulty:>10}  {found or item.why_not:>14}")
     if summary.mistakes:
         lines += ["", "  students  mistake"]
         for m in summary.mistakes:
@@ -165,6 +212,13 @@ def as_text(summary: Summary) -> str:
         lines += ["", "  per submission            median      95 %       max"]
         for what, figures in summary.times:
             lines.append(f"  {what:<22}  {'  '.join(f'{figure:>8}' for figure in figures)}")
+    if summary.late_work:
+        rows = [LATE_WORK, *summary.late_work]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines += ["", "  late work and extensions"]
+        for row in rows:
+            cells = (f"{c:<{w}}" for c, w in zip(row, widths, strict=True))
+            lines.append(f"  {'  '.join(cells)}".rstrip())
     if summary.needs_attention:
         lines += ["", "  needs attention"]
         lines += [
@@ -173,4 +227,9 @@ def as_text(summary: Summary) -> str:
     if summary.flagged:
         lines += ["", "  sources to review: they look suspicious, which proves nothing"]
         lines += [f"  {student}: {flag}" for student, flag in summary.flagged]
+    if summary.earlier:
+        lines += ["", f"  earlier submissions, in grading/earlier/STUDENT/{summary.lab}"]
+        lines += [f"  {who}: {len(t)} ({', '.join(t)})" for who, t in summary.earlier.items()]
+    if summary.absent:
+        lines += ["", f"  submitted nothing: {', '.join(summary.absent)}"]
     return "\n".join(lines)

@@ -59,7 +59,7 @@ class _Picture:
     def __init__(self, opener: Opener) -> None:
         self.opener = opener
         self.lanes = 1 + max((block.lane for block in opener.blocks), default=0)
-        few = len(opener.rows) <= 2
+        few = len(opener.rows) <= 3
         self.row = (130.0 if few else 46.0) if opener.levels else max(28.0, 20.0 * self.lanes + 8)
         self.bottom = TOP + self.row * len(opener.rows)
         self.width = WIDTH - LEFT - RIGHT

@@ -514,6 +514,65 @@ def in_an_engine(zero: dict[str, int]) -> None:
             engine.step()
 
 
+def lora_quantization() -> Opener:
+    rows = ("full", "LoRA", "QLoRA")
+    shown = ("parameters", "gradients", "optimizer", "activations")
+    levels: list[Level] = []
+    ends, peaks = [], []
+    for row, method in enumerate(rows):
+        # Importing bitsandbytes can take a minute.
+        options: dict[str, Any] = {"memory": True, "quiet": True, "timeout_s": 200}
+        [memory] = launch(fine_tune, method, world_size=1, device="cpu", **options).memory
+        start = [phase.start_s for phase in memory.phases if phase.name == "forward"][-1]
+        end = memory.phases[-1].end_s
+        found = levels_of(row, memory, start, end, 90, *shown)
+        levels += found
+        ends.append(end - start)
+        peaks.append(max(map(sum, zip(*(level.amounts for level in found), strict=True))))
+    return Opener(
+        "LoRA leaves almost no gradients and optimizer states, and QLoRA shrinks the weights",
+        "The memory of one training step of the same GPT, three times. Full fine-tuning keeps a "
+        "gradient and two optimizer states for each parameter. LoRA freezes the parameters, so "
+        "that only its small matrices have them. QLoRA also stores the frozen matrices in 4 bits. "
+        f"Activations remain. At the peak it is {format_bytes(peaks[0])}, "
+        f"{format_bytes(peaks[1])} and {format_bytes(peaks[2])}.",
+        rows,
+        round(max(ends), DIGITS),
+        levels=tuple(levels),
+    )
+
+
+def fine_tune(method: str) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = models.GPT(models.GPTConfig(layers=4, heads=4, width=256, context=64))
+    if method == "QLoRA":
+        in_4_bits(model)
+    if method != "full":
+        from peft import LoraConfig, inject_adapter_in_model
+
+        targets = ["qkv", "out", "up", "down"]
+        inject_adapter_in_model(LoraConfig(r=4, target_modules=targets), model)  # in place
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained)
+    for step in range(3):  # the first ones include one-time setup
+        optimizer.zero_grad()
+        model(*data.batch(step, 2, 64)).backward()
+        optimizer.step()
+
+
+def in_4_bits(model: models.GPT) -> None:
+    """Replace each Linear of the blocks, in place."""
+    from bitsandbytes.nn.modules import Linear4bit
+
+    for block in model.blocks:
+        for name, layer in list(block.named_modules()):
+            if isinstance(layer, nn.Linear):
+                small = Linear4bit(layer.in_features, layer.out_features, quant_type="nf4")
+                small.load_state_dict(layer.state_dict())
+                block.set_submodule(name, small.to("cpu"))  # the move quantizes
+
+
 RECIPES: dict[str, Callable[[], Opener]] = {
     "00_start_here": start_here,
     "01_one_device": one_device,
@@ -527,4 +586,5 @@ RECIPES: dict[str, Callable[[], Opener]] = {
     "09_activation_checkpointing": checkpointing,
     "10_save_resume": save_resume,
     "11_deepspeed_accelerate": deepspeed_accelerate,
+    "12_lora_quantization": lora_quantization,
 }

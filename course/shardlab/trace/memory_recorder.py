@@ -113,7 +113,7 @@ class MemoryRecorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        are_plain = PLAIN_TENSORS.issuperset(types)
+        are_plain = PLAIN_TENSORS.issuperset(types) or all(map(_is_one_storage, types))
         if not are_plain and any(issubclass(kind, FakeTensor) for kind in types):
             return func(*args, **kwargs)  # shapes only: DTensor infers an operator's output
         differentiable = False
@@ -409,6 +409,11 @@ def _kept(total: np.ndarray) -> list[int]:
 @functools.cache
 def _communicates(operator: Any) -> bool:
     return operator.namespace in ("c10d", "_c10d_functional")
+
+
+def _is_one_storage(kind: type) -> bool:
+    """Whether operators run on such tensors themselves: bitsandbytes' Params4bit, not a DTensor."""
+    return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

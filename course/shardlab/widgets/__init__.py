@@ -2,19 +2,21 @@
 
 Runs: traffic map, ring player, timeline, memory timeline, activation timeline, disk moments.
 Formulas, with measurements next to them: memory bars, shard map, offload times, tensor split,
-pipeline schedules, unit life. Before a run: a prediction, which is compared with what was
-measured.
+pipeline schedules, unit life; without: LoRA shapes. Weights: quantization grid. Before a run: a
+prediction, which is compared with what was measured.
 """
 
 from shardlab.widgets import palette, plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
 from shardlab.widgets.color_legend import ColorLegend, color_legend
 from shardlab.widgets.disk_moments import DiskMoments, disk_moments
+from shardlab.widgets.lora_shapes import LoraShapes, lora_shapes
 from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedule
 from shardlab.widgets.prediction import Prediction, predict
+from shardlab.widgets.quantization_grid import QuantizationGrid, quantization_grid
 from shardlab.widgets.ring_player import RingPlayer, ring_player
 from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
@@ -29,11 +31,13 @@ __all__ = [
     "ActivationTimeline",
     "ColorLegend",
     "DiskMoments",
+    "LoraShapes",
     "MemoryBars",
     "MemoryTimeline",
     "OffloadTimes",
     "PipelineSchedule",
     "Prediction",
+    "QuantizationGrid",
     "RingPlayer",
     "ShardMap",
     "TensorSplit",
@@ -44,12 +48,14 @@ __all__ = [
     "color_legend",
     "disk_moments",
     "format_bytes",
+    "lora_shapes",
     "memory_bars",
     "memory_timeline",
     "offload_times",
     "palette",
     "pipeline_schedule",
     "predict",
+    "quantization_grid",
     "ring_player",
     "shard_map",
     "tensor_split",

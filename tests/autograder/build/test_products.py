@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from nbgrader.apps import GenerateAssignmentApp
 
 from autograder.__main__ import main
 
@@ -123,3 +124,44 @@ def test_a_lab_that_was_run_is_not_overwritten(
     assert lab.read_bytes() == before
     assert run(repo, "--overwrite") == 0
     assert lab.read_bytes() != before
+
+
+def test_a_lab_is_not_generated_after_a_failed_build(
+    repo: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run(repo)
+    source = repo / "solutions/03_lab/03_lab.nb.py"
+    source.write_text(LAB.replace('"points": 2', '"points": 7'))
+    assert run(repo) == 2
+    before = snapshot(repo)
+    monkeypatch.chdir(repo)
+
+    def generate() -> str:
+        app = GenerateAssignmentApp()
+        app.initialize(["03_lab"])
+        with pytest.raises(SystemExit, match="1"):
+            app.start()
+        return capfd.readouterr().err
+
+    printed = generate()
+    assert "has 7 points, but its exercise is worth 2" in printed
+    assert "Nothing was released or changed" in printed
+    source.write_text(LAB.replace("rank // world_size", "rank / world_size"))
+    assert "was not built from 03_lab.nb.py as that is now: run `python -m" in generate()
+    source.write_text(LAB)
+    assert snapshot(repo) == before | {str(source): source.read_bytes()}
+
+
+@pytest.mark.parametrize("row", ["1 · `chunk_bounds` | 3", "1 · `chunk_sizes` | 2", "1 · x | 2"])
+def test_a_table_of_points_must_agree(
+    repo: Path, row: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A question has no name."""
+    table = "\n#\n# | exercise | points |\n# |---|---|\n# | {} |\n# | 2 · a question | 1.5 |\n"
+    question = '\n# %% [markdown] nbgrader={"grade_id": "why", "grade": true, "points": 1.5,'
+    question += ' "solution": true}\n# Why?\n'
+    source = repo / "solutions/03_lab/03_lab.nb.py"
+    for given, code in ((row, 2), ("1 · a puzzle: `chunk_bounds` | 2", 0)):
+        source.write_text(LAB.replace("# # A lab\n", f"# # A lab{table.format(given)}") + question)
+        assert run(repo) == code
+    assert "in this order: chunk_bounds 2, a question 1.5" in capsys.readouterr().err

@@ -85,6 +85,17 @@ def test_a_broken_rule_fails_even_with_correct_outputs():
     assert judge(waiting, attempt(run=run_of([call("send")]))).passed
 
 
+def test_a_rule_that_cannot_read_wrong_outputs_is_left_out():
+    def reads_a_list(attempt):
+        return "is empty" if not attempt.outputs[1][0] else None
+
+    strict = exercise(rules=(reads_a_list,))
+    result = judge(strict, attempt(outputs=(1, 2)))
+    assert result.diagnosis == "rank 1 gives the wrong number (2, expected 1)"
+    with pytest.raises(TypeError):  # with right outputs it is our mistake, which must be seen
+        judge(strict, attempt())
+
+
 def test_a_forbidden_call_fails_even_with_correct_outputs():
     made = attempt(run=run_of([call("send"), call("all_reduce", rank=1)]))
     result = judge(exercise(allows=frozenset({"send", "recv"})), made)

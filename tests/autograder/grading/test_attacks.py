@@ -180,6 +180,7 @@ def without_demonstrations(lab: Path) -> None:
         or only_defines("".join(cell["source"]))
     ]
     lab.write_text(json.dumps(notebook))
+    lab.with_suffix(".nb.py").unlink()  # it no longer agrees with this source
 
 
 def only_defines(source: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -27,15 +27,8 @@ PENALTY = 0.5 * 2  # see LATE: on the second day
 MANUAL, EXTRA = 1.5, 0.5
 
 # As in docs/instructors.md.
-LATE = """
-from nbgrader.plugins import LateSubmissionPlugin
-
-class PointsPerDay(LateSubmissionPlugin):
-    def late_submission_penalty(self, student_id, score, total_seconds_late):
-        return 0.5 * -(-total_seconds_late // 86400)
-
-c.AssignLatePenalties.plugin_class = PointsPerDay
-"""
+LATE = "c.LateDays.points_per_day = 0.5"
+EXTENSIONS = f"student,lab,days,until,reason\nearly,{LAB},2,,ill\n"
 
 pytestmark = [pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(600)]
 
@@ -73,6 +66,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     course = Course.create(tmp_path_factory.mktemp("course"))
     config = course.root / "nbgrader_config.py"
     config.write_text(config.read_text() + LATE)
+    (course.root / "grading/extensions.csv").write_text(EXTENSIONS)
     nbgrader(course, "generate_assignment", LAB)
     with course.gradebook as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate=DUE)
@@ -96,6 +90,9 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
 def test_a_late_submission_gets_the_configured_penalty(course: Course) -> None:
     assert marks(course, "early") == Marks(EARNED, 0, None, None)
     assert marks(course, "late") == Marks(EARNED, PENALTY, None, None)
+    with course.gradebook as gradebook:
+        assert gradebook.find_submission(LAB, "early").duedate == DUE + timedelta(days=2)
+        assert gradebook.find_submission(LAB, "late").duedate == DUE
 
 
 def test_a_written_answer_needs_manual_grading(course: Course) -> None:

@@ -189,6 +189,23 @@ def recompute(use_checkpoint):
     y.sum().backward()
 
 
+def test_a_parameter_of_another_class_is_a_parameter():
+    class Packed(nn.Parameter):  # as bitsandbytes' Params4bit, which subclasses it
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    def use():
+        module = nn.Module()
+        module.weight = Packed(torch.ones(1000))
+        module.forward = lambda x: x * module.weight
+        module(torch.ones(1)).sum().backward()
+
+    memory = launch(use, world_size=1, memory=True).memory[0]
+    assert memory.at("forward")["parameters"] == 4000
+    assert memory.at("backward")["gradients"] == 4000
+
+
 def test_checkpointing_keeps_less_and_recomputes():
     kept_whole, checkpointed = (
         launch(recompute, flag, world_size=1, memory=True).memory[0] for flag in (False, True)

@@ -8,14 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
 from shardlab.errors import DeadlockError, Waiting
 from shardlab.widgets import (
+    lora_shapes,
     memory_timeline,
     offload_times,
     pipeline_schedule,
+    quantization_grid,
     ring_player,
     timeline,
     traffic_map,
@@ -232,6 +235,8 @@ WIDGETS = {
     "offload times": offload_times,
     "pipeline schedule": pipeline_schedule,
     "unit life": unit_life,
+    "quantization grid": lambda: quantization_grid(np.random.default_rng(0).normal(size=4096)),
+    "LoRA shapes": lora_shapes,
 }
 for_every_widget = pytest.mark.parametrize("draw", WIDGETS.values(), ids=WIDGETS)
 
@@ -385,6 +390,7 @@ def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:
         every = pipeline_schedule(schedules=["gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"])
         shots["pipeline_schedule"] = (every, ("ArrowRight",))
         shots["unit_life"] = (unit_life(units=12), ("ArrowRight",))
+        shots["lora_shapes"] = (lora_shapes(), ("ArrowRight",))
     for name, (widget, keys) in shots.items():
         root = show(widget, dark=dark, reduced_motion=True)
         press(root, *keys)

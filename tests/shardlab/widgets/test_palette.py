@@ -53,6 +53,11 @@ TOGETHER = {
         [*PHASES.values(), *some("memory parameters", "memory gradients", "memory buckets"), *RING],
         0.05, 0.0,
     ),
+    "quantization grid": (some("memory parameters", "MEASURED"), 0.08, 0.04),
+    "LoRA shapes": (
+        some("memory parameters", "memory gradients", "memory optimizer", "call all_reduce"),
+        0.05, 0.025,
+    ),
     # Ranks have their number or place: no condition for colour-blind readers.
     "tensor split": ([*RANKS, *RING, *COMPARED], 0.06, 0.0),
     "ring player": ([*RANKS, *some("OK", "ERROR", "call send")], 0.06, 0.0),

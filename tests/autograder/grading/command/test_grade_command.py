@@ -127,7 +127,7 @@ def test_a_failing_machine_writes_no_zero(lab: Class) -> None:
     lab.pool.fails_at = {"bob": "its worker died (killed by SIGKILL)"}
     assert lab.grade() == 3
     output = lab.output
-    assert "infrastructure error      1" in output
+    assert "infrastructure error      1  bob\n" in output
     assert "bob: its worker died (killed by SIGKILL)" in output
     assert lab.points() == {"ann": 2}
 
@@ -187,6 +187,9 @@ def test_lost_results_are_restored(
     (lab.course.root / "grading/autograded").rename(lab.course.root / "grading/autograded.old")
     assert lab.grade() == 0
     assert lab.pool.graded == []
+    assert "has no submission of ann, bob, cid for 03_ring_all_reduce, but " in lab.output
+    assert lab.grade() == 0
+    assert "has no submission" not in lab.output
     assert lab.points() == {"ann": 2, "bob": 1, "cid": 0.5}
 
 
@@ -271,6 +274,9 @@ def test_a_regrade_shows_changes_and_keeps_manual_marks(
     assert "Regraded 2 with the current version: points change for 1.\n" in output
     assert "  bob: 1 → 1.5 (+0.5): chunk_bounds 1 → 1.5\n" in output
     assert "Nothing was changed" in output
+    assert f"{LAB}: 2 submissions, 2 regraded, but not written\n" in output
+    assert "graded now" not in output
+    assert "slowest" not in output
     assert lab.points() == {"ann": 2, "bob": 1}
 
     assert lab.grade("--regrade", "--yes") == 0
@@ -286,6 +292,19 @@ def test_a_regrade_shows_changes_and_keeps_manual_marks(
     assert lab.grade("--regrade") == 0
     assert lab.pool.graded == []
     assert "older version" not in lab.output
+
+
+def test_a_lab_whose_source_was_not_built_is_not_graded(lab: Class) -> None:
+    lab.submit(ann=2)
+    source = lab.course.root / f"solutions/{LAB}/{LAB}.nb.py"
+    source.write_text(source.read_text().replace('"points": 2', '"points": 3', 1))
+    for options in ([], ["--regrade", "--yes"]):
+        assert lab.grade(*options) == 2
+        output = lab.output
+        assert "has 3 points, but its exercise is worth 2" in output
+        assert "Fix this, then run `python -m autograder build`" in output
+    assert lab.pool.graded == []
+    assert lab.points() == {}
 
 
 def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
@@ -383,7 +402,7 @@ def test_a_class_of_unusable_names_is_not_empty(lab: Class) -> None:
             ["grade", "04_zero"],
             "gradebook does not contain 04_zero yet: run `nbgrader generate_assignment 04_zero`",
         ),
-        (["grade", LAB], f"there are no submissions for {LAB}: put notebooks at "),
+        (["grade", LAB], f"there are no submissions for {LAB}: run `python -m autograder "),
         (["grade", LAB, "--jobs", "0"], "--jobs 0: at least one worker is needed"),
         (["grade", LAB, "--student", "anm"], "anm has not submitted 03_ring_all_reduce: did you "),
     ],
@@ -393,6 +412,12 @@ def test_wrong_usage_says_what_to_do(lab: Class, arguments: list[str], says: str
         lab.submit(ann=1)
     assert main(arguments) == 2
     assert says in lab.output
+
+
+def test_a_flag_is_written_in_full(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):  # and not taken for --regrade
+        main(["grade", LAB, "--regrad"])
+    assert "unrecognized arguments: --regrad" in capsys.readouterr().err
 
 
 def test_one_process_at_a_time(lab: Class) -> None:
@@ -434,3 +459,29 @@ def test_a_killed_run_continues_where_it_stopped(lab: Class, tmp_path: Path) -> 
     assert lab.points() == {f"s{number}": number / 4 for number in range(5)}
     counts = sorted(graded.read_text().split())
     assert counts == ["s0", "s1", "s2", "s2", "s3", "s3", "s4"]
+
+
+def test_a_wrong_extension_stops_grading_and_a_right_one_counts(lab: Class) -> None:
+    with (lab.course.root / "nbgrader_config.py").open("a") as config:
+        config.write("\nc.LateDays.points_per_day = 0.5\n")
+    with lab.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 12:00")
+    lab.submit(ann=2, bob=2)
+    for student in ("ann", "bob"):
+        at = lab.path("submitted", student).with_name("timestamp.txt")
+        at.write_text("2026-10-03 11:00 UTC")  # on the second day
+    table = lab.course.root / "grading/extensions.csv"
+    table.write_text(f"student,lab,days,until,reason\nann,{LAB},soon,,\n")
+    assert lab.grade() == 2
+    assert "extensions.csv, line 2: days is 'soon'" in lab.output
+    assert lab.pool.graded == []
+
+    table.write_text(f"student,lab,days,until,reason\nann,{LAB},1,,ill\n")
+    assert lab.grade() == 0
+    assert "Late work" not in lab.output  # each was right when it was written
+    table.write_text(f"student,lab,days,until,reason\nann,{LAB},2,,ill\n")
+    assert lab.grade() == 0
+    assert f"ann, {LAB}: late penalty 0.5 -> 0" in lab.output
+    with lab.gradebook() as gradebook:
+        found = gradebook.assignment_submissions(LAB)
+        assert {s.student_id: s.late_submission_penalty for s in found} == {"ann": 0, "bob": 1}

@@ -87,12 +87,18 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     half = 5 * len(HIDDEN) / len(RING)
     assert float(ben["ring_all_reduce"]) == pytest.approx(half)
     assert float(ben["total"]) == pytest.approx(13 + half - 1)
+    assert (ben["max_so_far"], ben["max"]) == ("18", "20")  # the question is not graded yet
     assert (ben["late_penalty"], ben[QUESTION], ben["to_grade_by_hand"]) == ("1", "", "1")
     assert (absent["state"], absent["total"], absent["chunk_bounds"]) == ("not submitted", "0", "")
+    late = ("due_utc", "extended", "days_late", "free_days_used")
+    assert [ben[column] for column in late] == ["2026-11-12 12:00:00", "", "1", "0"]
+    assert [absent[column] for column in late] == [""] * 4
     assert absent["last_name"] == "'=1+2"  # no formula
     assert rows["eve"]["state"] == "tampering"
     fay = rows["fay"]
-    assert (fay["state"], fay["total"], fay["max"]) == ("not graded yet", "0", "20")
+    assert (fay["state"], fay["total"], fay["max_so_far"], fay["max"]) == (
+        "not graded yet", "", "", "20",
+    )  # fmt: skip
 
 
 def test_without_a_lab_all_labs_are_exported(run: Callable[..., str]) -> None:
@@ -115,9 +121,17 @@ def test_the_report_counts_points_mistakes_time_and_states(
     run: Callable[..., str], made: GradedCourse
 ) -> None:
     output = run("report", LAB)
-    assert "7 students (4 graded, 1 tampering, 1 not graded yet, 1 not submitted)" in output
-    assert "1 late" in output
-    assert "4 waiting for manual grading" in output
+    states = [line.split() for line in output.splitlines()[2:6]]
+    assert states == [
+        ["graded", "4"], ["tampering", "1", "eve"], ["not", "graded", "yet", "1", "fay"],
+        ["not", "submitted", "1", "absent"],
+    ]  # fmt: skip
+    # ada's question is graded, the others' is not: it counts neither as 0 nor as possible.
+    median = f"{100 * (13 + 5 * len(HIDDEN) / len(RING) - 1) / 18:.0f} %"  # ben's
+    assert f"  points: median {median} of the points graded so far, from 0 % to 100 %;" in output
+    assert "; 1 late" in output
+    assert "4 with an answer that is not graded yet" in output
+    assert re.search(rf"{QUESTION} .* 4   2.00 of 2\n", output)
     row = re.search(r"  ring_all_reduce  (.*)", output)
     assert row is not None
     assert row[1].split()[:5] == ["1", "2", "1", "1", "0"]  # full, part, none, stub, pending
@@ -128,8 +142,56 @@ def test_the_report_counts_points_mistakes_time_and_states(
     ]
     assert re.search(r"the notebook's cells +4.0 s +80.0 s +80.0 s", output)
     assert "eve: tampering. `import ctypes` <b>" in output
-    for student in ("ada", "ben", "cyd", "dee"):
+    assert re.search(r"  bytes_per_rank +0.80  fewer than 10 final scores", output)
+    assert re.search(r"\n  ben +2026-11-12 12:00 UTC +2026-11-12 14:03 UTC +1 +0 +1\n", output)
+    for student in ("ada", "cyd", "dee"):
         assert student not in output  # names only of those that need attention
+
+
+def test_the_report_names_who_submitted_nothing(
+    run: Callable[..., str], made: GradedCourse, tmp_path: Path
+) -> None:
+    assert "submitted nothing: absent\n" in run("report", LAB)
+    roster = made.root / "grading/roster.csv"  # `absent` has left the course
+    roster.write_text("student\nada\nnewcomer\n")
+    page = tmp_path / "page.html"
+    try:
+        assert "submitted nothing: newcomer\n" in run("report", LAB, "--to", str(page))
+        rows = {row["student"]: row for row in csv.DictReader(run("export", LAB).splitlines())}
+    finally:
+        roster.unlink()
+    assert "<p data-absent>newcomer</p>" in page.read_text()
+    assert [rows[name]["state"] for name in ("absent", "newcomer")] == ["not submitted"] * 2
+
+
+def test_the_report_says_which_penalties_the_policy_would_change(
+    run: Callable[..., str], made: GradedCourse
+) -> None:
+    config = made.root / "nbgrader_config.py"
+    before = config.read_text()
+    config.write_text(f"{before}\nc.LateDays.points_per_day = 0.5\n")
+    try:
+        output = run("report", LAB)
+    finally:
+        config.write_text(before)
+    assert re.search(r"  ben .* 1, should be 0.5: run python -m autograder late\n", output)
+
+
+def test_an_ungraded_answer_is_not_0_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = GradedCourse(tmp_path)
+    for student in ("ada", "ben"):
+        made.grade(student, Submission(penalty=1.0))
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", LAB]) == 0
+    output = capsys.readouterr().out
+    assert "points: median 17 of 18 points graded so far, from 17 to 17; 2 late" in output
+    assert re.search(rf"  {QUESTION} +0 +0 +0 +0 +2   not graded yet\n", output)
+    page = (tmp_path / f"grading/reports/{LAB}.html").read_text()
+    assert "<strong>17</strong> of 18 points graded so far" in page
+    assert "not graded yet</td>" in page
+    assert "0.00" not in page
 
 
 def test_the_report_page_is_self_contained(run: Callable[..., str], tmp_path: Path) -> None:
@@ -139,7 +201,8 @@ def test_the_report_page_is_self_contained(run: Callable[..., str], tmp_path: Pa
     assert page.count('<svg xmlns="http://www.w3.org/2000/svg" class="shardlab-static"') == 2
     assert "<script" not in page
     assert not re.search(r"\b(src|href)=\"(?!data:)", page)
+    assert page.count("<tr data-late>") == 1
     assert "<code>import ctypes</code> &lt;b&gt;" in page
-    assert MEAN in page
+    assert f"{MEAN} (2); {ORDER} (1)</td>" in page  # of the exercise
     for hidden in HIDDEN:
         assert hidden not in page

@@ -8,7 +8,7 @@ import pytest
 
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.grading.record.record import GRADED, Record
-from autograder.pages.report.summary import _mistakes
+from autograder.pages.report.mistakes import count_mistakes
 
 CASE = CaseResult("4 ranks", False, 1.0, False, mistake="stopped with NotImplementedError")
 VERDICT = Verdict("ring_all_reduce.all_gather", 4.0, (CASE,), seed=1)
@@ -18,4 +18,4 @@ VERDICT = Verdict("ring_all_reduce.all_gather", 4.0, (CASE,), seed=1)
 def test_a_stub_is_not_a_mistake(unwritten: bool, counted: int) -> None:
     verdict = replace(VERDICT, unwritten=unwritten).to_plain()
     record = Record("03_ring", "ann", "k", "h", GRADED, "", verdicts={"check_all_gather": verdict})
-    assert len(_mistakes([record])) == counted
+    assert len(count_mistakes([record])) == counted

@@ -1,0 +1,11 @@
+"""Lab 12: LoRA's adapters, and weights in blocks of few bits."""
+
+EXERCISES = (
+    "lora_linear",
+    "count_and_ship",
+    "quantize_blockwise",
+    "pack_q4_0",
+    "outliers",
+    "qlora_step",
+)
+CLOSED = ("peft", "bitsandbytes", "torchao", "gguf", "shardlab.estimate", "shardlab.widgets")

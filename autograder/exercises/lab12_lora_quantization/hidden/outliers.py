@@ -1,0 +1,215 @@
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autograder.exercise import Case, Plain
+from autograder.exercise.hidden import EqualAnswer
+from autograder.exercises.lab12_lora_quantization.outliers import THRESHOLD, matmul_case
+
+CASES = (
+    matmul_case("more rows than features", 40, 13, 33, columns=(5, 6), zeros=0),
+    matmul_case("many features", 7, 600, 21, columns=(3, 200, 599), at=77),
+)
+BOUNDARIES = {
+    "divides": "not tested: nothing is divided among ranks",
+    "does not divide": "not tested, as above",
+    "one rank": "one feature at 60",
+    "more ranks than elements": "not tested: there is one rank",
+    "no outlier": "no outlier, one feature at the threshold",
+    "at the threshold": "no outlier, one feature at the threshold",
+    "a row of zeros": "one feature at 60",
+    "only outliers": "not tested: the task excludes it",
+}
+
+Scale = Callable[[Tensor, Tensor], Tensor]  # a matrix, its regular columns  ->  [rows or 1, 1]
+Outliers = Callable[[Tensor, Tensor], Tensor]  # x, w  ->  True at outlier features [features]
+
+
+def per_row(matrix: Tensor, regular: Tensor) -> Tensor:
+    return regular.abs().amax(1, keepdim=True) / 127
+
+
+def per_tensor(matrix: Tensor, regular: Tensor) -> Tensor:
+    return regular.abs().amax().view(1, 1) / 127
+
+
+def with_outliers(matrix: Tensor, regular: Tensor) -> Tensor:
+    """In each row, the scale of all columns."""
+    return matrix.abs().amax(1, keepdim=True) / 127
+
+
+def without_abs(matrix: Tensor, regular: Tensor) -> Tensor:
+    return regular.amax(1, keepdim=True) / 127
+
+
+def by_128(matrix: Tensor, regular: Tensor) -> Tensor:
+    return regular.abs().amax(1, keepdim=True) / 128
+
+
+def exceeds(x: Tensor, w: Tensor) -> Tensor:
+    return x.abs().amax(0) > THRESHOLD
+
+
+def nothing(x: Tensor, w: Tensor) -> Tensor:
+    return torch.zeros(x.shape[1], dtype=torch.bool)
+
+
+def product(
+    x: Tensor,
+    w: Tensor,
+    outliers: Outliers = exceeds,
+    x_scale: Scale = per_row,
+    w_scale: Scale = per_row,
+    rounds: Callable[[Tensor], Tensor] = torch.round,
+    sums_dtype: torch.dtype = torch.int32,
+    keeps: float = 1.0,
+) -> Tensor:
+    """``keeps``: the factor of the outliers' product."""
+    chosen = outliers(x, w)
+    x_codes, x_scales = quantized(x, x[:, ~chosen], x_scale, rounds)
+    w_codes, w_scales = quantized(w, w[:, ~chosen], w_scale, rounds)
+    sums = (x_codes.long() @ w_codes.long().T).to(sums_dtype)
+    return sums * x_scales * w_scales.T + keeps * (x[:, chosen] @ w[:, chosen].T)
+
+
+def quantized(
+    matrix: Tensor, regular: Tensor, scale: Scale, rounds: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    scales = scale(matrix, regular)
+    scales = torch.where(scales == 0, torch.ones_like(scales), scales)
+    return rounds(regular / scales), scales
+
+
+def reference(case: Case, inputs: Any, **changes: Any) -> dict[str, Plain]:
+    return {"y": product(inputs[0]["x"], inputs[0]["w"], **changes), "arguments unchanged": True}
+
+
+def wrong(**changes: Any) -> Callable[..., Plain]:
+    return lambda case, inputs: {"y": reference(case, inputs, **changes)["y"]}
+
+
+def exact(case: Case, inputs: Any) -> Plain:
+    return {"y": inputs[0]["x"] @ inputs[0]["w"].T}
+
+
+def outlier_rows(case: Case, inputs: Any) -> Plain:
+    """The rows of x with an outlier in fp32, the others in int8."""
+    x, w = inputs[0]["x"], inputs[0]["w"]
+    is_outlier = (x.abs().amax(1) > THRESHOLD)[:, None]
+    return {"y": torch.where(is_outlier, x @ w.T, product(x, w, nothing))}
+
+
+def outlier_values(case: Case, inputs: Any) -> Plain:
+    """Each value above the threshold in fp32, the rest of its feature in int8."""
+    x, w = inputs[0]["x"], inputs[0]["w"]
+    high = torch.where(x.abs() > THRESHOLD, x, 0)
+    return {"y": product(x - high, w, nothing) + high @ w.T}
+
+
+def counted_twice(x_scale: Scale, w_scale: Scale, clamps: bool) -> Callable[..., Plain]:
+    """int8 codes of all features, and the outliers' product again."""
+
+    def of(case: Case, inputs: Any) -> Plain:
+        x, w = inputs[0]["x"], inputs[0]["w"]
+        chosen = exceeds(x, w)
+        parts = []
+        for matrix, scale in ((x, x_scale), (w, w_scale)):
+            codes, scales = quantized(matrix, matrix[:, ~chosen], scale, lambda each: each)
+            codes = (matrix / scales).round()
+            parts.append((codes.clamp(-127, 127) if clamps else codes, scales))
+        (x_codes, x_scales), (w_codes, w_scales) = parts
+        sums = x_codes.long() @ w_codes.long().T
+        return {"y": sums * x_scales * w_scales.T + x[:, chosen] @ w[:, chosen].T}
+
+    return of
+
+
+def weights_only(case: Case, inputs: Any) -> Plain:
+    x, w = inputs[0]["x"], inputs[0]["w"]
+    chosen = exceeds(x, w)
+    codes, scales = quantized(w, w[:, ~chosen], per_row, torch.round)
+    return {"y": x[:, ~chosen] @ (codes * scales).T + x[:, chosen] @ w[:, chosen].T}
+
+
+def per_feature(case: Case, inputs: Any) -> Plain:
+    """Scales of columns, with which codes cannot be summed before they are multiplied."""
+    x, w = inputs[0]["x"], inputs[0]["w"]
+    chosen = exceeds(x, w)
+    parts = []
+    for regular in (x[:, ~chosen], w[:, ~chosen]):
+        scales = regular.abs().amax(0) / 127
+        parts.append((regular / scales).round() * scales)
+    return {"y": parts[0] @ parts[1].T + x[:, chosen] @ w[:, chosen].T}
+
+
+# If two mistakes agree in a case, the one that is right in more cases comes first.
+MISTAKES = {
+    "takes a feature as an outlier that only reaches the threshold: it has to exceed it": wrong(
+        outliers=lambda x, w: x.abs().amax(0) >= THRESHOLD
+    ),
+    "compares values, not their magnitude, with the threshold: an outlier may be negative": wrong(
+        outliers=lambda x, w: x.amax(0) > THRESHOLD
+    ),
+    "takes the scale of x from all its features: one outlier makes it so large that the regular "
+    "values get few codes": (
+        wrong(x_scale=with_outliers),
+        wrong(x_scale=with_outliers, w_scale=with_outliers),
+    ),
+    "takes the scales of w from all features: quantize its regular columns only": wrong(
+        w_scale=with_outliers
+    ),
+    "leaves the outliers out: add their product in fp32": wrong(keeps=0.0),
+    "counts the outliers twice: quantize only the other features": (
+        wrong(keeps=2.0),
+        counted_twice(with_outliers, with_outliers, clamps=False),
+        counted_twice(per_row, per_row, clamps=True),
+        counted_twice(per_row, per_row, clamps=False),
+    ),
+    "looks for outliers in the weights: they are features of x, whatever w is": (
+        wrong(outliers=lambda x, w: w.abs().amax(0) > THRESHOLD),
+        wrong(outliers=lambda x, w: (w.abs().amax(0) > THRESHOLD) | exceeds(x, w)),
+    ),
+    "takes the outliers' rows out of x: outliers share a feature, a column of x": outlier_rows,
+    "takes single values out of x: if one value of a feature exceeds the threshold, the whole "
+    "column is computed in fp32": outlier_values,
+    "quantizes the outliers too: compute their features in fp32": wrong(outliers=nothing),
+    "rounds x, w or both with one scale for the whole tensor: each row has its own": (
+        wrong(x_scale=per_tensor),
+        wrong(w_scale=per_tensor),
+        wrong(x_scale=per_tensor, w_scale=per_tensor),
+        wrong(x_scale=per_tensor, w_scale=per_tensor, outliers=nothing),
+    ),
+    "takes a scale for each feature: a sum over features needs one scale for all of them, that "
+    "of the row": per_feature,
+    "takes the largest value of a row for its scale, not the largest magnitude": (
+        wrong(x_scale=without_abs),
+        wrong(w_scale=without_abs),
+        wrong(x_scale=without_abs, w_scale=without_abs),
+    ),
+    "cuts the digits off: round to the nearest code": (
+        wrong(rounds=torch.trunc),
+        wrong(rounds=torch.floor),
+    ),
+    "divides by 128: the largest magnitude gets the code 127": (
+        wrong(x_scale=by_128, w_scale=by_128),
+        wrong(
+            x_scale=by_128,
+            w_scale=by_128,
+            rounds=lambda each: each.round().clamp(-128, 127),
+        ),
+        wrong(x_scale=by_128, w_scale=by_128, rounds=lambda each: each.round().to(torch.int8)),
+    ),
+    "sums in too few bits, where the sums overflow: a product of two codes takes up to 15 bits, "
+    "so sum in int32": (wrong(sums_dtype=torch.int8), wrong(sums_dtype=torch.int16)),
+    "computes everything in fp32: the regular features have to be rounded to int8": exact,
+    "quantizes the weights only: x is rounded to int8 too": weights_only,
+}
+EQUAL_ANSWERS = (
+    EqualAnswer(
+        "x_codes.int() @ w_codes.T.int()",
+        "x_codes.float() @ w_codes.T.float()",
+        "fp32 sums of codes are exact as long as they stay below 2²⁴",
+    ),
+)

@@ -1,0 +1,287 @@
+"""A linear layer with LoRA: trained under DDP, merged, unmerged, trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+from torch.nn.parallel import DistributedDataParallel
+
+from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from shardlab import measure
+from shardlab.run import Run
+
+TRAIN, MERGE, UNMERGE = "train", "merge", "unmerge"
+MOMENTS = (UNMERGE, TRAIN, MERGE, MERGE, UNMERGE, UNMERGE, TRAIN, TRAIN, MERGE)
+FLOAT_BYTES = 4
+# Below this, gloo's own messages take more than the budget's few percent.
+BUDGET_FROM_BYTES = 2**17
+WITHIN = 1.05
+NEAR = 2e-5  # what the order of additions may change
+ADAPTER = ["A", "B"]
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Equal layers and adapters on all ranks, and different batches.
+
+    Layer: weight [out, in], bias [out] or None.  Adapter: A [r, in], B [out, r].
+    """
+    widths, samples, r = (case.params[key] for key in ("widths", "samples", "r"))
+
+    def normal(*shape: int, scale: float = 1.0) -> Tensor:
+        return torch.from_numpy(scale * rng.standard_normal(shape)).float()
+
+    shapes = list(zip(widths[1:], widths[:-1], strict=True))
+    layers = [
+        (normal(rows, columns, scale=columns**-0.5), normal(rows) if case.params["bias"] else None)
+        for rows, columns in shapes
+    ]
+    adapters = [
+        (normal(r, columns, scale=columns**-0.5), normal(rows, r, scale=0.5 * r**-0.5))
+        for rows, columns in shapes
+    ]
+    steps = MOMENTS.count(TRAIN)
+    return [
+        {
+            "layers": layers,
+            "adapters": adapters,
+            "x": normal(samples, widths[0]),
+            "batches": [
+                (normal(samples, widths[0]), normal(samples, widths[-1])) for _ in range(steps)
+            ],
+        }
+        for _ in range(case.world_size)
+    ]
+
+
+def base_layer(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
+    with torch.no_grad():
+        layer.weight.copy_(weight)
+        if bias is not None:
+            layer.bias.copy_(bias)
+    return layer
+
+
+def stacked(layers: Sequence[nn.Module]) -> nn.Sequential:
+    """With tanh between them."""
+    return nn.Sequential(*[part for layer in layers for part in (layer, nn.Tanh())][:-1])
+
+
+def load_adapter(layer: Any, a: Tensor, b: Tensor) -> None:
+    """Raises ValueError for an A or a B of another shape, which `copy_` might broadcast."""
+    for name, value in zip(ADAPTER, (a, b), strict=True):
+        shape = tuple(getattr(layer, name).shape)
+        if shape != tuple(value.shape):
+            raise ValueError(f"{name} has another shape: {shape}, not {tuple(value.shape)}")
+    with torch.no_grad():
+        layer.A.copy_(a)
+        layer.B.copy_(b)
+
+
+def go_through(
+    layers: Sequence[Any], model: Callable[[Tensor], Tensor], train: Callable[[], None], x: Tensor
+) -> dict[str, Any]:
+    """Outputs of x and base weights after each of MOMENTS."""
+    found: dict[str, Any] = {"y": [], "weights": []}
+    for moment in MOMENTS:
+        if moment == TRAIN:
+            train()
+        else:
+            for layer in layers:
+                getattr(layer, moment)()
+        with torch.no_grad():
+            found["y"].append(model(x))
+        found["weights"].append([layer.linear.weight.detach().clone() for layer in layers])
+    found["adapters"] = [[layer.A.detach(), layer.B.detach()] for layer in layers]
+    return found
+
+
+def descend(model: nn.Module, learning_rate: float) -> None:
+    """A step of SGD."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(learning_rate * parameter.grad)
+    model.zero_grad()
+
+
+def loss_of(model: Callable[[Tensor], Tensor], batch: Sequence[Tensor]) -> Tensor:
+    """The mean over the samples, not over the outputs: so gradients are about 1 at any width."""
+    inputs, targets = batch
+    return mse_loss(model(inputs), targets, reduction="sum") / len(inputs)
+
+
+def names_trained(layers: Sequence[nn.Module]) -> list[list[str]]:
+    return [sorted(n for n, p in layer.named_parameters() if p.requires_grad) for layer in layers]
+
+
+def drive(subject: Any, given: Any, case: Case) -> Plain:
+    bases = [base_layer(*each) for each in given["layers"]]
+    layers = [subject(base, case.params["r"], case.params["alpha"]) for base in bases]
+    model = stacked(layers)
+    trained = names_trained(layers)
+    with measure("wrap"):
+        replica = DistributedDataParallel(model)
+    with torch.no_grad():
+        fresh = model(given["x"])
+    started = [layer.A.detach().clone() for layer in layers]
+    for layer, adapter in zip(layers, given["adapters"], strict=True):
+        load_adapter(layer, *adapter)
+    batches = iter(given["batches"])
+
+    def train() -> None:
+        with measure(TRAIN):
+            loss_of(replica, next(batches)).backward()
+        descend(model, case.params["learning_rate"])
+
+    found = go_through(layers, model, train, given["x"])
+    return found | {
+        "fresh": fresh,
+        "trained": trained,
+        "trained in the end": names_trained(layers),
+        "started": started,
+    }
+
+
+def adapter_parameters(case: Case) -> int:
+    widths = case.params["widths"]
+    return sum(case.params["r"] * (a + b) for a, b in pairwise(widths))
+
+
+def sent_in_training(run: Run) -> list[int]:
+    return run.traffic[TRAIN].sent_by_rank.tolist()
+
+
+def sent_limit(case: Case) -> Limit | None:
+    """A ring's all-reduce of the adapters' gradients, in each step."""
+    n, size = case.world_size, FLOAT_BYTES * adapter_parameters(case)
+    if n == 1 or size < BUDGET_FROM_BYTES:
+        return None
+    return Limit.around(MOMENTS.count(TRAIN) * 2 * (n - 1) / n * size, WITHIN - 1)
+
+
+@on_each_rank
+def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule: after `unmerge` the weights are what they were, bit for bit."""
+    if any(names != ADAPTER for names in output["trained in the end"]):
+        return None  # training has changed them
+    given = [weight for weight, _ in attempt.inputs[rank]["layers"]]
+    for moment, weights in zip(MOMENTS, output["weights"], strict=True):
+        if moment == UNMERGE:
+            for was, now in zip(given, weights, strict=True):
+                if not torch.equal(was, now) and torch.allclose(was, now, NEAR, NEAR):
+                    mistake = (
+                        "unmerge leaves rounding errors in the weight: (W + ΔW) − ΔW is not W in "
+                        "fp32, so keep W itself while it is merged"
+                    )
+                    return mistake, f"up to {(was - now).abs().max():.2g}"
+    return None
+
+
+@on_each_rank
+def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule: a row of A that is zero, or equal to another, adds nothing to what can be learned."""
+    for a in output["started"]:
+        if not a.any():
+            return "starts with an A of zeros: then B has no gradient, and if B is 0, neither has A"
+        if not a.isfinite().all():
+            return "starts with an A that contains inf or nan"
+        if torch.linalg.matrix_rank(a.double()) < min(a.shape):
+            return "starts with an A whose rows depend on each other: draw all entries at random"
+    return None
+
+
+@on_each_rank
+def other_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for names in output["trained"]:
+        base = [name for name in names if name.startswith("linear.")]
+        if base:
+            return "leaves the base trainable: freeze its weight and its bias", ", ".join(base)
+        if names != ADAPTER:
+            return "should train two parameters, A and B", ", ".join(names) or "none"
+    if any(name != ADAPTER for name in output["trained in the end"]):
+        return "makes the base trainable while merging: merge without recording it for autograd"
+    return None
+
+
+@on_each_rank
+def jumps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not torch.allclose(output["fresh"], attempt.expected[rank]["fresh"], NEAR, NEAR):
+        return "changes the model's output before the first step: B starts at zero"
+    return None
+
+
+@on_each_rank
+def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if rank in is_over(attempt):
+        return (
+            "sends more than the adapters' gradients: DDP also broadcasts every buffer in forward, "
+            "so do not register the base or a copy of it as one"
+        )
+    return None
+
+
+def case_of(
+    name: str, world_size: int, widths: list[int], r: int, alpha: float, bias: bool = True
+) -> Case:
+    """Wide layers learn slowly: with a wrong scale they would diverge."""
+    params = {
+        "widths": widths,
+        "samples": 5,
+        "r": r,
+        "alpha": alpha,
+        "bias": bias,
+        "learning_rate": 1e-6 if widths[0] > 100 else 5e-3,
+    }
+    return Case(name, world_size, params)
+
+
+EXERCISE = OnRanks(
+    answer="LoRALinear",
+    points=4,
+    cases=(
+        case_of("1 rank, one layer", 1, [7, 5], 3, 5.0),
+        case_of("2 ranks, two square layers", 2, [6, 6, 6], 2, 7.0, bias=False),
+        case_of("3 ranks, 128 kB of adapters", 3, [311, 330, 305], 27, 5.5),
+    ),
+    inputs=draw_inputs,
+    drive=drive,
+    tolerance=NEAR,
+    named_within=2e-4,  # wrong scales amplify rounding errors
+    budgets=(
+        Budget("sends ≤ 1.05 × the adapters' gradients per step", sent_in_training, sent_limit),
+    ),
+    rules=(leaves_rounding, not_random),
+    signs=(
+        raises(
+            "have any parameters? that requires? a gradient",
+            "has no trainable parameters when DDP wraps it: make A and B in __init__",
+        ),
+        raises(
+            "Expected to have finished reduction",
+            "has parameters that require a gradient and get none, which DDP waits for: set "
+            "requires_grad to False on the base",
+        ),
+        raises("has another shape", "has an adapter of another shape: A is [r, in], B is [out, r]"),
+        raises(
+            "has no attribute '(A|B|linear|merge|unmerge)'",
+            "lacks an attribute: a layer has linear, A, B, merge and unmerge",
+            quoted=True,
+        ),
+        raises(
+            "size of tensor a|shapes cannot be multiplied|shape .* doesn't match the broadcast",
+            "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose",
+        ),
+        other_parameters,
+        jumps,
+        NAMED_MISTAKES,
+        sends_too_much,
+    ),
+)

@@ -1,0 +1,96 @@
+"""A matrix product in int8 with the outlier features in fp32, as LLM.int8() computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
+
+THRESHOLD = 6.0
+OUTLIER, BELOW = 60.0, 5.5  # the largest |value| of an outlier feature, and a typical other one
+NEAR = 1e-4  # fp32 sums in another order differ by less; one code that is off by 1 by far more
+MOST = 127
+
+
+def matmul_case(name: str, rows: int, features: int, out: int, **others: Any) -> Case:
+    """``columns``: the outlier features.  ``at``: a feature whose largest |value| is the threshold.
+    ``zeros``: a row of x without any value, as padding has."""
+    params = {"rows": rows, "features": features, "out": out, "columns": ()}
+    return Case(name, 1, params | others)
+
+
+def draw_matrices(case: Case, rng: np.random.Generator) -> Plain:
+    """x [rows, features] and w [out, features], whose regular parts lie well inside of their codes:
+    no order of fp32 operations rounds one to its neighbour."""
+    size, columns = case.params, list(case.params["columns"])
+    regular = [i for i in range(size["features"]) if i not in columns]
+    x = np.empty((size["rows"], size["features"]))
+    w = np.empty((size["out"], size["features"]))
+    # Rows differ in their scale.  Some weights exceed the threshold, which is for x only.
+    x[:, regular] = draw_rows(rng, np.geomspace(0.3, BELOW, size["rows"]), len(regular))
+    w[:, regular] = draw_rows(rng, np.geomspace(0.2, 7.0, size["out"]), len(regular))
+    # Each outlier feature has one sign, as in real models, and is small in every other row.
+    for i, column in enumerate(columns):
+        x[:, column] = rng.uniform(0.3, BELOW, size["rows"])
+        x[::2, column] = OUTLIER * rng.uniform(0.5, 1.0, len(x[::2]))
+        x[0, column] = OUTLIER
+        x[:, column] *= -1 if i % 2 == 0 else 1
+        w[:, column] = rng.uniform(0.5, 1.0, size["out"])
+    if "at" in size:
+        x[0] *= THRESHOLD / np.abs(x[0, regular]).max()
+        x[0, size["at"]], x[0, regular[0]] = -THRESHOLD, x[0, size["at"]]
+    if "zeros" in size:
+        x[size["zeros"], regular] = 0.0
+    return {"x": torch.from_numpy(x).float(), "w": torch.from_numpy(w).float()}
+
+
+def draw_rows(rng: np.random.Generator, largest: np.ndarray, length: int) -> np.ndarray:
+    """[len(largest), length]: in each row one value is ± its largest, the others lie within 0.4 of
+    a code, of at most 126."""
+    rows = len(largest)
+    codes = rng.integers(-MOST + 1, MOST, (rows, length)) + rng.uniform(-0.4, 0.4, (rows, length))
+    codes[np.arange(rows), rng.integers(length, size=rows)] = MOST * rng.choice([-1, 1], rows)
+    return codes * (largest / MOST)[:, None]
+
+
+def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
+    x, w = given["x"].clone(), given["w"].clone()
+    y = subject(x, w, THRESHOLD)
+    unchanged = torch.equal(x, given["x"]) and torch.equal(w, given["w"])
+    return {"y": y.detach() if isinstance(y, Tensor) else y, "arguments unchanged": unchanged}
+
+
+@on_each_rank
+def divides_by_zero(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    y = output["y"]
+    if not isinstance(y, Tensor) or not y.is_floating_point() or not y.isnan().any():
+        return None
+    return "gives nan: a row of zeros has the scale 0, and 0/0 is nan"
+
+
+@on_each_rank
+def changes_its_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["arguments unchanged"]:
+        return None
+    return "changes x or w: other layers use them too, so work on copies"
+
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(
+        matmul_case("one feature at 60", 6, 37, 10, columns=(11,), zeros=3),
+        matmul_case("no outlier, one feature at the threshold", 5, 24, 7, at=20),
+        matmul_case("three outliers, two rows of x", 2, 50, 9, columns=(0, 23, 49)),
+    ),
+    inputs=draw_matrices,
+    drive=drive,
+    tolerance=NEAR,
+    allows=frozenset(),
+    signs=(divides_by_zero, NAMED_MISTAKES, changes_its_arguments),
+)

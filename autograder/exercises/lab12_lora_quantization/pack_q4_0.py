@@ -1,0 +1,86 @@
+"""The bytes of GGUF's Q4_0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
+
+BLOCK = 32  # weights
+SCALED_BY = (0.8, 1.25)
+
+
+def block_of(
+    largest: float, opposite: bool = False, halfway: bool = False, exact: bool = False
+) -> dict[str, Any]:
+    """``largest``: the weight of largest magnitude; it is multiplied by a random number near 1,
+    unless ``exact``.  ``opposite``: a later weight is its negative.  ``halfway``: the others lie
+    halfway between two levels; then the largest one is a power of two."""
+    return {"largest": largest, "opposite": opposite, "halfway": halfway, "exact": exact or halfway}
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
+    blocks = [draw_block(rng, **each) for each in case.params["blocks"]]
+    return {"weights": torch.cat(blocks)}
+
+
+def draw_block(
+    rng: np.random.Generator, largest: float, opposite: bool, halfway: bool, exact: bool
+) -> torch.Tensor:
+    """Near levels, up to the largest magnitude, and never almost halfway between two levels: there
+    x · (1/d) and x / d may differ."""
+    scale = np.float32(largest if exact else largest * rng.uniform(*SCALED_BY))
+    offset = 0.5 if halfway else rng.uniform(-0.49, 0.49, BLOCK)
+    levels = np.clip(rng.integers(-8, 9, BLOCK) + offset, -7.9, 7.9)
+    weights = torch.from_numpy(scale / -8 * levels + 0.0).float()  # zeros are 0, not -0
+    first, later = sorted(rng.choice(BLOCK, 2, replace=False))
+    weights[first] = float(scale)
+    if opposite:
+        weights[later] = -float(scale)
+    return weights
+
+
+def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
+    weights = given["weights"].clone()
+    returned = subject(weights)
+    return {"blocks": returned, "unchanged": torch.equal(weights, given["weights"])}
+
+
+@on_each_rank
+def changes_weights(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["unchanged"]:
+        return "changes the caller's weights: multiply a copy of them"
+    return None
+
+
+EXERCISE = OnRanks(
+    points=3,
+    cases=(
+        Case("three blocks", 1, {"blocks": [block_of(-1.3), block_of(0.9), block_of(0.04)]}),
+        Case(
+            "both signs have the largest magnitude",
+            1,
+            {"blocks": [block_of(0.7, opposite=True), block_of(-2.1, opposite=True)]},
+        ),
+        Case(
+            "weights halfway between two levels",
+            1,
+            {"blocks": [block_of(-0.25, halfway=True), block_of(2.0, halfway=True)]},
+        ),
+        Case(
+            "a block of zeros, and tiny weights",
+            1,
+            {"blocks": [block_of(0.0), block_of(4e-6), block_of(-1.1e-7), block_of(0.3)]},
+        ),
+    ),
+    inputs=draw_inputs,
+    drive=drive,
+    allows=frozenset(),
+    kept_from_ranks=frozenset({"blocks"}),
+    rules=(changes_weights,),
+)

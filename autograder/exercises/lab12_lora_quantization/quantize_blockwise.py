@@ -1,0 +1,120 @@
+"""Codes of 8 or 4 bits for weights, with one scale for each block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank
+from shardlab.estimate.quantization import nf4_code_points
+
+INT8 = [code / 127 for code in range(-127, 128)]
+POINTS = {  # that weights are drawn next to
+    "int8": INT8,
+    "nf4": nf4_code_points(),
+    "8 points": [-1.0, -0.53, -0.21, 0.0, 0.13, 0.34, 0.61, 0.87],
+}
+# Of the distance to the next point. Where the nearest point is almost another one, rounding in
+# another order may give that one's code.
+FURTHEST = 0.49
+
+
+def weights_of(
+    shape: tuple[int, ...], block: int, kind: str, zeros: int | None = None
+) -> dict[str, Any]:
+    """A tensor to quantize. ``zeros``: a block of zeros, or None."""
+    return {"shape": shape, "block": block, "kind": kind, "zeros": zeros}
+
+
+def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
+    tensors = [draw_tensor(rng, **each) for each in case.params["tensors"]]
+    return {"tensors": tensors}
+
+
+def draw_tensor(
+    rng: np.random.Generator, shape: tuple[int, ...], block: int, kind: str, zeros: int | None
+) -> Plain:
+    """The first weight of largest magnitude is negative, the next one positive, and so on."""
+    size = math.prod(shape)
+    blocks = [
+        draw_block(rng, min(block, size - start), kind, negative=i % 2 == 0) * (i != zeros)
+        for i, start in enumerate(range(0, size, block))
+    ]
+    weights = torch.from_numpy(np.concatenate(blocks)).float().view(shape)
+    points = None if kind == "int8" else torch.tensor(POINTS[kind])
+    return {"weights": weights, "block": block, "points": points}
+
+
+def draw_block(rng: np.random.Generator, size: int, kind: str, negative: bool) -> Any:
+    """Next to code points, and never halfway between two of them. One side has no end: -1 or 1."""
+    points = np.array(POINTS[kind])
+    below, above = np.diff(points, prepend=-1.0), np.diff(points, append=1.0)
+    codes = rng.integers(len(points) - 1, size=size) + (not negative)
+    offset = rng.uniform(-FURTHEST, FURTHEST, size)
+    scaled = points[codes] + offset * np.where(offset < 0, below[codes], above[codes])
+    scaled[rng.integers(size)] = -1.0 if negative else 1.0
+    return scaled * rng.uniform(0.5, 2.0)
+
+
+def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
+    output: dict[str, Any] = {"codes": [], "absmax": [], "returned": "", "unchanged": True}
+    for each in given["tensors"]:
+        weights = each["weights"].clone()
+        points = () if each["points"] is None else (each["points"].clone(),)
+        returned = subject(weights, each["block"], *points)
+        if not isinstance(returned, tuple | list) or len(returned) != 2:
+            return {"returned": type(returned).__name__}
+        output["codes"].append(returned[0])
+        output["absmax"].append(returned[1])
+        output["unchanged"] &= torch.equal(weights, each["weights"])
+    return output
+
+
+@on_each_rank
+def returns_no_pair(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if kind := output["returned"]:
+        return "should return two tensors, the codes and absmax", f"a {kind}"
+    return None
+
+
+@on_each_rank
+def changes_weights(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["unchanged"]:
+        return "changes the caller's weights: divide a copy of them"
+    return None
+
+
+EXERCISE = OnRanks(
+    points=4,
+    cases=(
+        Case("int8, whole blocks", 1, {"tensors": [weights_of((6, 40), 48, "int8")]}),
+        Case("NF4, whole blocks", 1, {"tensors": [weights_of((6, 40), 48, "nf4")]}),
+        Case(
+            "last blocks that are not full",
+            1,
+            {
+                "tensors": [
+                    weights_of((7, 11), 24, "int8"),
+                    weights_of((2, 3, 17), 24, "nf4"),
+                    weights_of((19,), 64, "nf4"),
+                    weights_of((13, 5), 16, "8 points"),
+                ]
+            },
+        ),
+        Case(
+            "a block of zeros",
+            1,
+            {"tensors": [weights_of((5, 24), 40, kind, zeros=1) for kind in ("int8", "nf4")]},
+        ),
+    ),
+    inputs=draw_inputs,
+    drive=drive,
+    allows=frozenset(),
+    kept_from_ranks=frozenset({"tensors"}),
+    rules=(returns_no_pair, changes_weights),
+)

@@ -1,0 +1,1 @@
+"""Takes submissions from a platform's download and puts them where grading expects them."""

@@ -1,0 +1,91 @@
+"""python -m autograder collect: takes submissions from a platform's download."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autograder.grading.collect.take import Collected
+
+ALL_TAKEN, WRONG_USAGE, SOME_SKIPPED = 0, 2, 3
+PLATFORMS = ("canvas", "moodle", "gradescope", "folder")
+TIME = "%Y-%m-%d %H:%M:%S"
+SHORT = 30  # names in one line
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `python -m autograder`."""
+    parser = commands.add_parser(
+        "collect", help="take submissions from a download of Canvas, Moodle or Gradescope"
+    )
+    parser.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")
+    parser.add_argument(
+        "--from", type=Path, required=True, metavar="PATH", dest="download",
+        help="the download: a .zip, or the folder it was unpacked to",
+    )  # fmt: skip
+    parser.add_argument(
+        "--platform", choices=PLATFORMS, help="default: recognized by the names of the files"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, only print")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.collect.files import CollectError
+    from autograder.grading.collect.take import collect
+    from autograder.grading.tables import BadTable
+
+    try:
+        collected = collect(
+            arguments.lab, arguments.download, arguments.platform, arguments.dry_run
+        )
+    except (CollectError, BadTable) as error:
+        print(error, file=sys.stderr)
+        return WRONG_USAGE
+    print(as_text(collected, arguments.dry_run))
+    return SOME_SKIPPED if collected.skipped else ALL_TAKEN
+
+
+def as_text(collected: Collected, dry_run: bool) -> str:
+    """For a terminal."""
+    lines = []
+    width = max((len(student) for student in collected.students), default=0)
+    for student, (plan, handed, version) in collected.students.items():
+        # Other times are those of the download.
+        at = f" ({version.time:{TIME}} UTC)" if version.is_submission_time else ""
+        was = f"; before: {plan.replaces:{TIME}} UTC" if plan.replaces else ""
+        lines.append(f"  {plan.outcome:<11}  {student:<{width}}  {handed.file.shown}{at}{was}")
+    if any(plan.outcome == "earlier" for plan, _, _ in collected.students.values()):
+        lines += [
+            "earlier: kept in grading/earlier, because a later submission is in grading/submitted"
+        ]
+    if collected.skipped:
+        lines += ["", "skipped:", *(f"  {path}: {why}" for path, why in collected.skipped)]
+    if collected.ignored:
+        lines += ["", f"not notebooks, ignored: {_some(collected.ignored)}"]
+    if collected.late:
+        lines += ["", f"late according to {collected.platform}: {_some(sorted(collected.late))}"]
+    taken = [version for _, _, version in collected.students.values()]
+    if taken and not any(version.is_submission_time for version in taken):
+        lines += [
+            f"{collected.platform} does not report when files were submitted: no timestamp.txt was "
+            "written, and nbgrader takes off no late penalty"
+        ]
+    if collected.absent:
+        lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]
+    counts = Counter(plan.outcome for plan, _, _ in collected.students.values())
+    counts["skipped"] = len(collected.skipped)
+    total = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing"
+    note = "dry run, nothing was changed: " if dry_run else ""
+    heading = f"{collected.lab}, from {collected.platform}: {note}{total}"
+    return "\n".join([heading, *lines])
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHORT} more" if len(names) > SHORT else ""
+    return ", ".join(names[:SHORT]) + more

@@ -1,0 +1,205 @@
+"""How Canvas, Moodle, Gradescope and plain folders name the files of a download.
+
+The formats are those of the platforms' source code (Canvas: ``lib/content_zipper.rb``; Moodle:
+``mod/assign/classes/downloader.php``), and of public exports (Gradescope). Current versions of
+Canvas and Moodle give every file in a zip the time of the download: only Gradescope reports when a
+file was submitted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import takewhile
+from pathlib import PurePosixPath
+from typing import Any
+
+import yaml
+
+from autograder.grading.collect.files import CollectError, File
+from autograder.grading.roster.people import NotFound, Roster
+from autograder.grading.submission.files import Unreadable
+
+# lovelaceada_LATE_12345_678901_03_ring_all_reduce-1.ipynb: name, student's id, upload's id, file.
+CANVAS = re.compile(r"(?P<name>.*?)_(?P<late>LATE_)?(?P<user>\d+)_(?P<upload>\d+)_(?P<file>.+)")
+# Ada Lovelace_123456_assignsubmission_file_, before / or the file's name. The number is another one
+# in each assignment. Newer versions leave out the last _ of a folder's name.
+MOODLE = re.compile(r"(?P<name>.*?)(_\d+)?_assignsubmission_[a-z]+(?:_(?P<file>.*))?")
+METADATA = "submission_metadata.yml"
+METADATA_BYTES = 200_000_000  # it contains the autograder's output
+COPY = re.compile(r"(?P<stem>.+?)(?: ?\((?P<copy>\d+)\)|-(?P<again>\d+))$")  # notebook (1), file-1
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A file and who handed it in."""
+
+    file: File
+    student: str = ""
+    order: tuple[Any, ...] = ()  # among the files of a student in this download: the newest is last
+    time: datetime | None = None  # UTC; when it was submitted, if the platform reports that
+    is_late: bool = False  # according to the platform
+    why_not: str = ""  # why it is nobody's
+
+
+Reader = Callable[[Sequence[File], Roster | None], Iterator[Handed]]
+
+
+def recognize(files: Sequence[File]) -> str:
+    """The platform with files of these names; no single student's file decides."""
+    if _metadata_file(files):
+        return "gradescope"
+    depth = _common_folders(files) + 1
+    outer = [file.path.parts[:depth] for file in files if not file.why_not]
+    counts = {
+        "folder": len(outer) // 2,
+        "moodle": sum(any(map(MOODLE.fullmatch, parts)) for parts in outer),
+        "canvas": sum(bool(CANVAS.fullmatch(parts[-1])) for parts in outer),
+    }
+    return max(counts, key=lambda platform: counts[platform])
+
+
+def canvas(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+    """The newest file is the one with the highest upload id, which Canvas counts up. -1 at the end
+    of a name also marks a resubmission, but a student's own file may be named so."""
+    for file in files:
+        if (match := CANVAS.fullmatch(file.path.name)) is None:
+            yield Handed(file, why_not="its name is not NAME_ID_NUMBER_FILE as in Canvas")
+            continue
+        handed = _of(file, roster, canvas_id=match["user"], name=match["name"])
+        yield replace(handed, order=(int(match["upload"]),), is_late=bool(match["late"]))
+
+
+def moodle(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+    """The newest file is the one whose name ends in the highest number: notebook (2).ipynb."""
+    for file in files:
+        matches = [match for part in file.path.parts if (match := MOODLE.fullmatch(part))]
+        if not matches:
+            yield Handed(file, why_not="its path has no assignsubmission as in Moodle")
+            continue
+        yield replace(_of(file, roster, name=matches[0]["name"]), order=(_number(file), file.time))
+
+
+def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+    """STUDENT/anything.ipynb or STUDENT.ipynb. With a roster, both may be in another folder that
+    contains all files; deeper folders are the student's own, and may have anybody's name."""
+    depth = _common_folders(files) + 1
+    for file in files:
+        *folders, name = file.path.parts
+        stem = PurePosixPath(name).stem
+        copied = COPY.fullmatch(stem)
+        if roster is None:
+            # STUDENT-1 may be a student's id, but STUDENT (1) is a browser's name for a copy.
+            student = copied["stem"] if copied and copied["copy"] else stem
+            handed = Handed(file, folders[0] if folders else student)
+        else:
+            names = [*folders, stem][:depth]
+            names += [copied["stem"]] if copied and len(folders) < depth else []
+            tried = [_of(file, roster, ids=(name,), name=name) for name in names]
+            handed = next((each for each in tried if each.student), tried[0])
+        yield replace(handed, order=(file.time, _number(file)), time=file.time)
+
+
+def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+    """``submission_metadata.yml`` names everybody who submitted, and when."""
+    described = _metadata_file(files)
+    if described is None:
+        raise CollectError(
+            f"there is no {METADATA}: download the submissions from Gradescope again"
+        )
+    submissions = _metadata(described)
+    for file in files:
+        if file is described:
+            continue
+        found = [part for part in file.path.parts[:-1] if part in submissions]
+        about = submissions[found[0]] if found else {}
+        time = _utc(about.get(":created_at"))
+        submitters = [each for each in about.get(":submitters") or () if isinstance(each, dict)]
+        if not submitters:
+            yield Handed(file, why_not=f"{METADATA} does not say who submitted it")
+        for each in submitters:  # a group: everybody gets a copy
+            email, sid, name = (str(each.get(key) or "") for key in (":email", ":sid", ":name"))
+            handed = _of(file, roster, ids=(email, sid), name=name)
+            yield replace(handed, order=(time or file.time, _number(file)), time=time)
+
+
+READERS: dict[str, Reader] = {
+    "canvas": canvas,
+    "moodle": moodle,
+    "gradescope": gradescope,
+    "folder": folder,
+}
+
+
+def read(platform: str, files: Sequence[File], roster: Roster | None) -> list[Handed]:
+    """Raises CollectError."""
+    if roster is None and platform != "folder":
+        raise CollectError(
+            f"there is no roster, so nobody knows whom {platform.capitalize()}'s names mean: run "
+            "`python -m autograder roster students.csv`"
+        )
+    return list(READERS[platform](files, roster))
+
+
+def _of(file: File, roster: Roster | None, **given: Any) -> Handed:
+    assert roster is not None
+    try:
+        return Handed(file, roster.find(**given))
+    except NotFound as error:
+        return Handed(file, why_not=str(error))
+
+
+def _common_folders(files: Sequence[File]) -> int:
+    """How many folders contain all files, each in the one before."""
+    parents = [file.path.parts[:-1] for file in files if not file.why_not]
+    levels = zip(*parents, strict=False)
+    return len(list(takewhile(lambda names: len(set(names)) == 1, levels)))
+
+
+def _metadata_file(files: Sequence[File]) -> File | None:
+    """Gradescope's own: in the outermost folder. A student's file may have the same name."""
+    depth = _common_folders(files)
+    own = [f for f in files if f.path.name == METADATA and len(f.path.parts) == depth + 1]
+    return own[0] if own else None
+
+
+def _number(file: File) -> int:
+    """1 of ``notebook (1).ipynb`` and ``notebook-1.ipynb``; 0 of ``notebook.ipynb``."""
+    copied = COPY.fullmatch(file.path.stem)
+    return int(copied["copy"] or copied["again"]) if copied else 0
+
+
+def _utc(time: Any) -> datetime | None:
+    if not isinstance(time, datetime):
+        return None
+    aware = time if time.tzinfo else time.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).replace(microsecond=0)
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads Ruby's own types as plain data; in C where it can, which is ten times as fast."""
+
+
+def _plain(loader: _Loader, tag: str, node: yaml.Node) -> Any:
+    match node:
+        case yaml.MappingNode():
+            return loader.construct_mapping(node, deep=True)
+        case yaml.SequenceNode():
+            return loader.construct_sequence(node, deep=True)
+    return loader.construct_scalar(node)
+
+
+_Loader.add_multi_constructor("!", _plain)
+
+
+def _metadata(file: File) -> dict[str, dict[str, Any]]:
+    """{folder: what Gradescope says about the submission in it}. Raises CollectError."""
+    try:
+        found = yaml.load(file.read(METADATA_BYTES), _Loader)  # safe: a SafeLoader
+    except (Unreadable, yaml.YAMLError, ValueError, RecursionError) as error:
+        raise CollectError(f"{file.shown} cannot be read: {str(error).splitlines()[0]}") from error
+    if not isinstance(found, dict):
+        raise CollectError(f"{file.shown} lists no submissions")
+    return {str(name): about for name, about in found.items() if isinstance(about, dict)}

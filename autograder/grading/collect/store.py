@@ -1,0 +1,166 @@
+"""The submissions of a lab: the newest in grading/submitted, all others in grading/earlier."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.utils import parse_utc
+
+from autograder.grading.pool.tasks import grading_folder, submission_folder
+from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.names import why_unusable
+from autograder.grading.submission.reader import find_notebook, read_content
+
+EARLIER = "earlier"
+TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
+
+
+@dataclass(frozen=True)
+class Version:
+    """One submission of a student."""
+
+    digest: str  # of its notebook
+    time: datetime  # UTC: when it was submitted; if unknown, a time by which it was
+    is_submission_time: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What collecting changes for one student."""
+
+    becomes_current: bool  # the newest file of the download
+    replaces: datetime | None  # the time of the submission that moves to grading/earlier
+    to_earlier: tuple[int, ...]  # which of the download's files are kept there
+
+    @property
+    def outcome(self) -> str:
+        if self.becomes_current:
+            return "new" if self.replaces is None else "resubmitted"
+        return "earlier" if self.to_earlier else "unchanged"
+
+
+class Store:
+    def __init__(self, course: CourseDirectory, lab: str) -> None:
+        self.course, self.lab = course, lab
+
+    def plan(self, student: str, offered: Sequence[Version]) -> Plan:
+        """``offered``: all of a download, the newest last. Changes nothing.
+
+        Raises Unreadable if the student's folder cannot be used.
+        """
+        if why := "contains /" if "/" in student else why_unusable(student):
+            raise Unreadable(f"{student!r} cannot be the name of a student's folder: it {why}")
+        folder = submission_folder(self.course, self.lab, student)
+        if folder.is_symlink() or folder.parent.is_symlink():
+            raise Unreadable(f"{folder} is a link: replace it by a folder")
+        current = _version(folder, self.lab) if folder.exists() else None
+        past = [_version(each, self.lab) for each in self._past(student)]
+        newest = offered[-1]
+        becomes_current = current is None or (
+            newest.digest != current.digest
+            and newest.time >= current.time
+            and (newest.digest, newest.time) not in [(each.digest, each.time) for each in past]
+        )
+        known = {each.digest for each in (*past, *([current] if current else []))}
+        known |= {newest.digest} if becomes_current else set()
+        to_earlier = []
+        for place, version in enumerate(offered):
+            if version.digest not in known:
+                known.add(version.digest)
+                to_earlier.append(place)
+        replaces = current.time if becomes_current and current else None
+        return Plan(becomes_current, replaces, tuple(to_earlier))
+
+    def keep_earlier(self, student: str, version: Version, content: bytes) -> None:
+        """Add a folder to the student's history."""
+        place = self._new_place(student, version.time)
+        self._write(place, version, content)
+
+    def make_current(self, student: str, version: Version, content: bytes) -> None:
+        """The submission that was current moves to the history, with everything in its folder.
+
+        If it is interrupted between the two renames, the next run writes the submission again.
+        """
+        folder = submission_folder(self.course, self.lab, student)
+        partial = folder.with_name(f".{self.lab}.partial")
+        self._write(partial, version, content)
+        if folder.exists():
+            place = self._new_place(student, _version(folder, self.lab).time)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder, place)
+        partial.rename(folder)
+
+    def copy_to_earlier(self, student: str) -> Path:
+        """A copy of the current submission, with everything in its folder, in the history."""
+        folder = submission_folder(self.course, self.lab, student)
+        place = self._new_place(student, _version(folder, self.lab).time)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        partial = place.with_name(f".{place.name}.{os.getpid()}")
+        shutil.copytree(folder, partial, symlinks=True)
+        partial.rename(place)
+        return place
+
+    def is_current(self, student: str, copy: Path) -> bool:
+        """Whether the current submission is still the one that ``copy`` was made of."""
+        folder = submission_folder(self.course, self.lab, student)
+        return _version(folder, self.lab) == _version(copy, self.lab)
+
+    def earlier(self, student: str) -> list[str]:
+        """The names of the folders with earlier submissions: their times, the oldest first."""
+        return sorted(path.name for path in self._past(student) if not path.name.startswith("."))
+
+    def has_submission(self, student: str) -> bool:
+        return submission_folder(self.course, self.lab, student).exists()
+
+    def _history(self, student: str) -> Path:
+        return grading_folder(self.course) / EARLIER / student / self.lab
+
+    def _past(self, student: str) -> list[Path]:
+        folder = self._history(student)
+        return [path for path in folder.iterdir() if path.is_dir()] if folder.exists() else []
+
+    def _new_place(self, student: str, time: datetime) -> Path:
+        name = f"{time:%Y-%m-%d_%H-%M-%S}"
+        number, place = 1, self._history(student) / name
+        while place.exists():
+            number += 1
+            place = place.with_name(f"{name}_{number}")
+        return place
+
+    def _write(self, place: Path, version: Version, content: bytes) -> None:
+        """A folder that is complete as soon as it has its name."""
+        partial = place.with_name(f".{place.name.lstrip('.')}.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
+        partial.mkdir(parents=True)
+        notebook = partial / f"{self.lab}.ipynb"
+        notebook.write_bytes(content)
+        os.utime(notebook, (version.time.timestamp(),) * 2)
+        if version.is_submission_time:
+            (partial / TIMESTAMP).write_text(f"{version.time:%Y-%m-%d %H:%M:%S} UTC\n")
+        partial.rename(place)
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _version(folder: Path, lab: str) -> Version:
+    path, _ = find_notebook(folder, lab)
+    try:
+        content = read_content(path) if path else b""
+    except Unreadable:
+        content = b""
+    time = datetime.fromtimestamp(int((path or folder).lstat().st_mtime), UTC)
+    try:
+        written = parse_utc(read_plain_file(folder / TIMESTAMP, 1000).decode().strip())
+        return Version(digest(content), written.replace(tzinfo=UTC, microsecond=0), True)
+    except (Unreadable, ValueError, OverflowError):
+        return Version(digest(content), time)

@@ -1,0 +1,110 @@
+"""Collects one download for one lab."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from nbgrader.apps import NbGrader
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.grading.collect import files, platforms
+from autograder.grading.collect.files import CollectError
+from autograder.grading.collect.labs import Labs, lab_of, labs_of
+from autograder.grading.collect.platforms import Handed
+from autograder.grading.collect.store import Plan, Store, Version, digest
+from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.roster.people import read_roster
+from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.reader import KINDS
+
+
+@dataclass
+class Collected:
+    """What was done, or would be."""
+
+    lab: str
+    platform: str
+    students: dict[str, tuple[Plan, Handed, Version]] = field(default_factory=dict)
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # path, why
+    ignored: list[str] = field(default_factory=list)  # paths of files that are no notebooks
+    late: set[str] = field(default_factory=set)  # according to the platform
+    absent: list[str] = field(default_factory=list)  # on the roster, still without a submission
+
+
+def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Collected:
+    """Raises CollectError or BadTable before anything is changed."""
+    app = NbGrader()
+    app.initialize([])
+    course = CourseDirectory(parent=app)
+    labs = labs_of(course)
+    if lab not in labs:
+        raise CollectError(f"there is no lab {lab!r}: choose from {', '.join(labs) or 'none'}")
+    roster = read_roster(grading_folder(course))
+    store = Store(course, lab)
+    with files.opened(download) as found:
+        chosen = platform or platforms.recognize(found)
+        collected = Collected(lab, chosen)
+        for student, offers in _offers(platforms.read(chosen, found, roster), labs, collected):
+            try:
+                _take(store, student, offers, dry_run, collected)
+            except (Unreadable, OSError) as error:
+                collected.skipped.append((offers[-1][0].file.shown, str(error)))
+    if roster is not None:
+        absent = {s for s in roster.people if not store.has_submission(s)}
+        collected.absent = sorted(absent - collected.students.keys())
+    return collected
+
+
+Offers = list[tuple[Handed, Version]]
+
+
+def _offers(handed: list[Handed], labs: Labs, collected: Collected) -> list[tuple[str, Offers]]:
+    """(student, all files with this lab, the newest last)."""
+    by_student: dict[str, Offers] = defaultdict(list)
+    for each in handed:
+        # What a link leads to is unknown: its name says nothing.
+        if each.file.why_not != files.LINK and not _may_be_notebook(each.file.path):
+            collected.ignored.append(each.file.shown)
+            continue
+        try:
+            if each.why_not:
+                raise Unreadable(each.why_not)
+            content = each.file.read()
+            found = lab_of(content, each.file.path.name, labs)
+            if found != collected.lab:
+                raise Unreadable(f"it is {found}" if found else "it is no lab of this course")
+        except Unreadable as error:
+            collected.skipped.append((each.file.shown, str(error)))
+            continue
+        version = Version(digest(content), each.time or each.file.time, each.time is not None)
+        by_student[each.student].append((each, version))
+    for offers in by_student.values():
+        offers.sort(key=lambda offer: (-_kind(offer[0].file.path), *offer[0].order))
+    return sorted(by_student.items())
+
+
+def _may_be_notebook(path: PurePosixPath) -> bool:
+    """Browsers also save notebook.ipynb.json and notebook.ipynb.txt."""
+    return ".ipynb" in path.name.lower() or path.suffix.lower() in KINDS
+
+
+def _kind(path: PurePosixPath) -> int:
+    """A notebook is preferred to a zip or script that the student handed in with it."""
+    suffix = path.suffix.lower()
+    return KINDS.index(suffix) if suffix in KINDS else 0
+
+
+def _take(store: Store, student: str, offers: Offers, dry_run: bool, collected: Collected) -> None:
+    plan = store.plan(student, [version for _, version in offers])
+    newest, version = offers[-1]
+    if not dry_run:
+        for place in plan.to_earlier:
+            older, its_version = offers[place]
+            store.keep_earlier(student, its_version, older.file.read())
+        if plan.becomes_current:
+            store.make_current(student, version, newest.file.read())
+    collected.students[student] = plan, newest, version
+    if newest.is_late:
+        collected.late.add(student)

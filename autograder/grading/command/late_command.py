@@ -1,0 +1,58 @@
+"""python -m autograder late: who is late, who has an extension, and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `python -m autograder`."""
+    parser = commands.add_parser(
+        "late", help="apply extensions and the late policy to what is graded; list late work"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only list what would change in the gradebook"
+    )
+    parser.set_defaults(run=_late)
+
+
+def _late(arguments: argparse.Namespace) -> int:
+    # Imported here because nbgrader takes seconds to import.
+    from nbgrader.apps import NbGrader
+
+    from autograder.grading.late.course import LateWork, changes, show_time
+    from autograder.grading.tables import BadTable
+
+    app = NbGrader()
+    app.initialize([])
+    work = LateWork(app)
+    try:
+        found = work.standings()
+    except BadTable as error:
+        print(f"{error}\nNothing was changed.", file=sys.stderr)
+        return 2
+    for warning in [*work.unknown_students(), *work.unread_times(found)]:
+        print(warning, file=sys.stderr)
+    if work.policy is None:
+        print(f"Penalties stay as they are: {work.why_no_policy}.")
+    rows = [("student", "lab", "due", "", "submitted", "days late", "free", "penalty")]
+    rows += [
+        (
+            s.student, s.lab, show_time(s.due_at), "extended" if s.extension else "",
+            show_time(s.submitted_at), str(s.days), str(s.free_days), f"{s.penalty:g}",
+        )
+        for s in found
+        if s.days or s.extension
+    ]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if len(rows) > 1 else []:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)))
+    if len(rows) == 1:
+        print("No submission in the gradebook is late or has an extension.")
+    lines = changes(found)
+    if not arguments.dry_run:
+        work.write(found)
+    verb = "would change" if arguments.dry_run else "changed"
+    print("\n".join([f"\n{verb} in the gradebook:", *(lines or ["nothing"])]))
+    return 0

@@ -1,0 +1,107 @@
+"""The time zone of the course: of times that are written without one.
+
+Those are due dates that an instructor types, `timestamp.txt` files and times in the names of
+downloaded files. nbgrader reads them as UTC, and the gradebook holds UTC without a zone.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import dateutil.parser
+
+_HYPHENS = re.compile(r"(\d{4}-\d\d-\d\d)[-_ ](\d\d)[-_](\d\d)[-_](\d\d)")  # nbgrader's own example
+_NAMED = re.compile(r"(.*\d.*?)\s+([A-Za-z][\w/+-]*)")
+_HALVES = ("am", "pm")
+
+_zone = ZoneInfo("UTC")
+
+
+def use_timezone(c: Any, name: str) -> None:
+    """For nbgrader_config.py; ``c``: the configuration. Applies to this process.
+
+    Raises ValueError if there is no such zone.
+    """
+    global _zone
+    _zone = _zone_of(name)
+    c.NbGraderAPI.timezone = name  # formgrader shows times in it
+    _replace_nbgraders_parser()
+
+
+def course_zone() -> ZoneInfo:
+    return _zone
+
+
+def to_utc(time: str | datetime | None) -> datetime | None:
+    """A time as the gradebook holds it: in UTC, without a zone.
+
+    Text without a zone is in the course's. Where clocks are set back, an hour occurs twice: the
+    first one is meant. Where they are set forward, an hour does not exist: it is read as if the
+    clocks had not been set, so 02:30 is 03:30. Text may end in an offset (+0200), the name of a
+    zone (Europe/Berlin) or the course's own abbreviation (CEST). A datetime without a zone is UTC.
+
+    Raises ValueError if the text is not a time.
+    """
+    if time is None:
+        return None
+    found = _parse(time.strip()) if isinstance(time, str) else time
+    return found if found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
+
+
+def to_course_time(time: datetime) -> datetime:
+    """A time of the gradebook, in the course's zone."""
+    return time.replace(tzinfo=UTC).astimezone(_zone)
+
+
+def _parse(text: str) -> datetime:
+    if hyphens := _HYPHENS.fullmatch(text):
+        # dateutil takes the seconds for an offset.
+        text = "{} {}:{}:{}".format(*hyphens.groups())
+    named = _NAMED.fullmatch(text)
+    if named and named[2].lower() not in _HALVES:
+        return _in_zone(dateutil.parser.parse(named[1]), named[2])
+    found = dateutil.parser.parse(text)
+    return found if found.tzinfo else found.replace(tzinfo=_zone)
+
+
+def _in_zone(time: datetime, name: str) -> datetime:
+    if time.tzinfo:
+        raise ValueError(f"{time} has a zone, followed by {name!r}")
+    for fold in (0, 1):
+        here = time.replace(tzinfo=_zone, fold=fold)
+        if here.tzname() == name:
+            return here
+    return time.replace(tzinfo=_zone_of(name))
+
+
+def _zone_of(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        raise ValueError(
+            f"there is no time zone {name!r}: write a name such as Europe/Berlin or UTC"
+        ) from error
+
+
+def _to_aware_utc(time: str) -> datetime | None:
+    found = to_utc(time)
+    return found.replace(tzinfo=UTC) if found else None
+
+
+def _replace_nbgraders_parser() -> None:
+    # nbgrader's modules import the function by name, and it has no setting.
+    import nbgrader.apps.api
+    import nbgrader.apps.zipcollectapp
+    import nbgrader.coursedir
+    import nbgrader.exchange.default.collect
+    import nbgrader.utils
+
+    nbgrader.utils.parse_utc = to_utc
+    nbgrader.coursedir.parse_utc = to_utc
+    nbgrader.apps.api.parse_utc = to_utc
+    nbgrader.exchange.default.collect.parse_utc = to_utc
+    # Writes what it read to timestamp.txt, without a zone unless the time has one.
+    nbgrader.apps.zipcollectapp.parse_utc = _to_aware_utc

@@ -1,0 +1,102 @@
+"""A course's late work: checked before grading, written after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from filecmp import cmp
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGrader
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.preprocessors import AssignLatePenalties
+
+from autograder.grading.course_time import to_course_time
+from autograder.grading.late.policy import Policy
+from autograder.grading.late.standings import (
+    Standing,
+    extensions_file,
+    extensions_of,
+    save,
+    standings,
+)
+from autograder.grading.late.steps import LateDays
+from autograder.grading.pool.tasks import submission_folder
+
+TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
+
+
+class LateWork:
+    """The policy and the extensions of one configuration."""
+
+    def __init__(self, app: NbGrader) -> None:
+        self._course = CourseDirectory(parent=app)
+        # None: penalties stay as they are, and ``why_no_policy`` says why.
+        self.policy: Policy | None = None
+        self.why_no_policy = "nbgrader_config.py sets another plugin for them"
+        if issubclass(AssignLatePenalties(parent=app).plugin_class, LateDays):
+            self.policy = LateDays(parent=app).policy
+            self.why_no_policy = "nbgrader_config.py sets no c.LateDays"
+
+    def check(self) -> None:
+        """Raise tables.BadTable if a row of the extensions is wrong."""
+        with self._gradebook() as gradebook:
+            extensions_of(self._course, gradebook)
+
+    def standings(self) -> list[Standing]:
+        """Of all submissions, as they should be. Raises tables.BadTable."""
+        with self._gradebook() as gradebook:
+            return standings(gradebook, self.policy, extensions_of(self._course, gradebook))
+
+    def write(self, found: Sequence[Standing]) -> None:
+        with self._gradebook() as gradebook:
+            save(gradebook, found)
+
+    def unknown_students(self) -> list[str]:
+        """A sentence for each row about somebody whom the gradebook does not know."""
+        with self._gradebook() as gradebook:
+            known = {student.id for student in gradebook.students}
+            rows = (extensions_of(self._course, gradebook) or {}).values()
+        path = extensions_file(self._course)
+        return [
+            f"{path}, line {row.line}: the gradebook has no student {row.student!r} (yet)"
+            for row in rows
+            if row.student not in known
+        ]
+
+    def unread_times(self, found: Sequence[Standing]) -> list[str]:
+        """A sentence for each submission time that was written or changed after grading."""
+        autograded = self._course.autograded_directory
+        lines = []
+        for s in found:
+            written = submission_folder(self._course, s.lab, s.student) / TIMESTAMP
+            used = Path(self._course.format_path(autograded, s.student, s.lab)) / TIMESTAMP
+            if written.is_file() and not (used.is_file() and cmp(written, used, shallow=False)):
+                lines.append(
+                    f"{written} is not in the gradebook yet: run `python -m autograder grade "
+                    f"{s.lab}`"
+                )
+        return lines
+
+    def _gradebook(self) -> Gradebook:
+        return Gradebook(self._course.db_url, self._course.course_id)
+
+
+def changes(found: Sequence[Standing]) -> list[str]:
+    """What `LateWork.write` would change, a line each."""
+    lines = []
+    for s in found:
+        if s.due_at != s.stored_due_at:
+            old, new = show_time(s.stored_due_at), show_time(s.due_at)
+            lines.append(f"{s.student}, {s.lab}: due {old} -> {new}")
+        if abs(s.penalty - s.stored_penalty) > 1e-9:
+            lines.append(
+                f"{s.student}, {s.lab}: late penalty {s.stored_penalty:g} -> {s.penalty:g}"
+            )
+    return lines
+
+
+def show_time(time: datetime | None) -> str:
+    """In the course's zone; "-" for none."""
+    return f"{to_course_time(time):%Y-%m-%d %H:%M %Z}" if time else "-"

@@ -1,0 +1,64 @@
+"""What late work costs: arithmetic on days and points."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from autograder.grading.course_time import to_course_time, to_utc
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What each charged day costs, at most how much, and how many days are free."""
+
+    points_per_day: float = 0.0
+    share_per_day: float = 0.0  # of the lab's points
+    most_points: float = math.inf  # for one lab
+    most_share: float = 1.0  # of the lab's points
+    free_days: int = 0  # for each student, over all labs
+
+    def penalty(self, days: int, max_points: float) -> float:
+        """Points off for charged days; ``max_points``: of the lab."""
+        asked = days * (self.points_per_day + self.share_per_day * max_points)
+        return min(asked, self.most_points, self.most_share * max_points)
+
+
+def days_late(submitted_at: datetime, due_at: datetime) -> int:
+    """Started days, 0 if in time; times are UTC.
+
+    A day ends at the time of day of the due date in the course's zone, so the day on which clocks
+    change has 23 or 25 hours.
+    """
+    if submitted_at <= due_at:
+        return 0
+    late = _clock(submitted_at) - _clock(due_at)
+    return max(math.ceil(late / DAY), 1)
+
+
+def later(due_at: datetime, days: float) -> datetime:
+    """The same time of day in the course's zone, so many days later; times are UTC."""
+    moved = to_utc(to_course_time(due_at) + days * DAY)  # such a sum moves the clock's hands
+    assert moved is not None
+    return moved
+
+
+def divide(days: Iterable[int], free_days: int) -> list[int]:
+    """How many of each lab's late days are free, labs in order of their due dates.
+
+    >>> divide([2, 0, 3, 1], free_days=4)
+    [2, 0, 2, 0]
+    """
+    free = []
+    for late in days:
+        free.append(min(late, free_days))
+        free_days -= free[-1]
+    return free
+
+
+def _clock(time: datetime) -> datetime:
+    return to_course_time(time).replace(tzinfo=None)

@@ -1,0 +1,1 @@
+"""Who takes the course, and how each platform names them."""

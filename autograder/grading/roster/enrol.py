@@ -1,0 +1,84 @@
+"""Adds the people in a table to nbgrader's gradebook and to the roster. Deletes nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGrader
+from nbgrader.coursedir import CourseDirectory
+
+from autograder.grading.gradebook.database import prepare
+from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.roster.people import (
+    ROSTER,
+    Person,
+    Roster,
+    read_roster,
+    write_roster,
+)
+from autograder.grading.roster.table import merged, read_table, shared_ids
+from autograder.grading.tables import BadTable
+
+
+def enrol(table: Path) -> str:
+    """What was changed, for the terminal. An empty cell keeps what was there before.
+
+    Raises BadTable or GradebookError before anything is changed. If it is interrupted, run it
+    again: the result is the same.
+    """
+    app = NbGrader()
+    app.initialize([])
+    course = CourseDirectory(parent=app)
+    folder = grading_folder(course)
+    given, unused = read_table(table)
+    before = read_roster(folder)
+    old = before.people if before else {}
+    new = {p.student: merged(old.get(p.student, p), p) for p in given}
+    everyone = old | new
+    if wrong := list(shared_ids(everyone.values())):
+        raise BadTable(
+            f"{table} and {folder / ROSTER} contradict each other, and nothing was changed:\n"
+            + "\n".join(f"  {each}" for each in wrong)
+        )
+    prepare(course.db_url)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        known = {student.id: student for student in gradebook.students}
+        added = [student for student in new if student not in known]
+        updated = [
+            student
+            for student, person in new.items()
+            if student in known and (old.get(student) != person or _differs(known[student], person))
+        ]
+        others = sorted(known.keys() - everyone.keys())
+        write_roster(folder, Roster(everyone.values()))
+        for student in [*added, *updated]:
+            gradebook.update_or_create_student(student, **_columns(new[student]))
+    lines = [
+        _line("added", added),
+        _line("updated", updated),
+        f"{len(new) - len(added) - len(updated)} unchanged",
+        _line("in the gradebook, but not on the roster", others),
+        _line(f"on the roster, but not in {table.name}", sorted(old.keys() - new.keys())),
+        _line("columns not used", unused),
+    ]
+    return "\n".join([*filter(None, lines), f"wrote {folder / ROSTER}"])
+
+
+def _columns(person: Person) -> dict[str, str]:
+    """nbgrader's columns of a student that the roster fills."""
+    values = {
+        "first_name": person.first_name,
+        "last_name": person.last_name,
+        "email": person.email,
+        "lms_user_id": person.canvas_id,
+    }
+    return {name: value for name, value in values.items() if value}
+
+
+def _differs(student: object, person: Person) -> bool:
+    return any(getattr(student, name) != value for name, value in _columns(person).items())
+
+
+def _line(what: str, names: list[str]) -> str:
+    return f"{len(names)} {what}: {', '.join(names)}" if names else ""

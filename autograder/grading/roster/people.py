@@ -1,0 +1,110 @@
+"""The roster: the people who take the course, and the names that platforms give them.
+
+nbgrader's gradebook has columns for names, e-mail and one platform id. ``grading/roster.csv`` adds
+the other ids, in a file that can be corrected with an editor.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from autograder.grading.tables import columns, read_table, write_whole
+
+ROSTER = "roster.csv"  # in grading/
+
+
+class NotFound(Exception):
+    """Why a platform's name cannot be mapped to one student."""
+
+
+@dataclass(frozen=True)
+class Person:
+    student: str  # the id in the gradebook, and the name of the folder in grading/submitted
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+    canvas_id: str = ""  # a number, which Canvas puts into file names
+    canvas_login: str = ""
+    moodle_name: str = ""  # where Moodle shows another name than the first and last name
+    gradescope_email: str = ""  # where it is not ``email``
+
+    @property
+    def ids(self) -> set[str]:
+        """What identifies this person, in the form that ``same_id`` returns."""
+        given = (self.student, self.email, self.canvas_login, self.gradescope_email)
+        return {same_id(text) for text in given if text}
+
+    @property
+    def names(self) -> set[str]:
+        first, last = self.first_name, self.last_name
+        given = (f"{first} {last}", f"{last} {first}", self.moodle_name)
+        return {same_name(text) for text in given} - {""}
+
+
+COLUMNS = tuple(field.name for field in fields(Person))
+
+
+def same_id(text: str) -> str:
+    """Equal for two spellings of one id: upper case, composed or decomposed accents."""
+    return unicodedata.normalize("NFKC", text).casefold().strip()
+
+
+def same_name(text: str) -> str:
+    """Equal for two spellings of one name: platforms leave out spaces, hyphens and accents."""
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    return "".join(character for character in plain if character.isalnum())
+
+
+class Roster:
+    def __init__(self, people: Iterable[Person]) -> None:
+        self.people = {person.student: person for person in people}
+        self._found: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for person in self.people.values():
+            keys = {("id", text) for text in person.ids} | {("name", text) for text in person.names}
+            for key in keys | {("canvas_id", person.canvas_id)}:
+                self._found[key].append(person.student)
+
+    def find(self, *, canvas_id: str = "", ids: Iterable[str] = (), name: str = "") -> str:
+        """The student with this Canvas id, else with one of these ids, else with this name.
+
+        Raises NotFound.
+        """
+        keys = [("canvas_id", canvas_id), *(("id", same_id(text)) for text in ids)]
+        for key in (*keys, ("name", same_name(name))):
+            students = self._found.get(key, []) if key[1] else []
+            if len(students) == 1:
+                return students[0]
+            if students:
+                raise NotFound(f"could be {' or '.join(sorted(students))}: add an id to the roster")
+        shown = ", ".join(dict.fromkeys(text for text in (name, *ids, canvas_id) if text))
+        raise NotFound(f"nobody on the roster is {shown}")
+
+
+def read_roster(folder: Path) -> Roster | None:
+    """``folder``: grading/. None if there is no roster yet. Raises BadTable."""
+    path = folder / ROSTER
+    if not path.exists():
+        return None
+    table = read_table(path)
+    place = columns(table.header, ["student"], path)
+    ours = {name: place[name] for name in COLUMNS if name in place}
+    people = [
+        Person(**{"student": "", **{name: row[i] for name, i in ours.items() if i < len(row)}})
+        for row in table.rows
+    ]
+    return Roster(person for person in people if person.student)
+
+
+def write_roster(folder: Path, roster: Roster) -> None:
+    """Replaces the file in one step."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(roster.people[student]) for student in sorted(roster.people))
+    write_whole(folder / ROSTER, text.getvalue().encode())

@@ -1,0 +1,118 @@
+"""python -m autograder feedback: the pages of a lab as one archive, for a learning platform."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbgrader.coursedir import CourseDirectory
+
+ALL_INCLUDED, WRONG_USAGE, NOT_ALL_INCLUDED = 0, 2, 3
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to `python -m autograder`."""
+    parser = commands.add_parser(
+        "feedback", help="who has a feedback page for a lab; --archive puts them into a zip"
+    )
+    parser.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")
+    parser.add_argument("--archive", action="store_true", help="write the pages into one zip")
+    parser.add_argument(
+        "--platform", choices=("moodle", "canvas", "gradescope"),
+        help="in the form that it takes back; default: a folder for each student",
+    )  # fmt: skip
+    parser.add_argument(
+        "--from", dest="source", type=Path, metavar="DOWNLOAD",
+        help="all submissions of the lab as the platform gave them: a zip or a folder",
+    )  # fmt: skip
+    parser.add_argument("--to", type=Path, metavar="ZIP", help="default: grading/feedback-LAB.zip")
+    parser.set_defaults(run=_feedback)
+
+
+def _feedback(arguments: argparse.Namespace) -> int:
+    # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.tables import BadTable
+    from autograder.pages.archive.feedback_zip import CannotArchive
+
+    try:
+        return _run(arguments)
+    except (CannotArchive, BadTable) as error:
+        print(f"{error}\nNothing was written.", file=sys.stderr)
+        return WRONG_USAGE
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from nbgrader.api import Gradebook
+    from nbgrader.apps import NbGrader
+    from nbgrader.coursedir import CourseDirectory
+
+    from autograder.grading.pool.tasks import grading_folder
+    from autograder.grading.tables import write_whole
+    from autograder.pages.archive.feedback_zip import CannotArchive, archive, assign, read_places
+    from autograder.pages.people import read_people
+
+    lab, platform = arguments.lab, arguments.platform
+    if platform == "gradescope":
+        raise CannotArchive(
+            "Gradescope has no upload of feedback files for a class: leave out --platform for a "
+            "zip with a folder for each student"
+        )
+    if platform and arguments.archive and not arguments.source:
+        raise CannotArchive(
+            f"{platform.capitalize()} finds students by the names of its own files: download all "
+            "submissions of the lab there, and give that zip with --from"
+        )
+    app = NbGrader()
+    app.initialize([])
+    course = CourseDirectory(parent=app)
+    with Gradebook(course.db_url, course.course_id) as gradebook:
+        people = read_people(gradebook, grading_folder(course))
+        labs = sorted(each.name for each in gradebook.assignments)
+    if lab not in labs:
+        raise CannotArchive(
+            f"the gradebook contains no lab {lab!r} (it has: {', '.join(labs) or 'none'})"
+        )
+    pages = {
+        person.student: page
+        for person in people
+        if (page := _page(course, lab, person.student)).is_file()
+    }
+    print(f"{lab}: {len(pages)} feedback pages")
+    absent = [person.student for person in people if person.student not in pages]
+    if absent:
+        print(f"without one: {', '.join(absent)}")
+    if not arguments.archive:
+        return ALL_INCLUDED
+    if not pages:
+        raise CannotArchive(f"run `nbgrader generate_feedback {lab}` first")
+    entries = {student: f"{student}/{lab}.html" for student in pages}
+    if platform:
+        digests = {student: _digest(course, lab, student) for student in pages}
+        places = assign(people, digests, read_places(arguments.source, platform))
+        entries = {s: places[s].entry(platform, lab) for s in pages if s in places}
+    if not entries:
+        raise CannotArchive(f"{arguments.source} names nobody who has a feedback page")
+    suffix = f"-{platform}" if platform else ""
+    to = arguments.to or grading_folder(course) / f"feedback-{lab}{suffix}.zip"
+    write_whole(to, archive({entry: pages[student] for student, entry in entries.items()}))
+    print(f"wrote {to}: {len(entries)} pages")
+    left = sorted(set(pages) - set(entries))
+    if left:
+        print(f"not in it, because {arguments.source} names no such student: {', '.join(left)}")
+    return NOT_ALL_INCLUDED if left else ALL_INCLUDED
+
+
+def _page(course: CourseDirectory, lab: str, student: str) -> Path:
+    return Path(course.format_path(course.feedback_directory, student, lab)) / f"{lab}.html"
+
+
+def _digest(course: CourseDirectory, lab: str, student: str) -> str:
+    """Of the submitted notebook; "-" if there is none."""
+    from autograder.grading.pool.tasks import read_submission
+    from autograder.pages.archive.feedback_zip import digest
+
+    content, _, _ = read_submission(course, lab, student)
+    return digest(content) if content is not None else "-"

@@ -1,0 +1,134 @@
+"""Feedback pages as one zip, in the form in which a learning platform takes files back.
+
+Moodle: https://github.com/moodle/moodle/blob/main/mod/assign/feedback/file/importziplib.php
+Canvas: infer_comment_context_from_filename in app/models/assignment.rb of its source
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from autograder.grading.roster.people import Person
+from autograder.pages.people import Keys, keys, match
+
+MAX_BYTES = 50_000_000  # of a submitted file whose content is compared
+# What the platform puts around a student's file.
+_FORMS = {
+    # The folder, or in the flat form the beginning of the file's name.
+    "moodle": re.compile(r"(?:.*/)?(?P<name>[^/_]+)_(?P<id>\d+)_assignsubmission_file(?:_|/).*"),
+    "canvas": re.compile(r"(?:.*/)?(?P<name>[^/]+?)_(?:LATE_)?(?P<id>\d+)_(?P<file>\d+)_[^/]+"),
+}
+
+
+class CannotArchive(Exception):
+    """There is nothing to put into an archive, or no place for it: what to do."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """One person's in a platform's download of submissions."""
+
+    name: str
+    id: str  # the platform's number of the person, or in Moodle of their part in the assignment
+    file: int  # Canvas's number of the newest submitted file
+    digests: frozenset[str]  # of the submitted notebooks
+
+    def entry(self, platform: str, lab: str) -> str:
+        """The path of their feedback page in the archive."""
+        if platform == "moodle":
+            return f"{self.name}_{self.id}_assignsubmission_file_/{lab}.html"
+        return f"{self.name}_{self.id}_{self.file}_{lab}.html"
+
+    @property
+    def keys(self) -> Keys:
+        return keys([self.id, self.name], self.name)
+
+
+def read_places(download: Path, platform: str) -> list[Place]:
+    """Of a zip or folder, as the platform made it. Raises CannotArchive."""
+    found: dict[str, Place] = {}
+    for path, digest in _files(download):
+        named = _FORMS[platform].fullmatch(path)
+        if not named:
+            continue
+        parts = named.groupdict()
+        new = Place(parts["name"], parts["id"], int(parts.get("file") or 0), frozenset({digest}))
+        old = found.get(new.id)
+        if old:
+            newest = max(old, new, key=lambda place: place.file)
+            new = Place(newest.name, newest.id, newest.file, old.digests | new.digests)
+        found[new.id] = new
+    if not found:
+        raise CannotArchive(
+            f"{download} has no files named as {platform.capitalize()} names them: give the "
+            "download of all submissions, as it came"
+        )
+    return list(found.values())
+
+
+def assign(
+    people: Sequence[Person], digests: Mapping[str, str], places: Sequence[Place]
+) -> dict[str, Place]:
+    """{student: their place}: by number or name, else by the notebook that they submitted.
+
+    ``digests``: of each student's submitted notebook.  Left out is whoever fits several places,
+    or whose notebook was submitted by several, or under another Canvas number.
+    """
+    found = {s: places[i] for s, i in match(people, [place.keys for place in places]).items()}
+    for person in people:
+        if person.student in found:
+            continue
+        own = digests.get(person.student)
+        # Copies do not show whose they are, even where the other author was found by number.
+        authors = [student for student, other in digests.items() if other == own]
+        same = [place for place in places if own in place.digests]
+        if len(authors) != 1 or len(same) != 1 or same[0] in found.values():
+            continue
+        if person.canvas_id and same[0].file:  # another number: another person, in Canvas
+            continue
+        found[person.student] = same[0]
+    return found
+
+
+def archive(pages: Mapping[str, Path]) -> bytes:
+    """A zip of {path in the zip: file}; the same pages give the same bytes."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        for entry, path in sorted(pages.items()):
+            info = zipfile.ZipInfo(entry, date_time=(1980, 1, 1, 0, 0, 0))
+            file.writestr(info, path.read_bytes(), compress_type=zipfile.ZIP_DEFLATED)
+    return out.getvalue()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _files(download: Path) -> Iterator[tuple[str, str]]:
+    """(path, digest of the content) of each file; the digest is "" for what is no notebook."""
+    if download.is_dir():
+        for path in sorted(download.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                name = path.relative_to(download).as_posix()
+                yield name, digest(path.read_bytes()) if _is_read(name, path.stat().st_size) else ""
+        return
+    try:
+        with zipfile.ZipFile(download) as file:
+            for info in file.infolist():
+                if not info.is_dir():
+                    is_read = _is_read(info.filename, info.file_size)
+                    yield info.filename, digest(file.read(info)) if is_read else ""
+    except (OSError, zipfile.BadZipFile, RuntimeError) as error:
+        raise CannotArchive(
+            f"{download} is neither a folder nor a readable zip: {error}"
+        ) from error
+
+
+def _is_read(name: str, size_bytes: int) -> bool:
+    return PurePosixPath(name).suffix == ".ipynb" and size_bytes <= MAX_BYTES

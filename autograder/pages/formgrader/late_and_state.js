@@ -1,0 +1,29 @@
+// After nbgrader's own script: shows in its lists of submissions what the score does not say.
+for (const view of [window.SubmissionUI, window.SubmittedNotebookUI].filter(Boolean)) {
+    const render = view.prototype.render;
+    view.prototype.render = function () {
+        render.call(this);
+        if (this.$student_name) { // without a name, nbgrader's list shows "None, None"
+            const names = [this.model.get("last_name"), this.model.get("first_name")];
+            const name = names.filter(Boolean).join(", ") || this.model.get("student");
+            this.$student_name.attr("data-order", name);
+            this.$student_name.find("a").add(this.$student_name).last().text(name);
+        }
+        const penalty = this.model.get("late_penalty");
+        if (penalty) {
+            const words = `after ${roundToPrecision(penalty, 2)} late penalty`;
+            this.$score.append($("<div/>").addClass("small late-penalty").text(words));
+        }
+        const state = this.model.get("state");
+        if (state && state !== "graded") {
+            const label = $("<span/>").addClass("label label-danger state").text(state);
+            (this.$status || this.$score).append(" ", label);
+        }
+    };
+}
+
+$(() => $("<a/>")
+    .addClass("written-answers")
+    .attr("href", `${base_url}/shardlab/written/${encodeURIComponent(assignment_id)}`)
+    .text("Grade written answers, one question for all students")
+    .prependTo($("table").first().parent()));

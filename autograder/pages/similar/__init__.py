@@ -1,0 +1,1 @@
+"""`python -m autograder similar`: answers that share passages, for a person to look at."""

@@ -1,0 +1,123 @@
+"""Which submissions share passages that were not given to everybody and are not common."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, groupby
+
+from autograder.pages.similar.tokens import Token, tokens
+from autograder.pages.similar.winnowing import K, W, hashes, winnow
+
+# Two short answers written the one obvious way have up to 76 (tests/submissions/honest); an answer
+# of ten lines has about 100.
+LEAST_TOKENS = 80
+COMMON_SHARE = 0.2  # a passage in more than this share of all submissions does not count,
+COMMON_LEAST = 4  # but only if more than this many have it
+
+
+class Text:
+    """The code of one cell."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self.name, self.source = name, source
+        self.tokens: list[Token] = tokens(source)
+        self.hashes = hashes(self.tokens)
+
+    def passages(self, shared: Set[int]) -> list[tuple[int, int]]:
+        """(first token, one past the last) of each passage of T tokens or more whose k-grams are
+        all in ``shared``."""
+        found: list[tuple[int, int]] = []
+        places = range(len(self.hashes))
+        for is_shared, group in groupby(places, key=lambda place: self.hashes[place] in shared):
+            run = list(group)
+            if is_shared and len(run) >= W:
+                start, end = run[0], run[-1] + K
+                if found and start < found[-1][1]:
+                    start = found.pop()[0]
+                found.append((start, end))
+        return found
+
+    def length(self, shared: Set[int]) -> int:
+        """Tokens in such passages."""
+        return sum(end - start for start, end in self.passages(shared))
+
+
+@dataclass(frozen=True)
+class Work:
+    """One submission. ``is_earlier``: of an earlier term."""
+
+    student: str
+    texts: tuple[Text, ...]
+    is_earlier: bool = False
+
+    @cached_property
+    def hashes(self) -> frozenset[int]:
+        return frozenset(value for text in self.texts for value in text.hashes)
+
+    def length(self, shared: Set[int]) -> int:
+        return sum(text.length(shared) for text in self.texts)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``shared``: hashes of the k-grams that count and that both have."""
+
+    first: Work
+    second: Work
+    shared: frozenset[int]
+    tokens: int  # in shared passages, in the submission where that is fewer
+    share: float  # of the tokens that count in the shorter submission
+
+
+@dataclass(frozen=True)
+class Comparison:
+    pairs: list[Pair]  # the most shared tokens first
+    common_over: int  # a passage in more submissions than this did not count
+    common: int  # k-grams that did not count for this reason
+
+
+def compare(works: Sequence[Work], given: Iterable[Text]) -> Comparison:
+    """All pairs with at least LEAST_TOKENS in shared passages, except two of earlier terms.
+
+    ``given``: code that everybody was given, which does not count.
+    """
+    given_hashes = {value for text in given for value in text.hashes}
+    common_over = max(COMMON_LEAST, int(COMMON_SHARE * len(works)))
+    counts = Counter(value for work in works for value in work.hashes - given_hashes)
+    common = {value for value, count in counts.items() if count > common_over}
+    ignored = given_hashes | common
+    own = [work.hashes - ignored for work in works]
+    pairs = []
+    for i, j in sorted(_candidates(works, ignored)):
+        shared = own[i] & own[j]
+        first, second = works[i], works[j]
+        length = min(first.length(shared), second.length(shared))
+        if length >= LEAST_TOKENS:
+            shorter = min(first.length(own[i]), second.length(own[j]))
+            pairs.append(Pair(first, second, shared, length, min(length / shorter, 1.0)))
+    pairs.sort(key=lambda pair: (-pair.tokens, pair.first.student, pair.second.student))
+    return Comparison(pairs, common_over, len(common))
+
+
+def _candidates(works: Sequence[Work], ignored: Set[int]) -> set[tuple[int, int]]:
+    """Positions of pairs with a common fingerprint."""
+    holders: dict[int, list[int]] = defaultdict(list)
+    for place, work in enumerate(works):
+        for value in {each for text in work.texts for each in _fingerprints(text, ignored)}:
+            holders[value].append(place)
+    return {
+        pair
+        for places in holders.values()
+        for pair in combinations(places, 2)
+        if not (works[pair[0]].is_earlier and works[pair[1]].is_earlier)
+    }
+
+
+def _fingerprints(text: Text, ignored: Set[int]) -> Iterator[int]:
+    """Of the runs between ignored k-grams, so that T tokens that count always have one."""
+    for is_ignored, run in groupby(text.hashes, key=lambda value: value in ignored):
+        if not is_ignored:
+            yield from winnow(list(run))

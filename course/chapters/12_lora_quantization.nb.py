@@ -1,0 +1,2005 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 · LoRA and quantization
+#
+# Training took 16 bytes for each parameter ([chapter 01](01_one_device.ipynb)), and every chapter since divided them among ranks. This one makes them fewer. **LoRA** freezes the weights and trains two small matrices next to each of them: gradients, optimizer states and messages shrink by a factor of hundreds. **Quantization** stores frozen weights in 8 or 4 bits. Together, as **QLoRA**, they fine-tune a model of 65 billion parameters on one GPU of 48 GB.
+#
+# The question of this chapter: what is saved, in bytes that you can count, and what does it cost in loss?
+#
+# **After this chapter you can**
+#
+# - say what LoRA trains, stores and sends, and choose rank and modules for a task;
+# - quantize weights to 8 and 4 bits, byte for byte as bitsandbytes and GGUF do, and predict the error;
+# - fine-tune with QLoRA, and say which bytes it removes and which it leaves.
+#
+# **You need:** [05 FSDP](05_fsdp.ipynb) and [09 Activation checkpointing](09_activation_checkpointing.ipynb).
+
+# %% [markdown]
+# <details open><summary>LoRA leaves almost no gradients and optimizer states, and QLoRA shrinks the weights</summary>
+#
+# [![Animation: LoRA leaves almost no gradients and optimizer states, and QLoRA shrinks the weights](openers/12_lora_quantization.svg)](openers/12_lora_quantization.svg)
+#
+# The memory of one training step of the same GPT, three times. Full fine-tuning keeps a gradient and two optimizer states for each parameter. LoRA freezes the parameters, so that only its small matrices have them. QLoRA also stores the frozen matrices in 4 bits. Activations remain. At the peak it is 49.5 MiB, 21.5 MiB and 11.0 MiB. (Recorded from real processes. [Play it again](openers/12_lora_quantization.svg))
+#
+# </details>
+
+# %%
+import copy
+import functools
+import inspect
+import logging
+import math
+import warnings
+from collections import Counter
+from statistics import NormalDist
+from unittest import mock
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+# %%
+print("Loading PyTorch: some seconds, more the first time on a computer …")
+
+import torch
+import torch.distributed as dist
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+# %%
+from shardlab import data, holds, launch, measure, models, pretrained, show_table
+from shardlab.estimate import collectives, lora, memory, quantization
+from shardlab.estimate.quantization import FORMATS
+from shardlab.widgets import lora_shapes, palette, predict, quantization_grid
+
+# %config InlineBackend.figure_formats = ["svg"]
+plt.style.use(palette.PLOT_STYLE)
+
+# %% [markdown]
+# ## LoRA: train two thin matrices
+#
+# Fine-tuning adds a change $\Delta W$ to each weight matrix $W$ of a trained model. **LoRA**, *low-rank adaptation*, writes the change as a product of two thin matrices: $W + \frac{\alpha}{r} B A$. For $W$ with the shape (rows, columns), $B$ has the shape (rows, $r$) and $A$ has ($r$, columns). The **rank** $r$ of this **adapter** is small. It has nothing to do with the ranks of a process group, of which we have N.
+#
+# $W$ is **frozen**: `requires_grad` is `False`. Only $A$ and $B$ are trained. $\frac{\alpha}{r}$ is a constant factor. The paper sets $\alpha$ to the first rank it tries, and keeps it when the rank changes.
+
+# %%
+class LoRALinear(nn.Module):
+    """base(x) + α/r · B(A x), with the base frozen: x [..., columns] -> [..., rows]"""
+
+    def __init__(self, base, r, alpha):
+        super().__init__()
+        self.base, self.scale = base.requires_grad_(False), alpha / r
+        self.A = nn.Parameter(torch.empty(r, base.in_features))
+        self.B = nn.Parameter(torch.zeros(base.out_features, r))
+        nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # as peft and nn.Linear do
+
+    def forward(self, x):
+        return self.base(x) + self.scale * (x @ self.A.T @ self.B.T)
+
+# %% [markdown]
+# $x A^\top B^\top$ is computed from the left, so that no matrix of the size of $W$ is formed. We give an adapter to every linear layer in the blocks of a GPT that was trained on Python's documentation. The embeddings and the head, which share one matrix, and the norms are frozen without an adapter.
+
+# %%
+ATTENTION = ("attention.qkv", "attention.out")
+ALL_LINEARS = (*ATTENTION, "mlp.up", "mlp.down")
+LORA_ALPHA = 16
+
+def replace_linears(gpt, make, targets=ALL_LINEARS):
+    """Replaces these layers of each block by ``make(layer)``."""
+    for block in gpt.blocks:
+        for target in targets:
+            block.set_submodule(target, make(block.get_submodule(target)))
+
+# %%
+def with_lora(r, targets=ALL_LINEARS):
+    """The trained GPT with adapters; with r=None without any, and nothing frozen."""
+    torch.manual_seed(0)  # the same A on every process
+    gpt = pretrained.gpt()
+    if r is not None:
+        gpt.requires_grad_(False)
+        replace_linears(gpt, lambda linear: LoRALinear(linear, r, LORA_ALPHA), targets)
+    return gpt
+
+def trainable(module):
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+# %% [markdown]
+# $A$ is random and $B$ is 0, so the product is 0: training starts exactly at the trained model.
+
+# %%
+lora_batch = data.batch(0, 8, 64, text="code")
+with torch.no_grad():
+    before, after = pretrained.gpt()(lora_batch[0]), with_lora(r=4)(lora_batch[0])
+holds("logits with new adapters are bit-equal", torch.equal(before, after))
+
+# %% [markdown]
+# Both factors at 0 would never learn. The gradient of $B$ contains $A$ as a factor, and that of $A$ contains $B$. So in the first step only $B$ gets a gradient other than 0:
+
+# %%
+first = with_lora(r=4)
+first(*lora_batch).backward()
+gradients = {name: parameter.grad for name, parameter in first.named_parameters() if parameter.requires_grad}
+largest = {end: max(g.abs().max().item() for name, g in gradients.items() if name.endswith(end)) for end in "AB"}
+holds("largest gradient of any A", largest["A"], 0)
+holds("largest gradient of any B", largest["B"], above=0)
+
+# %% [markdown]
+# ### What is trained, stored and held
+#
+# An adapter has $r \cdot (\text{rows} + \text{columns})$ elements, where $W$ has $\text{rows} \cdot \text{columns}$. For each trained element a step holds the element, its gradient and Adam's two means, all in fp32. We take one step of Adam and count the bytes of each:
+
+# %%
+def bytes_of(tensors):
+    return sum(tensor.nbytes for tensor in tensors)
+
+def bytes_after_a_step(gpt):
+    """Bytes of: all weights, those that a checkpoint of the change stores, gradients, Adam's means."""
+    trained = trainable(gpt)
+    adam = torch.optim.AdamW(trained, lr=1e-3)
+    gpt(*lora_batch).backward()
+    adam.step()
+    means = [state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    return bytes_of(gpt.parameters()), bytes_of(trained), bytes_of(p.grad for p in trained), bytes_of(means)
+
+# %%
+shapes = [linear.weight.shape for linear in pretrained.gpt().blocks.modules() if isinstance(linear, nn.Linear)]
+psi = models.count_parameters(pretrained.gpt())
+held = {"full": bytes_after_a_step(with_lora(None))}
+held |= {f"LoRA, r {r}": bytes_after_a_step(with_lora(r)) for r in (1, 4, 16)}
+columns = ("all weights", "trained, stored", "gradients", "Adam's means")
+show_table(
+    {"bytes": "", **dict.fromkeys(columns, ",d"), "share trained": ".2%"},
+    [(name, *each, each[1] / 4 / psi) for name, each in held.items()],
+)
+for r in (1, 4, 16):
+    _, *of_adapters = held[f"LoRA, r {r}"]
+    predicted = lora.trained_bytes(lora.adapter_parameters(shapes, r))
+    holds(f"r {r}: adapters, gradients and means", sum(of_adapters), predicted, unit="bytes")
+
+# %% [markdown]
+# All weights remain in memory, and the adapters are added to them. What shrinks is gradients, optimizer states, and the file that is stored for each task. (The share of a small model is large, because $r \cdot (\text{rows} + \text{columns})$ grows with the width and $\text{rows} \cdot \text{columns}$ with its square.)
+#
+# ### To scale
+#
+# $W$, $A$ and $B$ are drawn to scale. Change r, the width and the modules, and compare what is trained, held and sent with full fine-tuning. The frozen weights (hatched) remain in memory: quantization makes those smaller, below.
+
+# %%
+lora_shapes(models.SIZES["0.3M"].width, models.SIZES["0.3M"].layers, r=8, world_size=4, modules="all linear")
+
+# %% [markdown]
+# ### Published counts
+#
+# GPT-3 has 96 layers of width 12,288. The LoRA paper gives adapters to its query and value matrices, each 12,288 × 12,288, and prints 4.7M trained parameters for r 1 and 37.7M for r 8, of 175,255.8M (Hu et al. 2021, table 4).
+
+# %%
+gpt3_shapes = [(12_288, 12_288)] * 2 * 96  # W_q and W_v of each layer
+gpt3 = {r: lora.adapter_parameters(gpt3_shapes, r) for r in (1, 2, 4, 8)}
+show_table(
+    {"r": "d", "trained parameters": ",d", "share of 175,255.8M": ".4%", "bytes held by training them": ",d"},
+    [(r, count, count / 175_255.8e6, lora.trained_bytes(count)) for r, count in gpt3.items()],
+)
+holds("r 1 and r 8, in millions", [gpt3[1] / 1e6, gpt3[8] / 1e6], [4.7, 37.7], atol=0.05)
+
+# %% [markdown]
+# And the arithmetic? For each token, a matrix of n elements takes 2n floating-point operations in forward. Backward takes 2n for the gradient of the input and 2n for the gradient of the matrix. A frozen matrix does not need the last: 4n instead of 6n. PyTorch's own counter, on our model:
+
+# %%
+def matrix_flops(gpt):
+    """Floating-point operations of a step in linear layers."""
+    with FlopCounterMode(display=False) as counter:
+        gpt(*lora_batch).backward()
+    return sum(flops for op, flops in counter.get_flop_counts()["Global"].items() if op in (torch.ops.aten.mm, torch.ops.aten.addmm))
+
+flops = {r: matrix_flops(with_lora(r)) for r in (None, 1, 16)}
+in_matrices = sum(rows * columns for rows, columns in shapes) + pretrained.gpt().head.weight.numel()
+formula = [lora.training_flops(in_matrices, lora_batch[0].numel(), is_frozen) for is_frozen in (False, True)]
+holds("full: operations of a step", flops[None], formula[0])
+print(f"LoRA against full: {flops[1] / flops[None]:.2f} with r 1, {flops[16] / flops[None]:.2f} with r 16, {formula[1] / formula[0]:.2f} by the formula")
+
+# %% [markdown]
+# So LoRA saves about a third of the arithmetic at most, and less with a larger r. (Two differences from the formula: it leaves out the adapters' own products, and the first layer, whose input is a frozen embedding, needs no gradient of its input for $W$.) The gain is in memory and messages.
+#
+# ### What DDP sends
+#
+# DDP all-reduces gradients. It ignores parameters that are frozen when it wraps the model. **With r 4 on two ranks, how many bytes does each rank send in a step with full fine-tuning for each byte with LoRA?** The table of bytes above has what you need.
+
+# %%
+predicted_lora_ratio = predict("Bytes sent, full over LoRA, r 4")
+predicted_lora_ratio
+
+# %%
+def lora_on_ddp(batch):
+    for name, r in (("full", None), ("LoRA", 4)):
+        ddp = DistributedDataParallel(with_lora(r))
+        for step in range(2):  # after the first, DDP orders its buckets anew
+            with measure(f"{name}, step {step}"):
+                ddp(*batch).backward()
+
+# %%
+lora_batches = [data.batch(0, 2, 32, rank, 2, text="code") for rank in range(2)]
+on_two_ranks = {"inputs": lora_batches, "world_size": 2, "device": "cpu", "quiet": True}
+ddp_run = launch(lora_on_ddp, **on_two_ranks)
+trained = {"full": psi, "LoRA": lora.adapter_parameters(shapes, 4)}
+ddp_sent = {name: ddp_run.traffic[f"{name}, step 1"].sent_by_rank.mean() for name in trained}
+for name, count in trained.items():
+    holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
+
+# %%
+linear_weights = sum(rows * columns for rows, columns in shapes)
+predicted_lora_ratio.compare(
+    float(round(ddp_sent["full"] / ddp_sent["LoRA"], 1)),
+    {"the same bytes": 1, "the linear layers alone": round(linear_weights / trained["LoRA"], 1)},
+)
+
+# %% [markdown]
+# The ratio is Ψ over the adapters' elements, here that of a small model. For GPT-3 with r 8:
+
+# %%
+show_table(
+    {"GPT-3, r 8": "", "each rank sends, N = 8": ",.0f"},
+    [(name, lora.sent_bytes(count, 8)) for name, count in (("full, gradients in fp32", 175_255.8e6), ("LoRA", gpt3[8]))],
+    caption="bytes",
+)
+
+# %% [markdown]
+# ### LoRA under FSDP and ZeRO-3
+#
+# Both shard frozen parameters as well. A frozen weight is still needed in forward, and again in backward for the gradient of the input. **Which calls will get smaller with LoRA under FSDP?**
+
+# %%
+predicted_smaller = predict("Smaller with LoRA, under FSDP", options=["all-gathers", "reduce-scatters", "both", "neither"])
+predicted_smaller
+
+# %%
+def lora_on_fsdp(batch):
+    for name, r in (("full", None), ("LoRA", 4)):
+        gpt = with_lora(r)
+        for unit in (*gpt.blocks, gpt):
+            fully_shard(unit)
+        with measure(name):
+            gpt(*batch).backward()
+
+# %%
+def lora_on_zero3(batch, config):
+    import deepspeed
+
+    for name, r in (("full", None), ("LoRA", 4)):
+        gpt = with_lora(r)
+        adam = torch.optim.AdamW(trainable(gpt), lr=1e-3)
+        engine, *_ = deepspeed.initialize(model=gpt, optimizer=adam, config=config)
+        with measure(name):
+            engine.backward(engine(*batch))
+        engine.step()
+
+# %% [markdown]
+# The configuration of ZeRO-3 is that of [chapter 05](05_fsdp.ipynb): no tensor stays whole. We add up the tensors that rank 0 passes to each call. To an all-gather it passes its half of a tensor, to a reduce-scatter all gradients of a unit.
+
+# %%
+lora_zero = {"stage": 3, "reduce_bucket_size": 2**15, "stage3_param_persistence_threshold": 0}
+lora_zero |= {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+lora_zero3 = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 0.0}
+lora_zero3 |= {"zero_allow_untested_optimizer": True, "zero_optimization": lora_zero}
+sharded_runs = {
+    "FSDP": launch(lora_on_fsdp, **on_two_ranks),
+    "ZeRO-3": launch(lora_on_zero3, lora_zero3, **on_two_ranks, timeout_s=90),
+}
+
+# %%
+def passed_bytes(run, label, op):
+    return sum(call.bytes for call in run.calls_in(label) if call.op.startswith(op))
+
+passed = {
+    (method, name): [passed_bytes(run, name, op) for op in ("all_gather", "reduce_scatter")]
+    for method, run in sharded_runs.items() for name in ("full", "LoRA")
+}
+show_table(
+    {"method": "", "training": "", "all-gather": ",d", "reduce-scatter": ",d"},
+    [(*of, *found) for of, found in passed.items()], caption="bytes that rank 0 passes in",
+)
+for method in sharded_runs:
+    holds(f"{method}: reduce-scatters, full", passed[method, "full"][1], 4 * psi, unit="bytes")
+    holds(f"{method}: reduce-scatters, LoRA", passed[method, "LoRA"][1], 4 * trained["LoRA"], unit="bytes")
+
+# %%
+in_blocks = models.count_parameters(pretrained.gpt().blocks)
+root = psi - in_blocks  # whole from forward to backward, so gathered once
+gathered = [4 / 2 * (root + 2 * (in_blocks + adapters)) for adapters in (0, trained["LoRA"])]
+holds("FSDP: all-gathers, full and LoRA", [passed["FSDP", name][0] for name in trained], gathered, unit="bytes")
+predicted_smaller.compare("reduce-scatters", {"DDP's calls, of which there is one kind": "both"})
+
+# %% [markdown]
+# Reduce-scatters shrink to the adapters' gradients; all-gathers do not, because frozen weights are still gathered for forward and for backward. Under FSDP they grow by the adapters; DeepSpeed gathers somewhat less than before. What remains of the traffic of full fine-tuning:
+
+# %%
+remains = {}
+for method, run in sharded_runs.items():
+    full_sent, lora_sent = (run.traffic[name].sent_by_rank.mean() for name in ("full", "LoRA"))
+    remains[method] = lora_sent / full_sent
+remains["DDP"] = ddp_sent["LoRA"] / ddp_sent["full"]
+show_table({"method": "", "bytes sent, LoRA over full": ".2f"}, list(remains.items()))
+holds("FSDP and ZeRO-3", [remains["FSDP"], remains["ZeRO-3"]], above=0.45, below=0.6)
+holds("DDP", remains["DDP"], below=0.1)
+
+# %% [markdown]
+# gloo sends twice the bytes for a reduce-scatter, so with NCCL the gathers are two thirds of the traffic, and two thirds remain. If the frozen model fits on each device, DDP sends far less.
+#
+# ### Rank and modules: loss on another text
+#
+# The model knows English documentation. We fine-tune it on Python code: the same 40 batches for every setup, and the loss on four other batches at the end. LoRA and full training need different learning rates. We chose each from a few rates tried beforehand with this number of steps, and LoRA's is the same for every r. It is one seed, few steps and a small model, so differences as small as that between r 64 and full training mean nothing.
+
+# %%
+LORA_LR, FULL_LR, LORA_STEPS = 5e-3, 5e-4, 40
+unseen_batches = [data.batch(1000 + i, 16, 64, text="code") for i in range(4)]
+
+def unseen_loss(gpt):
+    with torch.no_grad():
+        return float(np.mean([gpt(*batch).item() for batch in unseen_batches]))
+
+# %%
+def finetune(gpt, lr):
+    """The loss of each step, and the optimizer."""
+    adam = torch.optim.AdamW(trainable(gpt), lr=lr, weight_decay=0.0)
+    losses = []
+    for step in range(LORA_STEPS):
+        loss = gpt(*data.batch(step, 8, 64, text="code"))
+        loss.backward()
+        adam.step()
+        adam.zero_grad()
+        losses.append(loss.item())
+    return losses, adam
+
+# %%
+print("Fine-tuning six times: some seconds …")
+setups = {f"all linears, r {r}": (r, ALL_LINEARS, LORA_LR) for r in (1, 4, 16, 64)}
+setups |= {"attention, r 16": (16, ATTENTION, LORA_LR), "full": (None, (), FULL_LR)}
+finetuned, lora_losses, unseen, lora_counts = {}, {}, {}, {}
+for name, (r, targets, lr) in setups.items():
+    finetuned[name] = with_lora(r, targets)
+    lora_counts[name] = sum(parameter.numel() for parameter in trainable(finetuned[name]))
+    lora_losses[name], _ = finetune(finetuned[name], lr)
+    unseen[name] = unseen_loss(finetuned[name])
+
+# %%
+untrained = unseen_loss(pretrained.gpt())
+show_table(
+    {"setup": "", "trained parameters": ",d", "loss on unseen code": ".3f", "of full's gain": ".0%"},
+    [("before", 0, untrained, 0.0)]
+    + [(name, lora_counts[name], loss, (untrained - loss) / (untrained - unseen["full"])) for name, loss in unseen.items()],
+)
+by_rank = [unseen[f"all linears, r {r}"] for r in (1, 4, 16, 64)]
+holds("loss falls from r 1 to 4 to 16", np.diff(by_rank[:3]), below=0)
+gains = [(untrained - loss) / (untrained - unseen["full"]) for loss in by_rank]
+holds("r 1: share of full training's gain", gains[0], above=0.5)
+holds("r 16 and 64: share of full training's gain", gains[2:], above=0.9)
+holds("r 4 in all linears against r 16 in attention: loss", by_rank[1] - unseen["attention, r 16"], below=0)
+
+# %%
+figure, (by_r, by_step) = plt.subplots(1, 2, figsize=(7, 3.2), sharey=True)
+by_r.plot((1, 4, 16, 64), by_rank, "o-", color=palette.MEASURED)
+for name, style in (("before", ":"), ("full", "--")):
+    by_r.axhline(untrained if name == "before" else unseen["full"], color=palette.MEASURED, ls=style)
+    by_r.annotate(name, (64, untrained if name == "before" else unseen["full"]), (0, -4), textcoords="offset points", va="top", ha="right")
+by_r.set(xlabel="r, all linears", ylabel="loss on code", title="unseen, after 40 steps", xscale="log")
+by_r.set_xticks((1, 4, 16, 64), (1, 4, 16, 64))
+by_r.minorticks_off()
+for name, style in (("all linears, r 1", ":"), ("all linears, r 16", "-"), ("full", "--")):
+    means = np.reshape(lora_losses[name], (-1, 4)).mean(axis=1)
+    by_step.plot(np.arange(4, LORA_STEPS + 1, 4), means, style, color=palette.MEASURED, label=name)
+by_step.set(xlabel="step", title="in training, means of 4 steps")
+by_step.set_ylim(bottom=1.4)  # room for the legend
+by_step.legend(frameon=False, loc="lower left")
+figure.tight_layout()
+
+# %% [markdown]
+# (The curves of training rise and fall together, because some batches are harder than others.) In this run rank 1 already reaches most of the gain of full training, and larger ranks reach nearly all of it. r 4 in all linear layers has fewer parameters than r 16 in attention alone, and a lower loss: at equal size, adapt more matrices. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the paper of LoRA adapts attention only.
+#
+# ### Merging
+#
+# After training, $\frac{\alpha}{r} B A$ can be added to $W$. Then the model has its old shape and the old number of operations: an adapter that is merged adds no latency. Merging rounds every element once more, so the outputs agree within fp32's rounding, not bit for bit.
+
+# %%
+def merged(module):
+    """A copy in which each LoRALinear is one Linear again."""
+    module = copy.deepcopy(module)
+    for name, adapted in list(module.named_modules()):
+        if isinstance(adapted, LoRALinear):
+            with torch.no_grad():
+                adapted.base.weight += adapted.scale * adapted.B @ adapted.A
+            module.set_submodule(name, adapted.base)
+    return module
+
+# %%
+unmerged_gpt = finetuned["all linears, r 16"]
+merged_gpt = merged(unmerged_gpt)
+with torch.no_grad():
+    unmerged_logits, merged_logits = unmerged_gpt(lora_batch[0]), merged_gpt(lora_batch[0])
+farthest = (merged_logits - unmerged_logits).abs().max() / unmerged_logits.abs().max()
+holds("largest difference over the largest logit", farthest.item(), below=1e-5)
+holds("modules and parameters are those of the trained model", [*merged_gpt.state_dict()] == [*pretrained.gpt().state_dict()])
+
+# %% [markdown]
+# ### peft
+#
+# Hugging Face's library `peft` does this to models of transformers. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights in bf16, so nothing is downloaded:
+
+# %%
+print("Loading transformers and peft: some seconds …")
+# They import bitsandbytes, which warns of optional CPU kernels that are not installed.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+
+import transformers
+from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+# peft calls methods of transformers by their old names.
+warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
+
+# %%
+def small_llama():
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    llama_config = transformers.LlamaConfig(vocab_size=256, max_position_embeddings=64, **sizes)
+    return transformers.LlamaForCausalLM(llama_config).to(torch.bfloat16)
+
+lora_config = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"])
+
+# %%
+with_peft = get_peft_model(small_llama(), lora_config)
+count, _ = with_peft.get_nb_trainable_parameters()
+holds("adapters of two layers, 64 × 64", count, lora.adapter_parameters([(64, 64)] * 2 * 2, r=4))
+print("trained:", {p.dtype for p in trainable(with_peft)}, "frozen:", {p.dtype for p in with_peft.parameters() if not p.requires_grad})
+
+# %% [markdown]
+# The base stays in bf16, but peft holds the adapters in fp32 (`autocast_adapter_dtype=True`), since small updates are lost in bf16 ([chapter 05](05_fsdp.ipynb)).
+#
+# ### What typically goes wrong
+#
+# **The wrong order.** `prepare_model_for_kbit_training` prepares a quantized base: it freezes *every* parameter, and casts 16-bit ones to fp32. Called after `get_peft_model`, it freezes the adapters as well. There is no error until backward:
+
+# %%
+prepared_first = get_peft_model(prepare_model_for_kbit_training(small_llama()), lora_config)
+prepared_last = prepare_model_for_kbit_training(get_peft_model(small_llama(), lora_config))
+in_both_orders = [each.get_nb_trainable_parameters()[0] for each in (prepared_first, prepared_last)]
+holds("trained parameters, prepared before and after", in_both_orders, [count, 0])
+
+# %% [markdown]
+# **Checkpointing without gradients.** Reentrant activation checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) asks whether an *input* of the block needs a gradient. The first block's input comes from a frozen embedding, which does not. Then the block's output does not either, and neither does the next block's. We try it on our GPT, once with a trained last norm, as one gets with `modules_to_save`:
+
+# %%
+def adapters_with_gradient(use_reentrant, train_norm=False, input_grads=False):
+    """How many of the adapters' tensors got a gradient, and the error, if there was one."""
+    gpt, error = with_lora(r=4), ""
+    gpt.norm.requires_grad_(train_norm)
+    for block in gpt.blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=use_reentrant)
+    if input_grads:  # what enable_input_require_grads() does
+        gpt.token.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "None of the inputs have requires_grad=True."
+        try:
+            gpt(*lora_batch).backward()
+        except RuntimeError as raised:
+            error = str(raised).split(" and ")[0]
+    return sum(p.grad is not None for p in trainable(gpt.blocks)), error or "none"
+
+# %%
+attempts = {
+    "reentrant": adapters_with_gradient(True),
+    "reentrant, last norm trained": adapters_with_gradient(True, train_norm=True),
+    "reentrant, enable_input_require_grads": adapters_with_gradient(True, input_grads=True),
+    "use_reentrant=False": adapters_with_gradient(False),
+}
+show_table({"checkpointing": "", "adapter tensors with a gradient": "d", "error": ""}, [(name, *found) for name, found in attempts.items()])
+holds("of 16", [found for found, _ in attempts.values()], [0, 0, 16, 16])
+
+# %% [markdown]
+# The second row is the dangerous one: training runs, the norm changes, the adapters never do, and PyTorch only warns. Use `use_reentrant=False`, or let the embedding's output require a gradient. After the first backward, check that every trained parameter has a gradient: `assert all(p.grad is not None for p in trainable(model))`. (peft's issues 137 and 1142 are about this.)
+#
+# **The wrong scale.** $\frac{\alpha}{r}$ ties the size of an update to both numbers. A configuration with another $r$ and an unchanged $\alpha$ trains with another factor, which acts like another learning rate.
+
+# %% [markdown]
+# ## Fewer bits
+#
+# LoRA only reads the frozen weights, so they do not need 16 or 32 bits each. **Quantization** stores a weight as a **code**, an integer of 8 or fewer bits, and one **scale** for a group of weights. Before use, a weight is computed from its code and its scale: it is **dequantized**. The values that codes stand for are the **code points**.
+#
+# We quantize real weights: the matrices of a small GPT, trained on Python's documentation. The embedding is also the output head here, and stays in fp32.
+
+# %%
+float_gpt = pretrained.gpt().eval()
+float_weights = {
+    name: parameter.detach()
+    for name, parameter in float_gpt.named_parameters()
+    if name.startswith("blocks.") and parameter.dim() == 2
+}
+float_count = sum(weight.numel() for weight in float_weights.values())
+parameters = models.count_parameters(float_gpt)
+print(f"{len(float_weights)} matrices with {float_count:,} of Ψ = {parameters:,} parameters")
+
+# %% [markdown]
+# ### One scale for a tensor
+#
+# The simplest format is **absmax int8**. The scale is $\max|w| / 127$, so that the largest weight gets the code 127 or −127. Each weight is rounded to the nearest multiple of the scale.
+
+# %%
+mlp_up = float_weights["blocks.0.mlp.up.weight"]  # [384, 96]
+absmax_scale = mlp_up.abs().max() / 127
+absmax_codes = torch.round(mlp_up / absmax_scale).to(torch.int8)
+absmax_errors = absmax_codes * absmax_scale - mlp_up
+
+stored_bytes = absmax_codes.nbytes + absmax_scale.nbytes
+holds("codes and scale", stored_bytes, mlp_up.nbytes // 4 + 4, unit="bytes")
+holds("largest error, in scales", absmax_errors.abs().max() / absmax_scale, below=0.501)
+
+# %% [markdown]
+# Rounding moves a weight by at most half a scale. Between these bounds, all errors are about equally frequent. A uniform distribution of width $s$ has a root mean square (rms) of $s / \sqrt{12}$:
+
+# %%
+def rms(values):
+    return values.square().mean().sqrt().item()
+
+holds("rms of the errors", rms(absmax_errors), absmax_scale / 12**0.5, rtol=0.02)
+print(f"that is {rms(absmax_errors) / rms(mlp_up):.2%} of the rms of the weights")
+
+# %% [markdown]
+# What does a single large weight change? We make one weight an **outlier**, 8 times as large as the largest. **By what factor does the rms error of all other weights grow?**
+
+# %%
+predicted_factor = predict("Factor by which the rms error of the other weights grows")
+predicted_factor
+
+# %%
+def quantize_absmax(weight, bits, group):
+    """Every ``group`` consecutive weights, not all 0, share a scale. Returns them dequantized."""
+    groups = weight.reshape(-1, group)
+    scales = groups.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+    return (torch.round(groups / scales) * scales).view_as(weight)
+
+planted = mlp_up.clone()
+planted[0, 0] = 8 * mlp_up.abs().max()
+
+# %%
+def errors_of_the_others(group):
+    return (quantize_absmax(planted, 8, group) - planted).flatten()[1:]
+
+factor = rms(errors_of_the_others(planted.numel())) / rms(absmax_errors)
+predicted_factor.compare(
+    factor, {"what it is if an outlier affects only its own code": 1, "√8": 8**0.5}
+)
+
+# %% [markdown]
+# The scale follows the largest weight, and the errors follow the scale. Most code points now lie where there are no weights:
+
+# %%
+scales = {"one scale": absmax_scale, "one scale, with the outlier": 8 * absmax_scale}
+figure, all_axes = plt.subplots(2, 1, figsize=(7, 4), sharex=True)
+for axes, (name, scale) in zip(all_axes, scales.items(), strict=True):
+    axes.hist(mlp_up.flatten(), bins=150, color=palette.MEMORY["parameters"])
+    lowest, highest = (torch.round(end / scale).int() for end in mlp_up.aminmax())
+    points = (torch.arange(lowest, highest + 1) * scale).numpy()
+    axes.plot(points, np.full(len(points), -130), "|", color=palette.PLOT_INK, markersize=9)
+    axes.set_title(f"{name}: {len(points)} code points from the smallest to the largest weight", size=10)
+    axes.set_ylabel("weights")
+axes.set_xlabel("value of a weight (each line below the bars is a code point)")
+figure.tight_layout()
+
+# %% [markdown]
+# ### More scales
+#
+# The remedy is a scale for fewer weights. A **channel** is a row of the matrix, the weights of one output. A **block** is a fixed number of consecutive weights, often 64. Then an outlier affects only its own row or block. But more scales take more bits. The scales are in fp32. **How many bits does a weight take, including its part of a scale, with codes of 8 bits?**
+
+# %%
+predicted_bits = predict("Bits per weight", unit="bits", labels=["row of 96", "block of 64", "block of 16"])
+predicted_bits
+
+# %%
+def bits_per_weight(code_bits, group):
+    return code_bits + 32 / group
+
+# %%
+sizes = (96, 64, 16)
+predicted_bits.compare(
+    [bits_per_weight(8, group) for group in sizes],
+    {
+        "the codes without the scales": [8, 8, 8],
+        "what it is with scales of 16 bits": [8 + 16 / group for group in sizes],
+    },
+    "calculated",
+)
+
+# %% [markdown]
+# An **error** is, from here on, the rms of all errors over the rms of all weights. Here it is for the matrix as trained, and with the outlier:
+
+# %%
+def percent(errors):
+    return 100 * rms(errors) / rms(mlp_up)
+
+# %%
+show_table(
+    {"one scale for a": "", "bits per weight": ".2f", "error, %": ".2f", "with the outlier, %": ".2f"},
+    [
+        (
+            name,
+            bits_per_weight(8, group),
+            percent(quantize_absmax(mlp_up, 8, group) - mlp_up),
+            percent(errors_of_the_others(group)),
+        )
+        for name, group in {"tensor": mlp_up.numel(), "row": 96, "block of 64": 64}.items()
+    ],
+)
+
+# %% [markdown]
+# With rows or blocks, the outlier adds little to the error. Rows do as well as blocks because ours are short, 96 or 384 weights. In a model of width 4,096, a row has 64 blocks.
+#
+# Is it better to spend bits on codes or on scales? Here are all matrices, with codes of 3 to 8 bits:
+
+# %%
+GROUPINGS = {
+    "tensor": lambda weight: weight.numel(),
+    "row": lambda weight: weight.shape[1],
+    "block of 64": lambda weight: 64,
+    "block of 16": lambda weight: 16,
+}
+
+# %%
+def absmax_everywhere(bits, grouping):
+    group = GROUPINGS[grouping]
+    return {name: quantize_absmax(each, bits, group(each)) for name, each in float_weights.items()}
+
+# %%
+def total_error(weights):
+    """Of all matrices together. weights: {name: dequantized}."""
+    errors = [(weights[name] - weight).flatten() for name, weight in float_weights.items()]
+    return rms(torch.cat(errors)) / rms(torch.cat([each.flatten() for each in float_weights.values()]))
+
+def mean_bits(bits, grouping):
+    group = GROUPINGS[grouping]
+    return bits + 32 * sum(each.numel() / group(each) for each in float_weights.values()) / float_count
+
+# %%
+errors = {
+    grouping: [total_error(absmax_everywhere(bits, grouping)) for bits in range(3, 9)]
+    for grouping in GROUPINGS
+}
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3.4))
+colors = [palette.PARTS[part] for part in (0, 4, 2, 3)]
+for (grouping, each), color, marker in zip(errors.items(), colors, "osD^", strict=True):
+    bits = [mean_bits(bits, grouping) for bits in range(3, 9)]
+    axes.semilogy(bits, [100 * error for error in each], marker=marker, color=color, label=grouping)
+axes.set(xlabel="bits per weight", ylabel="error, %", yticks=[0.5, 1, 2, 5, 10, 20, 50])
+axes.set_yticklabels(["0.5", "1", "2", "5", "10", "20", "50"])
+axes.minorticks_off()
+axes.legend(title="one scale for a", frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# On every line, one more bit for the codes divides the error by about 2. So half a bit divides it by √2. Blocks of 64 cost half a bit, and divide the error by more than that. Blocks of 16 cost two bits, which are better spent on codes.
+
+# %%
+fewer = np.array([errors["block of 64"], errors["block of 16"]])
+holds("error with one more bit for the codes", fewer[:, :-1] / fewer[:, 1:], above=2, below=2.6)
+gain = np.divide(errors["tensor"], errors["block of 64"])
+holds("error with one scale, over that with blocks of 64", gain, above=2**0.5)
+holds("4.5 bits in blocks of 64 over 5 bits in blocks of 16", fewer[0, 1] / fewer[1, 0], below=1)
+
+# %% [markdown]
+# ### Activations have outliers
+#
+# So far, weights take less memory, and a product is computed after they are dequantized. If the activations $x$ are in int8 as well, the product itself can run in int8, which an A100 computes at twice the peak rate of bf16. Integers can be summed over the features only if the scale is the same for all features. So there is one scale $s_i$ for each row of $x$, a token, and one scale $t_j$ for each row of $W$, an output:
+#
+# $$y_{ij} = \sum_k x_{ik} w_{jk} \approx s_i t_j \sum_k \hat x_{ik} \hat w_{jk}$$
+#
+# $\hat x$ and $\hat w$ are the codes; their products are summed in int32.
+
+# %%
+def absmax_rows(rows):
+    """rows [n, features] -> codes [n, features] int8, scales [n, 1]"""
+    scales = rows.abs().amax(1, keepdim=True) / 127
+    return torch.round(rows / scales).to(torch.int8), scales
+
+# %%
+def int8_product(x, weight):
+    """x [tokens, features], weight [outputs, features] -> [tokens, outputs]"""
+    (x_codes, x_scales), (codes, scales) = absmax_rows(x), absmax_rows(weight)
+    return (x_codes.int() @ codes.int().T) * x_scales * scales.T
+
+# %% [markdown]
+# We record what our matrix is multiplied with on 1,024 tokens of documentation.
+
+# %%
+recorded = []
+layer = float_gpt.blocks[0].mlp.up
+handle = layer.register_forward_hook(lambda module, inputs, output: recorded.append(inputs[0]))
+with torch.no_grad():
+    float_gpt(*data.batch(0, 8, 128))
+handle.remove()
+activations = recorded[0].flatten(0, 1)  # [tokens, features]
+print(f"{tuple(activations.shape)}, largest {activations.abs().max():.1f}")
+
+# %% [markdown]
+# Large models differ from ours here: in those that Dettmers et al. (2022) studied, from 6.7 billion parameters on, a few features have far larger values than all others, in every layer. We give our layer such an **outlier feature** without changing what it computes: one feature is scaled up to 60, and its weights are scaled down by the same factor.
+
+# %%
+exact = activations @ mlp_up.T
+feature = activations.abs().amax(0).argmax()
+ratio = 60 / activations[:, feature].abs().max()
+outlier_x, outlier_weight = activations.clone(), mlp_up.clone()
+outlier_x[:, feature] *= ratio
+outlier_weight[:, feature] /= ratio
+
+# %%
+def product_error(product):
+    return 100 * rms(product - exact) / rms(exact)
+
+holds("error of the product in fp32, %", product_error(outlier_x @ outlier_weight.T), below=1e-3)
+
+# %% [markdown]
+# **LLM.int8()** splits the product by features. Features with a value above a threshold of 6.0 are multiplied in 16 bits, all others in int8, and the two products are added. This is a **mixed-precision decomposition**. We use the one of the library that the authors wrote, bitsandbytes:
+
+# %%
+print("Loading bitsandbytes: some seconds …")
+import bitsandbytes as bnb
+from transformers import BitsAndBytesConfig
+
+outlier_x_fp16 = outlier_x.half()  # what bitsandbytes takes
+
+# %%
+def bitsandbytes_product(threshold):
+    layer = bnb.nn.Linear8bitLt(96, 384, bias=False, has_fp16_weights=False, threshold=threshold)
+    layer.weight = bnb.nn.Int8Params(outlier_weight.clone(), requires_grad=False)
+    layer.to("cpu").eval()  # quantizes; in training mode, a CPU would not quantize the activations
+    return layer(outlier_x_fp16).float()
+
+# %%
+int8_weight = quantize_absmax(outlier_weight, 8, 96)
+products = {
+    "our int8 product, no outlier": int8_product(activations, mlp_up),
+    "our int8 product, one feature at 60": int8_product(outlier_x, outlier_weight),
+    "bitsandbytes, threshold 0.0": bitsandbytes_product(0.0),
+    "bitsandbytes, threshold 6.0": bitsandbytes_product(6.0),
+    "weights in int8, activations in fp32": outlier_x @ int8_weight.T,
+}
+int8_errors = {name: product_error(product) for name, product in products.items()}
+show_table({"product": "", "error, %": ".2f"}, int8_errors.items())
+
+# %% [markdown]
+# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. (bitsandbytes stores the weights of the outlier feature in int8, too; the activations are not known in advance.) The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
+#
+# A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. The configuration of transformers has another:
+
+# %%
+def default_of(function, argument):
+    return inspect.signature(function).parameters[argument].default
+
+bnb_default = default_of(bnb.nn.Linear8bitLt, "threshold")
+transformers_default = default_of(BitsAndBytesConfig, "llm_int8_threshold")
+holds("bitsandbytes.nn.Linear8bitLt: threshold", bnb_default, 0.0)
+holds("transformers.BitsAndBytesConfig: llm_int8_threshold", transformers_default, 6.0)
+
+# %% [markdown]
+# Whoever replaces the layers of a model by hand has to pass `threshold=6.0`.
+#
+# ### NF4: code points where the weights are
+#
+# With 4 bits there are 16 codes. Absmax uses 15 of them, at equal distances. But trained weights are not evenly distributed: most are small, roughly as in a normal distribution. **NF4** ("4-bit NormalFloat", Dettmers et al. 2023) puts its code points at **quantiles** of the normal distribution. The p-quantile is the value that a share p of the distribution lies below. Between neighbouring quantiles at equal steps of p there are equally many values.
+#
+# Zero has to be a code point, so that zero weights stay zero. So each side has its own steps: 8 quantiles above zero, 7 below. The outermost p is not 1, whose quantile is infinite, but the mean of 1 − 1/30 and 1 − 1/32. All are divided by the largest.
+
+# %%
+outermost = 1 - (1 / 30 + 1 / 32) / 2
+
+def positive_quantiles(number):
+    """At equal steps of p, from ``outermost`` down to, but without, 1/2."""
+    steps = np.linspace(outermost, 1 / 2, number + 1)[:-1]
+    return [NormalDist().inv_cdf(p) for p in steps]
+
+above, below = positive_quantiles(8), positive_quantiles(7)
+nf4_points = torch.tensor(sorted([*(-each for each in below), 0, *above])) / above[0]
+
+# %% [markdown]
+# These are the values in bitsandbytes' source code:
+
+# %%
+published = [
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+]
+holds("NF4's 16 code points", nf4_points, published, atol=1e-6)
+
+# %% [markdown]
+# A block of 64 weights is divided by its absmax, and each weight gets the code of the nearest code point. `bucketize` finds it from the midpoints between them:
+
+# %%
+nf4_midpoints = (nf4_points[1:] + nf4_points[:-1]) / 2
+
+def nf4_codes(weight, block=64):
+    """Codes 0 to 15 and absmax of each block: weight [...] -> [blocks, block], [blocks, 1]"""
+    blocks = weight.reshape(-1, block)
+    absmax = blocks.abs().amax(1, keepdim=True)
+    return torch.bucketize(blocks / absmax, nf4_midpoints), absmax
+
+# %%
+def nf4_weight(weight):
+    codes, absmax = nf4_codes(weight)
+    return (nf4_points[codes] * absmax).view_as(weight)
+
+# %% [markdown]
+# At the left are all weights, divided by the absmax of their block, with both sets of code points below. (The bars at −1 and 1 are the largest weights of the blocks.) At the right is how often each code is used.
+
+# %%
+scaled = torch.cat([each.reshape(-1, 64) for each in float_weights.values()])
+scaled = scaled / scaled.abs().amax(1, keepdim=True)
+
+# %%
+int4_points = torch.arange(-7, 8) / 7
+
+def shares_of_codes(points):
+    codes = torch.bucketize(scaled, (points[1:] + points[:-1]) / 2)
+    return (codes.flatten().bincount() / codes.numel()).numpy()
+
+nf4_shares, int4_shares = shares_of_codes(nf4_points), shares_of_codes(int4_points)
+
+# %%
+figure, all_axes = plt.subplots(2, 2, figsize=(8, 4), width_ratios=(3, 2), sharex="col", sharey="col")
+formats = (("absmax, 4 bits", int4_points, int4_shares), ("NF4", nf4_points, nf4_shares))
+for (left, right), (name, points, shares) in zip(all_axes, formats, strict=True):
+    left.hist(scaled.flatten(), bins=121, color=palette.MEMORY["parameters"])
+    left.plot(points, np.full(len(points), -900), "|", color=palette.PLOT_INK, markersize=11)
+    right.bar(range(len(shares)), 100 * shares, color=palette.MEMORY["parameters"])
+    left.set_ylabel("weights", size=10)
+    left.set_title(f"{name}: {len(points)} code points", size=10)
+    right.set_title("use of each code, %", size=10)
+left.set_xlabel("weight / absmax of its block", size=10)
+right.set_xlabel("code", size=10)
+left.set_xticks([-1, -0.5, 0, 0.5, 1])
+figure.tight_layout()
+
+# %%
+absmax_in_deviations = (1 / scaled.std(1)).mean().item()
+print(f"NF4's largest code point is {above[0]:.2f} standard deviations of the normal distribution from 0;")
+print(f"the largest weight of our blocks is on average {absmax_in_deviations:.2f} of theirs")
+
+# %% [markdown]
+# In the middle, where most weights are, NF4's code points are closer together, and it uses its codes more evenly. Not quite evenly: the largest of 64 weights is farther out than NF4's largest quantile. Does the error get smaller? We compare the weights of the GPT with evenly distributed numbers:
+
+# %%
+torch.manual_seed(0)
+
+def nf4_over_absmax(values):
+    return rms(nf4_weight(values) - values) / rms(quantize_absmax(values, 4, 64) - values)
+
+uniform = 2 * torch.rand(4096, 64) - 1
+holds("trained weights: error of NF4 over that of absmax", nf4_over_absmax(scaled), below=0.9)
+holds("uniform numbers: error of NF4 over that of absmax", nf4_over_absmax(uniform), above=1.1)
+
+# %% [markdown]
+# NF4 is better only because weights are distributed as they are.
+#
+# ### Double quantization
+#
+# In blocks of 64, an fp32 absmax costs half a bit for each weight: NF4 takes 4.5 bits. **Double quantization** quantizes the absmax values as well: their mean is subtracted, and the rest is stored in 8 bits, in blocks of 256 with an fp32 scale each. Then $4 + \frac{8}{64} + \frac{32}{64 \cdot 256} = 4.127$ bits. We do it with our absmax int8 (bitsandbytes has code points of its own, with 8 bits):
+
+# %%
+def quantize_absmax_values(absmax):
+    """absmax [blocks, 1] -> dequantized [blocks, 1], and the bits of its codes, scales and mean"""
+    mean = absmax.mean()
+    blocks = (absmax - mean).split(256)  # the last one may be shorter
+    dequantized = torch.cat([quantize_absmax(block, 8, len(block)) for block in blocks])
+    return dequantized + mean, 8 * absmax.numel() + 32 * (len(blocks) + 1)
+
+# %%
+def double_quantized(weight):
+    """The dequantized weight, and all bits that are stored for it."""
+    codes, absmax = nf4_codes(weight)
+    absmax, absmax_bits = quantize_absmax_values(absmax)
+    return (nf4_points[codes] * absmax).view_as(weight), 4 * codes.numel() + absmax_bits
+
+# %%
+doubled = {name: double_quantized(weight) for name, weight in float_weights.items()}
+measured_bits = sum(bits for _, bits in doubled.values()) / float_count
+predicted_nf4_bits = 4 + 8 / 64 + 32 / (64 * 256)
+holds("bits per weight", measured_bits, predicted_nf4_bits, rtol=0.001)
+
+# %%
+nf4_weights = {name: nf4_weight(weight) for name, weight in float_weights.items()}
+nf4_dq_weights = {name: weight for name, (weight, _) in doubled.items()}
+growth = total_error(nf4_dq_weights) / total_error(nf4_weights)
+holds("error, over that with absmax in fp32", growth, 1, rtol=0.01)
+
+# %% [markdown]
+# ### Bits, blocks and an outlier
+#
+# Move the sliders. Each block has one scale, its largest absolute weight. So an outlier spreads the code points of its block, and the other weights of that block are rounded more coarsely. Smaller blocks limit the damage but store more scales.
+
+# %%
+quantization_grid(mlp_up)
+
+# %% [markdown]
+# ### What it costs
+#
+# The error of a weight is not what we want to know. What happens to the loss? We put the dequantized matrices into the GPT and evaluate it on documentation, always on the same 4,096 tokens.
+
+# %%
+evaluation = data.batch(0, 32, 128)
+
+def loss_with(weights):
+    with torch.no_grad():
+        return functional_call(float_gpt, weights, evaluation).item()
+
+# %%
+quantized = {"fp32": (32, float_weights)}
+for bits, grouping in ((8, "tensor"), (8, "row"), (8, "block of 64"), (4, "tensor"), (4, "block of 64")):
+    name = f"{bits}-bit absmax, one scale for a {grouping}"
+    quantized[name] = mean_bits(bits, grouping), absmax_everywhere(bits, grouping)
+quantized["NF4"] = 4.5, nf4_weights
+quantized["NF4, double quantization"] = measured_bits, nf4_dq_weights
+
+# %%
+loss_by_format = {name: loss_with(weights) for name, (_, weights) in quantized.items()}
+added_loss = {name: loss - loss_by_format["fp32"] for name, loss in loss_by_format.items()}
+show_table(
+    {"format": "", "bits per weight": ".3f", "error, %": ".2f", "loss": ".4f", "added loss": ".4f"},
+    [
+        (name, bits, 100 * total_error(weights), loss_by_format[name], added_loss[name])
+        for name, (bits, weights) in quantized.items()
+    ],
+)
+
+# %%
+eight_bits = [abs(added_loss[name]) for name in quantized if name.startswith("8-bit")]
+one_scale, blocks_of_64 = (
+    added_loss[f"4-bit absmax, one scale for a {grouping}"] for grouping in ("tensor", "block of 64")
+)
+
+# %%
+holds("8 bits: change of the loss", eight_bits, below=0.005)
+holds("4 bits: added loss with one scale, over blocks of 64", one_scale / blocks_of_64, above=4)
+holds("4 bits in blocks: added loss of NF4 over absmax", added_loss["NF4"] / blocks_of_64, below=0.8)
+change = added_loss["NF4, double quantization"] - added_loss["NF4"]
+holds("change of the loss by double quantization", abs(change), below=0.002)
+
+# %% [markdown]
+# With 8 bits, the loss of this model hardly changes, whatever shares a scale. (Changes as small as these are chance: a smaller error does not always come with a smaller loss.) With 4 bits, it matters where the scales and the code points are. Double quantization saves 0.37 bits, and no change is seen.
+
+# %% [markdown]
+# ### 65 billion parameters
+#
+# QLoRA's paper says that fine-tuning a model of 65 billion parameters takes more than 780 GB in 16 bits, and less than 48 GB with NF4, double quantization and LoRA. First the weights alone:
+
+# %%
+formats = ("fp32", "bf16", "int8", "nf4", "nf4, double quantization")
+gigabytes = {name: FORMATS[name].bytes_of(65e9) / 1e9 for name in formats}
+show_table(
+    {"format": "", "bits per weight": ".3f", "65 billion weights, GB": ".1f"},
+    [(name, FORMATS[name].bits_per_weight, gigabytes[name]) for name in formats],
+)
+
+# %% [markdown]
+# 780 GB are 12 bytes for each parameter: 2 for the weight, 2 for its gradient, and 8 for Adam's two means in fp32. With LoRA, frozen weights have no gradients and no means, and NF4 makes them small. What is left of 48 GB has to hold the adapters with their gradients and means, and the activations.
+
+# %%
+holds("fine-tuning in 16 bits, GB", (2 + 2 + 8) * 65e9 / 1e9, 780)
+left_gigabytes = 48 - gigabytes["nf4, double quantization"]
+saved_gigabytes = gigabytes["nf4"] - gigabytes["nf4, double quantization"]
+print(f"{left_gigabytes:.1f} of 48 GB are left; double quantization saves {saved_gigabytes:.1f} GB")
+
+# %% [markdown]
+# ## Bytes in a file
+#
+# Models that run on a laptop are often stored as **GGUF**, the file format of llama.cpp. Its formats cut each row of a matrix into **blocks**. In `Q8_0`, 32 weights share one scale: $d = \max|w| / 127$, stored in fp16. Each weight is one int8 **code**, $\mathrm{round}(w/d)$. So a block takes 2 + 32 = 34 bytes.
+#
+# We pack a matrix of our trained GPT by hand. `gguf` is the Python package of llama.cpp, and its quantizer should give the same bytes.
+
+# %%
+gguf_model = pretrained.gpt()
+gguf_matrices = {
+    name: parameter.detach().numpy()
+    for name, parameter in gguf_model.named_parameters()
+    if parameter.ndim == 2
+}
+gguf_weight = gguf_matrices["blocks.1.mlp.up.weight"]  # [384, 96]
+
+# %%
+def pack_q8_0(weight):
+    """[rows, columns] fp32, 32 divides columns -> [blocks, 34] uint8: a scale and 32 codes each."""
+    blocks = weight.reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
+    exact = blocks * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    whole = np.trunc(exact)
+    codes = whole + np.trunc(2 * (exact - whole))  # halves go away from 0, as in C
+    fields = scale.astype(np.float16), codes.astype(np.int8)
+    return np.hstack([field.view(np.uint8) for field in fields])
+
+# %%
+by_hand = [pack_q8_0(weight) for weight in gguf_matrices.values()]
+by_gguf = [quants.quantize(weight, GGMLQuantizationType.Q8_0) for weight in gguf_matrices.values()]
+different = sum((hand.ravel() != other.ravel()).sum() for hand, other in zip(by_hand, by_gguf))
+holds("bytes per block", [packed.shape[1] for packed in by_hand], 34)
+holds("bytes that differ from gguf's, in all matrices", different, 0)
+
+# %% [markdown]
+# Now we multiply the whole matrix by 2 and pack it again. **How many of the 34 bytes of a block change?**
+
+# %%
+predicted_changed_bytes = predict("Bytes of a block that change", unit="bytes", most=34)
+predicted_changed_bytes
+
+# %%
+changed_bytes = (pack_q8_0(2 * gguf_weight) != pack_q8_0(gguf_weight)).sum(axis=1)
+holds("the same number in every block", changed_bytes == changed_bytes[0])
+named = {"all bytes of the block": 34, "the scale, byte for byte": 2, "the codes": 32}
+predicted_changed_bytes.compare(int(changed_bytes[0]), named)
+
+# %% [markdown]
+# The codes are the weights divided by the largest of the block, so they stay. Only the scale doubles, and in fp16 that is 1 added to the exponent, which lies in the second of its two bytes. The error of a block therefore grows with its largest weight, and is the same relative to it.
+#
+# ### Four bits
+#
+# `Q4_0` has 16 codes for 32 weights in 18 bytes: the scale, and 16 bytes with two codes each. The scale is the weight of largest magnitude, *with its sign*, divided by −8. Codes are stored plus 8, so that they are 0 to 15: $w \approx d \cdot (\text{code} - 8)$. Byte j holds weight j in its low four bits and weight j + 16 in its high four. To read them:
+
+# %%
+def unpack_q4_0(packed):
+    """[blocks, 18] uint8 -> codes [blocks, 32], 0 to 15, and weights [blocks, 32] fp32."""
+    scale = packed[:, :2].copy().view(np.float16).astype(np.float32)
+    codes = np.hstack([packed[:, 2:] & 15, packed[:, 2:] >> 4])
+    return codes, scale * (codes.astype(np.float32) - 8)
+
+# %%
+packed_q4_0 = quants.quantize(gguf_weight, GGMLQuantizationType.Q4_0)
+codes_q4_0, weights_q4_0 = unpack_q4_0(packed_q4_0.reshape(-1, 18))
+largest = np.abs(gguf_weight.reshape(-1, 32)).argmax(axis=1, keepdims=True)
+read_by_gguf = quants.dequantize(packed_q4_0, GGMLQuantizationType.Q4_0)
+holds("the weights that gguf reads", weights_q4_0.reshape(384, 96) == read_by_gguf)
+holds("code of each block's largest weight", np.take_along_axis(codes_q4_0, largest, axis=1), 0)
+
+# %% [markdown]
+# The largest weight always has code 0, so $d$ is negative where it is positive. That uses the one code that two's complement has on one side only: −8, but no +8. (The lab asks for the other direction: the bytes of `Q4_0` from weights.)
+#
+# These are the bytes of the first block of our matrix, as the file has them:
+
+# %%
+def draw_bytes(axes, top, left, texts, color):
+    """Cells of one byte each from ``left``, or of half a byte where a text is a pair."""
+    for at, text in enumerate(texts, left):
+        halves = text if isinstance(text, tuple) else (text,)
+        for i, half in enumerate(halves):
+            height = 0.9 / len(halves)
+            box = (at, top - (i + 1) * height)
+            axes.add_patch(plt.Rectangle(box, 0.94, height, fc=color, ec=palette.PLOT_INK, lw=0.8))
+            ink = palette.PLOT_INK if color == "none" else palette.ink_on(color)
+            middle = {"ha": "center", "va": "center", "size": 9}
+            axes.text(at + 0.47, box[1] + height / 2, half, color=ink, **middle)
+
+# %%
+q8_0, q4_0 = pack_q8_0(gguf_weight)[0], packed_q4_0.reshape(-1, 18)[0]
+codes_q8_0 = [str(code) for code in q8_0[2:].view(np.int8)]
+pairs_q4_0 = [(str(byte >> 4), str(byte & 15)) for byte in q4_0[2:]]
+code_color = palette.MEMORY["parameters"]
+captions = {
+    6.3: "Q8_0, 34 bytes: scale (hex), then 32 int8 codes, in two lines here",
+    2.9: "Q4_0, 18 bytes: scale (hex), then 16 bytes of two codes",
+    1.2: "above: high four bits, weights 16 to 31; below: low four bits, weights 0 to 15",
+}
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 3.6))
+for top, block in ((6, q8_0), (2.6, q4_0)):
+    draw_bytes(axes, top, 0, [f"{byte:02x}" for byte in block[:2]], "none")
+draw_bytes(axes, 6, 2, codes_q8_0[:16], code_color)
+draw_bytes(axes, 5, 2, codes_q8_0[16:], code_color)
+draw_bytes(axes, 2.6, 2, pairs_q4_0, code_color)
+for height, text in captions.items():
+    axes.text(0, height, text, size=9)
+axes.set(xlim=(-0.1, 18.1), ylim=(1, 6.7))
+axes.axis("off")
+figure.tight_layout()
+
+# %% [markdown]
+# ### Which formats there are
+#
+# The table has all of llama.cpp's formats that this course counts, and the error on our matrix, $\lVert W - Q\rVert / \lVert W\rVert$, for those that the Python package can write. `_1` formats store a minimum as well as a scale.
+
+# %%
+def gguf_error(name):
+    """Relative error on our matrix, or None for formats that only llama.cpp writes."""
+    kind = GGMLQuantizationType[name]
+    if name.endswith("K"):
+        return None
+    read = quants.dequantize(quants.quantize(gguf_weight, kind), kind)
+    return np.linalg.norm(read - gguf_weight) / np.linalg.norm(gguf_weight)
+
+# %%
+gguf_formats = {name: form for name, form in FORMATS.items() if name.startswith("Q")}
+columns = {"format": "", "weights": "d", "bytes": "d", "bits per weight": ".4g"}
+columns |= {"7B weights, GB": ".2f", "error": ".2%"}
+rows = [
+    (name, form.block, form.block_bytes, form.bits_per_weight, form.bytes_of(7e9) / 1e9)
+    for name, form in gguf_formats.items()
+]
+show_table(columns, [(*row, gguf_error(row[0])) for row in rows])
+sizes = [GGML_QUANT_SIZES[GGMLQuantizationType[name]] for name in gguf_formats]
+holds("weights and bytes of a block, as in gguf", [row[1:3] for row in rows] == sizes)
+
+# %% [markdown]
+# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Each small block has its own scale, and these scales are integers of 4 to 8 bits with an fp16 scale of their own: this is double quantization again. `Q4_K` therefore affords a scale *and* a minimum for every 32 weights at the same 4.5 bits at which `Q4_0` has a scale alone:
+
+# %%
+q4_k = {"fp16 scale of the scales": 2, "fp16 scale of the minima": 2}
+q4_k |= {"8 scales and 8 minima of 6 bits": 2 * 8 * 6 / 8, "256 codes of 4 bits": 256 * 4 / 8}
+show_table({"in a block of Q4_K": "", "bytes": ".0f"}, list(q4_k.items()))
+holds("together", sum(q4_k.values()), FORMATS["Q4_K"].block_bytes, unit="bytes")
+
+# %% [markdown]
+# ## Rounding with feedback
+#
+# All formats so far round each weight to the nearest value. That is the best choice for the weight, but not for the layer: what counts is its output $XW^\top$. **GPTQ** ([Frantar et al., 2022](https://arxiv.org/abs/2210.17323)) rounds a matrix column by column. After each column it changes the columns that are *not yet rounded*, so that they make up for the error that this one adds to the output.
+#
+# For that it needs inputs of the layer. We run the trained GPT on a few batches of the documentation and keep what each Linear gets.
+
+# %%
+gptq_model = pretrained.gpt()
+gptq_layers = {n: m for n, m in gptq_model.blocks.named_modules() if isinstance(m, nn.Linear)}
+gptq_original = {name: layer.weight.detach().clone() for name, layer in gptq_layers.items()}
+
+# %%
+@torch.no_grad()
+def inputs_of_layers(steps):
+    """{layer: [tokens, in]} for batches of the documentation."""
+    seen = {layer: [] for layer in gptq_layers.values()}
+
+    def note(layer, args):
+        seen[layer].append(args[0].flatten(0, 1))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in seen]
+    for step in steps:
+        gptq_model(data.batch(step, 8, 128)[0])
+    for hook in hooks:
+        hook.remove()
+    return {name: torch.cat(seen[layer]) for name, layer in gptq_layers.items()}
+
+# %%
+calibration, other_inputs = inputs_of_layers(range(4)), inputs_of_layers(range(4, 6))
+
+# %% [markdown]
+# Plain rounding first: each row of W has $2^b$ values at even distances, `step` apart.
+
+# %%
+def row_steps(weight, bits):
+    """[out, in] -> [out, 1]"""
+    return weight.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
+
+def to_grid(weight, step, bits):
+    most = 2 ** (bits - 1)
+    return (weight / step).round().clamp(-most, most - 1) * step
+
+def round_to_nearest(weight, inputs, bits):
+    return to_grid(weight, row_steps(weight, bits), bits)
+
+# %% [markdown]
+# With $H = X^\top X$, a change $e$ of one row of W changes the squared error of its outputs by $e H e^\top$. If column j is off by $w_j - q_j$, the change of the others that keeps this error smallest is
+#
+# $$\delta = -\frac{w_j - q_j}{[H^{-1}]_{jj}} \, [H^{-1}]_{j,:}$$
+#
+# Afterwards column j is fixed, and $H^{-1}$ becomes the inverse without it. A little is added to H's diagonal, because inputs may be linearly dependent.
+
+# %%
+def round_with_feedback(weight, inputs, bits, damping=0.01):
+    """weight [out, in], inputs [tokens, in] -> [out, in], on the grid of `round_to_nearest`."""
+    hessian = inputs.T @ inputs
+    hessian += damping * hessian.diagonal().mean() * torch.eye(len(hessian))
+    inverse = hessian.inverse()
+    step, rest, rounded = row_steps(weight, bits), weight.clone(), torch.empty_like(weight)
+    for j in range(weight.shape[1]):
+        rounded[:, j] = to_grid(rest[:, j], step[:, 0], bits)
+        off = (rest[:, j] - rounded[:, j]) / inverse[j, j]
+        rest -= torch.outer(off, inverse[j])
+        inverse -= torch.outer(inverse[:, j], inverse[j]) / inverse[j, j]
+    return rounded
+
+# %% [markdown]
+# Both round to the same values, in 4 bits and in 3. **Is the error of the weights, $\lVert W - Q\rVert$, larger or smaller with feedback?**
+
+# %%
+predicted_weight_error = predict("With feedback, the weights' error is", options=["larger", "smaller", "equal"])
+predicted_weight_error
+
+# %%
+def relative_error(approximate, exact):
+    return float((approximate - exact).norm() / exact.norm())
+
+ways = {"to nearest": round_to_nearest, "with feedback": round_with_feedback}
+layer_name = "1.mlp.up"
+exact, x = gptq_original[layer_name], other_inputs[layer_name]  # inputs that calibration had not
+gptq_errors = {}
+for bits in (4, 3):
+    for way, rounding in ways.items():
+        rounded = rounding(exact, calibration[layer_name], bits)
+        gptq_errors[bits, way] = relative_error(rounded, exact), relative_error(x @ rounded.T, x @ exact.T)
+
+# %%
+nearest, feedback = (gptq_errors[4, way][0] for way in ways)
+found = "larger" if feedback > nearest else "smaller"
+predicted_weight_error.compare(found, {"what the error of the outputs is": "smaller"})
+
+# %%
+show_table(
+    {"bits": "d", "rounded": "", "error of the weights": ".1%", "error of the outputs": ".1%"},
+    [(bits, way, *errors) for (bits, way), errors in gptq_errors.items()],
+)
+for bits in (4, 3):
+    plain, feedback = (gptq_errors[bits, way] for way in ways)
+    of_weights, of_outputs = np.divide(feedback, plain)
+    holds(f"{bits} bits, over plain rounding: error of the weights", of_weights, above=1.3)
+    holds(f"{bits} bits, over plain rounding: error of the outputs", of_outputs, below=0.75)
+
+# %% [markdown]
+# To the nearest is by definition closest to W, so feedback can only increase the error of the weights. But the error of the outputs falls, on inputs that it has not seen: it puts the errors into directions in which the inputs are small. A format's error on the weights does not rank methods.
+
+# %%
+figure, all_axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
+for which, axes in enumerate(all_axes):
+    for shift, way in enumerate(ways):
+        heights = [100 * gptq_errors[bits, way][which] for bits in (4, 3)]
+        look = {"fill": way == "with feedback", "fc": palette.MEASURED, "ec": palette.MEASURED}
+        axes.bar(np.arange(2) + 0.4 * shift, heights, 0.36, label=way, **look)
+    axes.set_xticks([0.2, 1.2], ["4 bits", "3 bits"])
+    axes.set_title(("error of the weights", "error of the outputs")[which], size=10)
+all_axes[0].set_ylabel("%")
+all_axes[0].legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# Now the whole model: all eight Linears of its blocks in 3 bits (embeddings, norms and biases stay), and the loss on text that was not used to calibrate.
+
+# %%
+print("Rounding eight layers in two ways: some seconds …")
+
+@torch.no_grad()
+def gptq_loss():
+    return sum(gptq_model(*data.batch(step, 8, 128)).item() for step in range(100, 104)) / 4
+
+gptq_losses = {"fp32": gptq_loss()}
+for way, rounding in ways.items():
+    for name, layer in gptq_layers.items():
+        layer.weight.data = rounding(gptq_original[name], calibration[name], 3)
+    gptq_losses[f"3 bits, {way}"] = gptq_loss()
+show_table({"weights": "", "loss": ".3f"}, list(gptq_losses.items()))
+
+# %%
+unrounded, nearest, feedback = gptq_losses.values()
+regained = (nearest - feedback) / (nearest - unrounded)
+holds("share of the lost loss that feedback regains", regained, above=0.5)
+
+# %% [markdown]
+# What the real GPTQ adds: a Cholesky decomposition in place of our updates of $H^{-1}$, which is stable and fast for thousands of columns; columns in batches of 128, so that most updates are one large product; a scale for each group of, for example, 128 weights instead of one for the row; and inputs that come from the layers before *after* these are rounded. The paper quantizes models of 175 billion parameters in about 4 GPU-hours. It needs no training, only text to calibrate: 128 sequences of 2,048 tokens in the paper.
+#
+# ## A kernel that dequantizes
+#
+# Fewer bits save memory. Do they also save time? When a model generates one token at a time, $Wx$ uses each weight once, in two operations, and a GPU reads weights far more slowly than it computes. So what counts is how many bytes cross the bus of the GPU's memory.
+#
+# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), in which one writes what a *block* of threads does (it needs a GPU, and is not run here):
+#
+# ```python
+# @triton.jit
+# def int8_matmul(x, codes, scales, y, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr):
+#     """x [M, K] fp16, codes [K, N] int8, scales [K / GROUP, N] fp16 -> y [M, N] fp16"""
+#     m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+#     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+#     in_x, in_n = m[:, None] < M, n[None, :] < N
+#     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
+#     for group in range(0, K // GROUP):
+#         k = group * GROUP + tl.arange(0, GROUP)
+#         part = tl.load(x + m[:, None] * K + k[None, :], mask=in_x, other=0.0)
+#         code = tl.load(codes + k[:, None] * N + n[None, :], mask=in_n, other=0)
+#         scale = tl.load(scales + group * N + n[None, :], mask=in_n, other=0.0)
+#         weight = code.to(tl.float16) * scale  # fp16, in registers only
+#         total = tl.dot(part, weight, total)
+#     tl.store(y + m[:, None] * N + n[None, :], total.to(tl.float16), mask=in_x & in_n)
+#
+# grid = (triton.cdiv(M, 16), triton.cdiv(N, 64))
+# int8_matmul[grid](x, codes, scales, y, M, N, K, BLOCK_M=16, BLOCK_N=64, GROUP=64)
+# ```
+#
+# Each of the programs in `grid` computes a block of y. `x` and the others are pointers, `tl.load` reads a block from memory, and GROUP has to divide K. Here are the same steps on a CPU, for all N columns at once. `load` and `store` stand for reads and writes of the GPU's memory, and count bytes:
+
+# %%
+moved_bytes = Counter()
+
+def load(block):
+    moved_bytes["read"] += block.nbytes
+    return block
+
+def store(destination, block):
+    moved_bytes["written"] += block.nbytes
+    destination.copy_(block)
+
+# %% [markdown]
+# We take the 384 inputs and 96 outputs of an MLP's second Linear, for one token. Weights are stored [in, out], with a scale for every 64 inputs of each output.
+
+# %%
+GROUP = 64
+kernel_weight = pretrained.gpt().blocks[1].mlp.down.weight.detach().T  # [K, N]
+K, N_out = kernel_weight.shape
+grouped = kernel_weight.reshape(K // GROUP, GROUP, N_out)
+int8_scales = (grouped.abs().amax(1) / 127).half()  # [K / GROUP, N]
+int8_codes = (grouped / int8_scales[:, None]).round().clamp(-127, 127).to(torch.int8)
+int8_codes = int8_codes.reshape(K, N_out)
+one_token = other_inputs["1.mlp.down"][:1].half()  # [1, K]
+
+# %%
+def fused(x):
+    """Reads codes and scales; fp16 weights exist for one group at a time."""
+    total = torch.zeros(len(x), N_out)
+    for group in range(K // GROUP):
+        rows = slice(group * GROUP, (group + 1) * GROUP)
+        weight = load(int8_codes[rows]).half() * load(int8_scales[group])
+        total += load(x[:, rows]).float() @ weight.float()
+    y = torch.empty(len(x), N_out, dtype=torch.float16)
+    store(y, total.half())
+    return y
+
+# %%
+def dequantize_first(x):
+    """The first kernel writes W in fp16, the second one multiplies."""
+    whole = torch.empty(K, N_out, dtype=torch.float16)
+    for group in range(K // GROUP):
+        rows = slice(group * GROUP, (group + 1) * GROUP)
+        store(whole[rows], load(int8_codes[rows]).half() * load(int8_scales[group]))
+    y = torch.empty(len(x), N_out, dtype=torch.float16)
+    store(y, (load(x).float() @ load(whole).float()).half())
+    return y
+
+# %% [markdown]
+# With fp16 weights, $Wx$ moves 2 bytes for each weight. **How many bytes for each weight do the two ways move, together with a little for the scales, x and y?** (To whole bytes.)
+
+# %%
+predicted_moved = predict("Whole bytes for each weight", unit="bytes", labels=["fused", "dequantize first"])
+predicted_moved
+
+# %%
+moved, results = {}, {}
+for way in (fused, dequantize_first):
+    moved_bytes.clear()
+    results[way.__name__] = way(one_token)
+    moved[way.__name__] = moved_bytes.total() / kernel_weight.numel()
+whole_bytes = [math.floor(each) for each in moved.values()]
+named = {"what is stored, in both": [1, 1], "the second way without writing W": [1, 3]}
+predicted_moved.compare(whole_bytes, named)
+
+# %%
+small = 2 / GROUP + 2 / N_out + 2 / K  # scales, x and y, for each weight
+product = one_token.float() @ kernel_weight
+holds("both give the same", torch.equal(*results.values()))
+holds("error, over the product in fp32", relative_error(results["fused"].float(), product), below=0.02)
+holds("fused, bytes for each weight", moved["fused"], 1 + small)
+holds("dequantize first, bytes for each weight", moved["dequantize_first"], 1 + 2 + 2 + small)
+
+# %% [markdown]
+# Dequantize first moves *more* than no quantization at all: one byte read, two written, two read again. If the memory's bandwidth is the limit, the time for one token follows. For 7 billion weights on an H100, whose memory moves at most 3.35 TB/s by its data sheet:
+
+# %%
+H100_BYTES_PER_S = 3.35e12
+bytes_per_weight = {
+    "fp16, no quantization": 2,
+    "int8, dequantize first": 5 + 2 / GROUP,
+    "int8, fused": 1 + 2 / GROUP,
+    "4 bits, fused (Q4_0)": FORMATS["Q4_0"].bits_per_weight / 8,
+}
+show_table(
+    {"weights": "", "bytes for each weight": ".2f", "at least, ms for a token": ".2f"},
+    [(name, each, 1e3 * 7e9 * each / H100_BYTES_PER_S) for name, each in bytes_per_weight.items()],
+    caption="Predicted from bandwidth alone",
+)
+
+# %% [markdown]
+# So quantization is faster only with a kernel that is written for it. With many tokens at once it is different, because each weight that is read is used for all of them. The same data sheet has 989 TFLOP/s for fp16:
+
+# %%
+H100_FLOPS_PER_S = 989e12
+reading_s = bytes_per_weight["int8, fused"] / H100_BYTES_PER_S  # of one weight
+computing_s = 2 / H100_FLOPS_PER_S  # one weight with one token
+print(f"reading takes as long as computing with {reading_s / computing_s:.0f} tokens")
+
+# %% [markdown]
+# In training, and for long prompts, there are thousands of tokens: arithmetic is the limit, and dequantizing is extra work. There a quantized base saves memory, not time.
+
+# %% [markdown]
+# ## QLoRA: adapters on a 4-bit base
+#
+# LoRA leaves the base in memory, and nobody updates it: it can be quantized. **QLoRA** (Dettmers et al. 2023) stores the frozen matrices in NF4 and trains adapters in higher precision. The library is bitsandbytes, which has kernels for CPUs too.
+
+# %%
+from bitsandbytes.functional import dequantize_4bit
+
+# %% [markdown]
+# `Linear4bit` stores a matrix in 4 bits. It quantizes when it is moved to a device, also to the CPU. Its blocks have 64 weights unless one says otherwise. Our rows have 96 weights, so we take blocks of 32: three fill a row, and none crosses its end. (The end of this section shows why that matters here.)
+
+# %%
+BLOCK = 32
+
+def quantized(linear, block=BLOCK):
+    """The same layer, with its weight in NF4 and double quantization."""
+    shape = linear.in_features, linear.out_features
+    layer = bnb.nn.Linear4bit(*shape, quant_type="nf4", compute_dtype=torch.float32)
+    layer.load_state_dict(linear.state_dict())
+    layer.weight.blocksize = block
+    return layer.to("cpu").requires_grad_(False)  # the new layer's bias would be trained
+
+# %%
+up = pretrained.gpt().blocks[0].mlp.up
+packed_up = quantized(up).weight
+state_up = packed_up.quant_state
+print("weight", tuple(up.weight.shape), "->", packed_up.dtype, tuple(packed_up.shape))
+
+# %% [markdown]
+# We pack this matrix ourselves: each weight gets the nearest of NF4's code points, and two codes make a byte, the first in the high bits.
+
+# %%
+holds("the 16 code points", state_up.code, nf4_points, atol=1e-6)
+codes_up, _ = nf4_codes(up.weight.detach(), BLOCK)
+codes_up = codes_up.flatten()
+by_hand = (codes_up[0::2] << 4 | codes_up[1::2]).to(torch.uint8)
+holds("packed bytes that differ", (by_hand != packed_up.flatten()).sum(), 0)
+
+# %% [markdown]
+# `state_up` has the rest: an 8-bit code for each block's scale (that is the double quantization), an fp32 scale for 256 of these codes, and an fp32 mean, which was subtracted from all scales before.
+
+# %%
+def stored(weight):
+    """{part: bytes} of a 4-bit weight, without its two lookup tables."""
+    state = weight.quant_state
+    parts = {"codes": weight, "codes of scales": state.absmax, "scales of scales": state.state2.absmax}
+    return {name: part.nbytes for name, part in (parts | {"mean": state.offset}).items()}
+
+# %%
+bytes_up = stored(packed_up)
+show_table({"part": "", "bytes": ",d"}, list(bytes_up.items()))
+code_bits = 4 * BLOCK + quantization.DOUBLE_QUANTIZED_BITS  # of a block and its scale
+in_blocks_of_32 = quantization.Format(BLOCK, code_bits / 8)
+predicted = in_blocks_of_32.bytes_of(up.weight.numel())
+holds("all but the mean", sum(bytes_up.values()) - 4, predicted, rtol=0.001, unit="bytes")
+
+# %% [markdown]
+# Now the whole model. We quantize the matrices of all blocks. Embeddings, norms and biases stay in fp32. The head stays too: it is tied to the token embedding.
+#
+# In blocks of 32, a quantized weight takes 4.254 bits. **How many bits does a parameter of the whole model take, on average?** The model has 260,736 parameters, and 221,184 of them are in these matrices.
+
+# %%
+predicted_model_bits = predict("Bits for each parameter of the whole model", unit="bits")
+predicted_model_bits
+
+# %%
+def base_bytes(model):
+    """Bytes of all parameters; of 4-bit weights with their scales."""
+    sizes = [sum(stored(p).values()) if isinstance(p, bnb.nn.Params4bit) else p.nbytes for p in model.parameters()]
+    return sum(sizes)
+
+# %%
+four_bit_gpt = pretrained.gpt()
+replace_linears(four_bit_gpt, quantized)
+four_bit_bytes = base_bytes(four_bit_gpt)
+predicted = in_blocks_of_32.bytes_of(linear_weights) + 4 * (psi - linear_weights)
+holds("bytes of the base", four_bit_bytes, predicted, rtol=0.001, unit="bytes")
+
+# %%
+wrong_bits = {"what a quantized weight takes": in_blocks_of_32.bits_per_weight, "what it takes in fp32": 32}
+predicted_model_bits.compare(8 * four_bit_bytes / psi, wrong_bits)
+
+# %% [markdown]
+# More than half of the bytes are now in what was not quantized. In a large model this part is small: see below.
+#
+# ### The backward pass
+#
+# No gradient is computed for 4-bit codes. But the gradient has to pass *through* the layer to the adapters below: $\partial L / \partial x = (\partial L / \partial y)\, W$. For this, bitsandbytes keeps the packed matrix and dequantizes it again in backward:
+
+# %%
+layer = quantized(up)
+torch.manual_seed(0)
+x = torch.randn(8, up.in_features, requires_grad=True)
+upstream = torch.randn(8, up.out_features)
+layer(x).backward(upstream)
+dequantized = dequantize_4bit(layer.weight, layer.weight.quant_state)
+holds("gradient of x, against the dequantized matrix", x.grad, upstream @ dequantized, atol=1e-4)
+holds("the packed matrix has no gradient", layer.weight.grad is None)
+
+# %% [markdown]
+# Against the original matrix that gradient is wrong by as much as the weights are:
+
+# %%
+with torch.no_grad():
+    show_table(
+        {"in 4 bits": "", "relative error": ".3f"},
+        [("weights", relative_error(dequantized, up.weight)),
+         ("outputs", relative_error(layer(x), up(x))),
+         ("gradient of x", relative_error(x.grad, upstream @ up.weight))],
+    )
+
+# %% [markdown]
+# So QLoRA's adapters are trained for this base, with its errors, and not for the original one.
+#
+# ### Training
+#
+# We repeat the fine-tuning from above with r 8, on the fp32 base and on the 4-bit base, with the same batches.
+
+# %%
+def with_qlora(r):
+    """The trained GPT with a 4-bit base and the same adapters as with_lora(r)."""
+    gpt = with_lora(r)
+    for adapted in [module for module in gpt.modules() if isinstance(module, LoRALinear)]:
+        adapted.base = quantized(adapted.base)
+    return gpt
+
+# %% [markdown]
+# (We keep the models in training mode, in which this GPT computes the same as in evaluation: in evaluation mode, bitsandbytes repacks 4-bit weights on CPUs with bf16 instructions.)
+
+# %%
+torch.set_num_threads(1)  # too small a model to share its work between threads
+print("Training both for 40 steps: some seconds …")
+on_base = {"fp32": with_lora(8), "4 bits": with_qlora(8)}
+before = {base: unseen_loss(gpt) for base, gpt in on_base.items()}
+adam_of = {base: finetune(gpt, LORA_LR)[1] for base, gpt in on_base.items()}
+after = {base: unseen_loss(gpt) for base, gpt in on_base.items()}
+
+# %%
+sizes = {"fp32": 4 * psi, "4 bits": four_bit_bytes}
+show_table(
+    {"base": "", "bytes of the base": ",d", "loss on code, before": ".3f", "after": ".3f"},
+    [(base, sizes[base], before[base], after[base]) for base in sizes],
+)
+holds("fine-tuning lowers the loss by", before["4 bits"] - after["4 bits"], above=0.15)
+holds("4 bits cost, before training", before["4 bits"] - before["fp32"], below=0.05)
+holds("difference after training", abs(after["4 bits"] - after["fp32"]), below=0.05)
+
+# %% [markdown]
+# Quantizing the base costs about 0.02 of loss before training, and after it the two models are as close. How often does a step dequantize? Forward is a single operation of the library: on a GPU a fused kernel where that is faster; otherwise, as here, the matrix is dequantized inside. Backward calls `dequantize_4bit` for one whole matrix after the other:
+
+# %%
+with mock.patch.object(bnb.functional, "dequantize_4bit", wraps=dequantize_4bit) as dequantize:
+    loss = on_base["4 bits"](*data.batch(0, 8, 64, text="code"))
+    in_forward = dequantize.call_count
+    loss.backward()
+holds("calls in forward", in_forward, 0)
+holds("in backward, of 8", dequantize.call_count - in_forward, 7)
+
+# %% [markdown]
+# The first matrix is not among them: below its adapter nothing is trained, so the gradient of its input is not needed.
+#
+# ### Merging is not lossless
+#
+# After LoRA, $W + \frac{\alpha}{r} B A$ replaces $W$, and the outputs stay the same. Here $W$ is in 4 bits. You can dequantize, add, and keep the result in fp32, which gives the 4-bit memory back. Or you quantize the sum again, and round it to the code points a second time.
+
+# %%
+@torch.no_grad()
+def merged_linear(adapted):
+    """A LoRALinear with a 4-bit base -> a Linear in fp32"""
+    weight = adapted.base.weight
+    linear = nn.Linear(adapted.base.in_features, adapted.base.out_features)
+    linear.weight.copy_(dequantize_4bit(weight, weight.quant_state) + adapted.scale * adapted.B @ adapted.A)
+    linear.bias.copy_(adapted.base.bias)
+    return linear
+
+def merged_loss(gpt, make):
+    gpt = copy.deepcopy(gpt)
+    replace_linears(gpt, make)
+    return unseen_loss(gpt)
+
+# %%
+in_fp32 = merged_loss(on_base["4 bits"], merged_linear)
+again_in_4_bits = merged_loss(on_base["4 bits"], lambda adapted: quantized(merged_linear(adapted)))
+show_table(
+    {"QLoRA": "", "loss on code": ".4f"},
+    [("adapters separate", after["4 bits"]),
+     ("merged, in fp32", in_fp32),
+     ("merged, quantized again", again_in_4_bits)],
+)
+holds("merging in fp32 keeps the loss", in_fp32, after["4 bits"], atol=1e-4)
+holds("quantizing again raises it by", again_in_4_bits - after["4 bits"], above=0.005)
+
+# %% [markdown]
+# How large is the rounding compared with what was learned?
+
+# %%
+def rounding_and_update(adapted):
+    """The norms of what quantizing again changes, and of what the adapter changes."""
+    kept = merged_linear(adapted)
+    rounded = quantized(kept).weight
+    rounding = dequantize_4bit(rounded, rounded.quant_state) - kept.weight
+    return rounding.norm().item(), (adapted.scale * adapted.B @ adapted.A).norm().item()
+
+# %%
+norms = [rounding_and_update(m) for m in on_base["4 bits"].modules() if isinstance(m, LoRALinear)]
+shares = [rounding / update for rounding, update in norms]
+print(f"rounding / update, in the {len(shares)} matrices: {min(shares):.2f} to {max(shares):.2f}")
+
+# %% [markdown]
+# The rounding is a considerable part of the update. Evaluate the model that you will deploy, not the one that you trained.
+
+# %% [markdown]
+# ### What a real model takes
+#
+# The paper's example: fine-tuning a model of 65 billion parameters in 16 bits takes more than 780 GB, with QLoRA less than 48 GB. The first is 2 bytes for a parameter, 2 for its gradient and 8 for Adam's states. For the second we need the shapes of LLaMA's matrices (Touvron et al. 2023), and adapters with 0.2 % of the parameters:
+
+# %%
+def llama(layers, width, hidden):
+    """The elements of its matrices, and of its embedding and head."""
+    block = 4 * width * width + 3 * width * hidden
+    return layers * block, 2 * 32_000 * width
+
+# %%
+def qlora_gb(matrices, embeddings, trained_share=0.002):
+    """The base with 16-bit embeddings, and the adapters with their gradients and Adam's states."""
+    base = FORMATS["nf4, double quantization"].bytes_of(matrices) + 2 * embeddings
+    return base / 1e9, lora.trained_bytes(round(trained_share * (matrices + embeddings))) / 1e9
+
+# %%
+llama_sizes = {"7B": llama(32, 4096, 11008), "65B": llama(80, 8192, 22016)}
+
+# %%
+full_bytes = 2 + 2 + memory.STATE_BYTES["adam"]
+rows = [(name, sum(size) / 1e9, full_bytes * sum(size) / 1e9, *qlora_gb(*size)) for name, size in llama_sizes.items()]
+columns = {"model": "", "billion parameters": ".2f", "16 bit, GB": ".0f", "QLoRA: base, GB": ".1f", "adapters, GB": ".1f"}
+show_table(columns, rows)
+(*_, full_gb, base_gb, adapters_gb) = rows[-1]
+holds("65B, 16 bit", full_gb, above=780, unit="GB")
+holds("65B, QLoRA: base and adapters", base_gb + adapters_gb, below=48, unit="GB")
+
+# %% [markdown]
+# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2 %, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number; of the last it explains only a part, and the paper does not itemize the rest.
+
+# %%
+matrices, embeddings = llama_sizes["7B"]
+holds("7B: LoRA in 16 bits", 26, 0.002 * (matrices + embeddings) * 2 / 1e6, rtol=0.05, unit="MB")
+print(f"7B, base: {1000 * rows[0][3]:,.0f} MB by the formula, 5,048 MB in the paper")
+
+# %% [markdown]
+# ### What the library does, here and by default
+#
+# The CPU build of bitsandbytes has most functions of the GPU build. We try each:
+
+# %%
+def attempt(action):
+    """What an action does on this CPU."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            action()
+        except Exception as error:
+            return f"raises {type(error).__name__}: {error}"
+    return f"works, and warns: {caught[0].message}" if caught else "works"
+
+# %%
+def forward_and_backward(layer, dtype=torch.float32):
+    x = torch.randn(4, 96, dtype=dtype, requires_grad=True)
+    layer.to("cpu")(x).sum().backward()
+
+# %%
+def optimizer_step(make):
+    weight = nn.Parameter(torch.randn(64, 256))
+    weight.sum().backward()
+    make([weight]).step()
+
+# %%
+int8 = {"has_fp16_weights": False, "threshold": 6.0}
+tried = {
+    "Linear4bit, nf4": lambda: forward_and_backward(bnb.nn.Linear4bit(96, 64, quant_type="nf4")),
+    "Linear4bit, fp4": lambda: forward_and_backward(bnb.nn.Linear4bit(96, 64, quant_type="fp4")),
+    "Linear8bitLt": lambda: forward_and_backward(bnb.nn.Linear8bitLt(96, 64, **int8), torch.float16),
+    "Adam8bit": lambda: optimizer_step(bnb.optim.Adam8bit),
+    "PagedAdamW8bit": lambda: optimizer_step(bnb.optim.PagedAdamW8bit),
+    "SGD8bit without momentum": lambda: optimizer_step(lambda weights: bnb.optim.SGD8bit(weights, lr=0.1)),
+    "training the codes": lambda: quantized(up).weight.requires_grad_(True),
+}
+show_table({"tried": "", "result": ""}, [(name, attempt(action)) for name, action in tried.items()])
+
+# %% [markdown]
+# Paged optimizers are the third idea of the paper: on a GPU their states move to the host when device memory runs out. On the CPU there is nothing to move.
+#
+# Not all that works is right. We decode all our matrices as this version of bitsandbytes packs them, in blocks of 32 and in the default blocks of 64:
+
+# %%
+def decoding_error(linear, block):
+    """The relative error of the matrix that bitsandbytes decodes."""
+    weight = quantized(linear, block).weight
+    return relative_error(dequantize_4bit(weight, weight.quant_state), linear.weight.detach())
+
+linears_of_block = {target: pretrained.gpt().blocks[0].get_submodule(target) for target in ALL_LINEARS}
+print(f"bitsandbytes {bnb.__version__}, CPU with {torch.backends.cpu.get_cpu_capability()}")
+show_table(
+    {"matrix": "", "weights in a row": "d", "error, blocks of 32": ".3f", "blocks of 64": ".3f"},
+    [
+        (target, linear.in_features, decoding_error(linear, 32), decoding_error(linear, 64))
+        for target, linear in linears_of_block.items()
+    ],
+)
+
+# %% [markdown]
+# On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few people meet this. Whatever you quantize, decode it once and look at the error.
+#
+# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA:
+
+# %%
+default = BitsAndBytesConfig(load_in_4bit=True).to_dict()
+qlora_paper = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}
+show_table({"setting": "", "default": str, "QLoRA": str}, [(name, default[name], value) for name, value in qlora_paper.items()])
+
+# %% [markdown]
+# ## Fewer bits on the wire
+#
+# With ZeRO-3 and FSDP, each rank gathers all weights twice in a step and reduce-scatters all gradients. These messages can be quantized too, and only while they are sent. **ZeRO++** (Wang et al. 2023) does this. Its first part, qwZ, gathers weights as int8, in blocks with a scale each:
+
+# %%
+def to_wire(x, bits=8):
+    """[n] fp32 -> [n/64, bytes] uint8: the codes of 64 numbers, then their fp32 scale."""
+    blocks = x.view(-1, 64)
+    scale = blocks.abs().amax(1, keepdim=True).clamp(min=1e-30) / (2 ** (bits - 1) - 1)
+    codes = (blocks / scale).round().to(torch.int8).view(torch.uint8)
+    if bits == 4:
+        codes = codes[:, 0::2] << 4 | codes[:, 1::2] & 15
+    return torch.cat([codes, scale.view(torch.uint8)], 1)
+
+# %%
+def from_wire(packed, bits=8):
+    codes, scale = packed[:, :-4].view(torch.int8), packed[:, -4:].contiguous().view(torch.float32)
+    if bits == 4:
+        codes = torch.stack([codes >> 4, codes << 4 >> 4], -1).flatten(1)  # both keep the sign
+    return (codes * scale).flatten()
+
+# %% [markdown]
+# Four ranks hold a quarter of the matrices of our model each, and gather them in three formats:
+
+# %%
+def gather_weights(shard):
+    sent = {"fp32": shard, "bf16": shard.bfloat16(), "int8": to_wire(shard)}
+    gathered = {name: part.new_empty(4 * len(part), *part.shape[1:]) for name, part in sent.items()}
+    for name, part in sent.items():
+        with measure(name):
+            dist.all_gather_into_tensor(gathered[name], part)
+    return gathered["fp32"], gathered["bf16"].float(), from_wire(gathered["int8"])
+
+# %%
+def flat_matrices(model, of=lambda parameter: parameter.detach()):
+    return torch.cat([of(p).flatten() for p in model.blocks.parameters() if p.ndim == 2])
+
+# %%
+shards = list(flat_matrices(pretrained.gpt()).chunk(4))
+gather_run = launch(gather_weights, inputs=shards, device="cpu", quiet=True)
+exact, *rounded = gather_run.outputs[0]
+errors = [0, *(relative_error(each, exact) for each in rounded)]
+
+# %%
+wire_sent = {name: gather_run.traffic[name].sent_by_rank.mean() for name in ("fp32", "bf16", "int8")}
+show_table(
+    {"format": "", "bytes sent by each rank": ",.0f", "relative error": ".4f"},
+    [(name, amount, error) for (name, amount), error in zip(wire_sent.items(), errors)],
+)
+for name, amount in wire_sent.items():
+    whole = FORMATS[name].bytes_of(linear_weights)
+    holds(name, amount, collectives.scatter_or_gather_sent_bytes(whole, 4), rtol=0.01, unit="bytes")
+
+# %% [markdown]
+# With its scales, int8 sends 8.5 bits for each weight. The error does not add up over steps: the sharded weights stay exact, and each gather starts from them.
+#
+# ### Gradients have to be added
+#
+# Weights are only copied. Gradients are summed on the way, and codes cannot be. **Four ranks all-reduce an int8 tensor in which each has 100. What is the sum?**
+
+# %%
+predicted_sum = predict("The int8 sum of four times 100", options=["400", "144", "127", "-112"])
+predicted_sum
+
+# %% [markdown]
+# Each rank's codes also have their own scales. A ring therefore has to dequantize, add, and quantize the partial sum again, at each hop. ZeRO++'s qgZ replaces the ring by an all-to-all: each rank quantizes its gradients once, sends each rank its part, and the receiver adds them in full precision. Both send the same bytes.
+
+# %%
+def ring_reduce(chunks, bits):
+    """This rank's part of the sum; each hop quantizes the partial sum."""
+    rank, N = dist.get_rank(), len(chunks)
+    partial = chunks[rank - 1]
+    for hop in range(N - 1):
+        packed = to_wire(partial, bits)
+        received = torch.empty_like(packed)
+        sending = dist.isend(packed, (rank + 1) % N)
+        dist.recv(received, (rank - 1) % N)
+        sending.wait()
+        partial = from_wire(received, bits) + chunks[rank - hop - 2]
+    return partial
+
+# %%
+def all_to_all_reduce(chunks, bits):
+    """The same; each rank's gradient is quantized once."""
+    packed = torch.stack([to_wire(chunk, bits) for chunk in chunks])
+    received = torch.empty_like(packed)
+    dist.all_to_all_single(received, packed)
+    return sum(from_wire(part, bits) for part in received)
+
+# %%
+def reduce_gradients(batch):
+    model = pretrained.gpt()
+    model(*batch).backward()
+    chunks = flat_matrices(model, lambda parameter: parameter.grad).chunk(4)
+    parts = {}
+    for reduce in (ring_reduce, all_to_all_reduce):
+        for bits in (8, 4):
+            with measure(f"{reduce.__name__} {bits}"):
+                parts[reduce.__name__, bits] = reduce(chunks, bits)
+    exact = torch.cat(chunks)
+    dist.all_reduce(exact)
+    hundreds = torch.full((1,), 100, dtype=torch.int8)
+    dist.all_reduce(hundreds)
+    return parts, exact, hundreds.item()
+
+# %%
+batches = [data.batch(0, 4, 64, rank, 4, text="code") for rank in range(4)]
+reduce_run = launch(reduce_gradients, inputs=batches, device="cpu", quiet=True)
+all_parts, (exact, *_), (int8_sum, *_) = zip(*reduce_run.outputs)
+predicted_sum.compare(str(int8_sum), {"the sum, which int8 cannot hold": "400", "the largest int8": "127"})
+
+# %%
+wire4 = quantization.Format(64, 36)  # 32 bytes of codes and a scale
+wire_formats = {8: FORMATS["int8"], 4: wire4}
+rows = []
+for name, bits in all_parts[0]:
+    whole = torch.cat([parts[name, bits] for parts in all_parts])
+    sent = reduce_run.traffic[f"{name} {bits}"].sent_by_rank.mean()
+    predicted = collectives.scatter_or_gather_sent_bytes(wire_formats[bits].bytes_of(linear_weights), 4)
+    rows.append((name, bits, sent, predicted, relative_error(whole, exact)))
+show_table({"sum": "", "bits": "d", "sent by each rank": ",.0f", "predicted": ",.0f", "relative error": ".4f"}, rows)
+holds("bytes sent", [row[2] for row in rows], [row[3] for row in rows], rtol=0.01)
+
+# %% [markdown]
+# In fp32 each rank would send 4 bytes for each number, 663,552 by the formula. With 4 bits the error is about a tenth; ZeRO++ does send gradients in 4 bits. With four ranks there are three hops, and the ring's error is a little larger. Let ε be the relative error of one quantization, and the gradients of all ranks independent and equally large. **How many times as large as the all-to-all's error is the ring's, on 64 ranks?** A sum of k such gradients is √k times as large as one.
+
+# %%
+predicted_ratio = predict("The ring's error, over the all-to-all's, on 64 ranks")
+predicted_ratio
+
+# %%
+def both_errors(N, numbers=64 * 64):
+    """The relative errors of N random gradients' sum: a ring's and an all-to-all's."""
+    gradients = torch.randn(N, numbers)
+    partial = gradients[0]
+    for gradient in gradients[1:]:
+        partial = from_wire(to_wire(partial)) + gradient
+    once = sum(from_wire(to_wire(gradient)) for gradient in gradients)
+    return [relative_error(total, gradients.sum(0)) for total in (partial, once)]
+
+# %%
+torch.manual_seed(0)
+rank_counts = np.array([2, 4, 8, 16, 32, 64])
+ring_errors, once_errors = np.transpose([both_errors(N) for N in rank_counts])
+predicted_ratio.compare(ring_errors[-1] / once_errors[-1], {"the number of hops": 63, "the root of the number of hops": 63**0.5})
+
+# %% [markdown]
+# Hop k rounds a sum of k gradients, with an error of $\varepsilon \sqrt{k}$. Errors are independent, so their squares add up to $\varepsilon^2 (1 + 2 + \dots + (N-1)) = \varepsilon^2 N (N-1) / 2$. The all-to-all's add up to $\varepsilon^2 N$. The ratio is $\sqrt{(N-1)/2}$:
+
+# %%
+ratios = np.sqrt((rank_counts - 1) / 2)
+holds("ratio on 4 to 64 ranks", (ring_errors / once_errors)[1:], ratios[1:], rtol=0.1)
+
+# %%
+once = once_errors.mean()
+figure, axes = plt.subplots(figsize=(7, 3))
+axes.plot(rank_counts, 100 * once * ratios, color=palette.PREDICTED, label="formula")
+axes.plot(rank_counts, np.full(6, 100 * once), "--", color=palette.PREDICTED)
+axes.plot(rank_counts, 100 * ring_errors, "o", color=palette.MEASURED, label="ring: each hop quantizes")
+axes.plot(rank_counts, 100 * once_errors, "s", color=palette.MEASURED, label="all-to-all: quantized once")
+axes.set(xlabel="ranks", ylabel="relative error of the sum, %", ylim=0)
+axes.legend(frameon=False)
+figure.tight_layout()
+
+# %% [markdown]
+# With nodes, qgZ makes two such steps, one within a node and one between nodes: two quantizations, for any number of ranks. The third part of ZeRO++, hpZ, keeps a second copy of the weights divided within each node, so that the gather in backward does not leave the node ([chapter 05](05_fsdp.ipynb), `reshard_after_forward` with a number). Between nodes, a 16-bit ZeRO-3 sends 3Ψ elements for large N, and ZeRO++ 0.75Ψ:
+
+# %%
+def sent_elements(forward_bits, backward_bits, gradient_bits):
+    """For each parameter, in elements of 16 bits."""
+    return (forward_bits + backward_bits + gradient_bits) / 16
+
+# %%
+with_scales = [FORMATS["int8"].bits_per_weight, wire4.bits_per_weight]
+volumes = [
+    ("ZeRO-3", sent_elements(16, 16, 16), sent_elements(16, 16, 16)),
+    ("qwZ", sent_elements(8, 8, 16), sent_elements(with_scales[0], with_scales[0], 16)),
+    ("qwZ, hpZ", sent_elements(8, 0, 16), sent_elements(with_scales[0], 0, 16)),
+    ("qwZ, hpZ, qgZ", sent_elements(8, 0, 4), sent_elements(with_scales[0], 0, with_scales[1])),
+]
+show_table({"between nodes, in Ψ": "", "codes alone": ".2f", "with a scale for 64": ".2f"}, volumes)
+holds("ZeRO++, as published", volumes[-1][1], 0.75)
+
+# %% [markdown]
+# ## Which method?
+#
+# LLaMA 7B, with adapters of rank 8 on all matrices of the blocks. Bytes are for each parameter of the model on each rank, with DDP on 8 ranks. Full fine-tuning is mixed precision with fp32 masters, which count as optimizer states; its gradients are sent in 16 bits:
+
+# %%
+matrix_shapes = 32 * [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008)]
+adapters = lora.adapter_parameters(matrix_shapes, r=8)
+psi_7b = matrices + embeddings
+full = memory.model_states(psi_7b, precision="bf16").device
+four_bits = FORMATS["nf4, double quantization"].bytes_of(matrices) + 2 * embeddings
+gradients, states = 4 * adapters, 8 * adapters
+
+# %%
+def method(name, weights, gradients, states, sent, flops):
+    each = [amount / psi_7b for amount in (weights, gradients, states)]
+    return name, *each, sum(each), sent / 1e6, flops / 1e9
+
+# %%
+adapters_sent = lora.sent_bytes(adapters, 8)
+flops = {frozen: lora.training_flops(psi_7b, 1, is_frozen=frozen) for frozen in (True, False)}
+method_rows = [
+    method("full fine-tuning", *full.values(), collectives.ring_sent_bytes(2 * psi_7b, 8), flops[False]),
+    method("LoRA, 16-bit base", 2 * psi_7b + gradients, gradients, states, adapters_sent, flops[True]),
+    method("QLoRA", four_bits + gradients, gradients, states, adapters_sent, flops[True]),
+    method("inference in 4 bits", four_bits, 0, 0, 0, 2 * psi_7b),
+]
+
+# %%
+columns = ["weights", "gradients", "optimizer", "all bytes"]
+show_table(
+    {"method": "", **dict.fromkeys(columns, ".2f"), "MB sent in a step": ",.0f", "GFLOPs per token": ".0f"},
+    method_rows,
+)
+
+# %% [markdown]
+# (Weights of LoRA include the adapters, in fp32. Embeddings stay in 16 bits. Operations for dequantizing and in the adapters are left out.) The same count for the small models that we trained, against the tensors they hold:
+
+# %%
+def bytes_held(gpt, adam):
+    """Of the base, and of adapters, their gradients (as large as they are) and Adam's means."""
+    adapters = bytes_of(trainable(gpt))
+    means = bytes_of(state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq"))
+    return base_bytes(gpt) - adapters, 2 * adapters + means
+
+# %%
+predicted = lora.trained_bytes(lora.adapter_parameters(shapes, r=8))
+for name, gpt in on_base.items():
+    frozen, trained_part = bytes_held(gpt, adam_of[name])
+    holds(f"base in {name}", frozen, sizes[name], unit="bytes")
+    holds("adapters, gradients and states", trained_part, predicted, unit="bytes")
+
+# %% [markdown]
+# | | it removes | it leaves | choose it when |
+# |---|---|---|---|
+# | full fine-tuning | nothing | everything | all states fit, on one GPU or divided among ranks, and the new data differ much from the old |
+# | LoRA | gradients, optimizer states and messages of the base; a third of the FLOPs | the base in 16 bits, activations | the base fits on each device; you want many small checkpoints, or to merge without loss |
+# | QLoRA | the same, and 70 % of the base | activations; dequantizing costs time in each pass | the base fits only in 4 bits |
+# | quantized inference | all but the weights | a cache of keys and values that grows with tokens | you do not train |
+# | quantized messages | bytes on slow links | all memory | the base is sharded, and links between nodes limit the step |
+#
+# ## What to remember
+#
+# - LoRA trains $r\,(\text{rows} + \text{columns})$ numbers for a matrix. Gradients, Adam's states and messages shrink with that; activations do not, and a token costs 4Ψ operations instead of 6Ψ.
+# - Count the constants: in blocks of 64, int8 takes 8.5 bits, NF4 4.5, with double quantization 4.127. Embeddings, norms and biases stay as they are.
+# - QLoRA's backward pass dequantizes the frozen matrices and passes gradients through them. The codes themselves get none.
+# - Merging adapters into fp32 or 16-bit weights is exact up to rounding. Quantizing the result again changes it: evaluate what you deploy.
+# - Quantize copies freely, but sums only once: an all-to-all and a sum in full precision, rather than a ring that rounds at each hop.
+#
+# ## Sources
+#
+# - E. Hu et al.: *LoRA: low-rank adaptation of large language models.* [arXiv 2106.09685](https://arxiv.org/abs/2106.09685), 2021.
+# - T. Dettmers, A. Pagnoni, A. Holtzman, L. Zettlemoyer: *QLoRA: efficient finetuning of quantized LLMs.* [arXiv 2305.14314](https://arxiv.org/abs/2305.14314), 2023. Section 3 on NF4, double quantization and paged optimizers; section 2 on the memory of the 7B model.
+# - T. Dettmers, M. Lewis, Y. Belkada, L. Zettlemoyer: *LLM.int8(): 8-bit matrix multiplication for transformers at scale.* [arXiv 2208.07339](https://arxiv.org/abs/2208.07339), 2022.
+# - E. Frantar, S. Ashkboos, T. Hoefler, D. Alistarh: *GPTQ: accurate post-training quantization for generative pre-trained transformers.* [arXiv 2210.17323](https://arxiv.org/abs/2210.17323), 2022.
+# - J. Lin et al.: *AWQ: activation-aware weight quantization for LLM compression and acceleration.* [arXiv 2306.00978](https://arxiv.org/abs/2306.00978), 2023.
+# - G. Wang et al.: *ZeRO++: extremely efficient collective communication for giant model training.* [arXiv 2306.10209](https://arxiv.org/abs/2306.10209), 2023.
+# - H. Touvron et al.: *LLaMA: open and efficient foundation language models.* [arXiv 2302.13971](https://arxiv.org/abs/2302.13971), 2023.
+# - P. Tillet, H. T. Kung, D. Cox: *Triton: an intermediate language and compiler for tiled neural network computations.* MAPL 2019. The [language](https://triton-lang.org).
+# - NVIDIA: data sheets of the [A100](https://www.nvidia.com/en-us/data-center/a100/) (int8 at twice bf16's peak) and the [H100](https://www.nvidia.com/en-us/data-center/h100/) SXM (3.35 TB/s, 989 TFLOP/s).
+# - llama.cpp: [the GGUF format](https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Hugging Face: [PEFT](https://huggingface.co/docs/peft) and [bitsandbytes](https://huggingface.co/docs/bitsandbytes), 0.50.

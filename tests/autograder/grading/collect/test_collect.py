@@ -1,0 +1,300 @@
+"""`python -m autograder roster` and `collect`: from a platform's download to grading/submitted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import unicodedata
+import zipfile
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from autograder.__main__ import main
+from autograder.grading.collect.collect_command import PLATFORMS
+from autograder.grading.collect.platforms import READERS
+from tests.autograder.grading.collect.downloads import AT, folder, notebook, zipped
+from tests.autograder.grading.course import REPO, empty_gradebook
+
+LAB, OTHER = "03_ring_all_reduce", "04_zero"
+DECOMPOSED = unicodedata.normalize("NFD", "José")
+STUDENTS = f"""\
+student;First name;Last name;E-mail;Canvas ID;Moodle name;Section
+ada;Ada;Lovelace;ada@example.org;12345;;A
+jose;{DECOMPOSED};García-Márquez;jose@example.org;222;;A
+bob;Bob;O'Neil;bob@example.org;333;Robert O'Neil;B
+cyd;Cyd;Charisse;cyd@example.org;444;;B
+"""
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    root = tmp_path / "course"
+    root.mkdir()
+    shutil.copy(REPO / "nbgrader_config.py", root)
+    (root / "solutions").symlink_to(REPO / "solutions")
+    (root / "grading").mkdir()
+    (root / "grading/gradebook.db").write_bytes(empty_gradebook())
+    monkeypatch.delenv("SHARDLAB_DB_URL", raising=False)
+    monkeypatch.chdir(root)
+    return root
+
+
+@pytest.fixture
+def run(course: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command, which must end with this code, and returns what it prints."""
+
+    def run(*arguments: str | Path, code: int = 0) -> str:
+        ended = main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        assert ended == code, printed
+        return printed.err if code == 2 else printed.out
+
+    return run
+
+
+@pytest.fixture
+def enrolled(course: Path, run: Callable[..., str]) -> Path:
+    (course / "students.csv").write_text(STUDENTS, encoding="utf-8-sig")
+    assert "4 added" in run("roster", "students.csv")
+    return course
+
+
+def snapshot(course: Path) -> dict[str, tuple[bytes, float]]:
+    files = [p for p in (course / "grading").rglob("*") if p.is_file() and p.suffix != ".db"]
+    return {
+        str(path.relative_to(course / "grading")): (path.read_bytes(), path.stat().st_mtime)
+        for path in files
+    }
+
+
+def submitted(course: Path, student: str, name: str = f"{LAB}.ipynb") -> str:
+    return (course / "grading/submitted" / student / LAB / name).read_text()
+
+
+def earlier(course: Path, student: str) -> dict[str, str]:
+    """{TIME: notebook}"""
+    found = (course / "grading/earlier" / student / LAB).glob(f"*/{LAB}.ipynb")
+    return {path.parent.name: path.read_text() for path in found}
+
+
+def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: Path) -> None:
+    first = {
+        f"lovelaceada_LATE_12345_678901_{LAB}.ipynb": notebook(LAB, "first"),
+        f"lovelaceada_LATE_12345_678955_{LAB}-1.ipynb": notebook(LAB, "second"),
+        # The id decides, whatever the name.
+        "garcíamárquezjosé_222_678902_Untitled (1).ipynb": notebook(LAB, "jose"),
+        "oneilbob_999_678903_my lab.ipynb": notebook(LAB, "bob"),  # no such id: the name decides
+        "charissecyd_444_678904_lab.ipynb": notebook(OTHER),
+        "charissecyd_444_678905_lab.ipynb": "{ broken",
+        "nobodyned_555_678906_lab.ipynb": notebook(LAB),
+        "charissecyd_444_678907_notes.pdf": "%PDF",
+        f"__MACOSX/._lovelaceada_12345_678901_{LAB}.ipynb": "x",
+    }
+    download = zipped(tmp_path / "submissions.zip", first)
+    before = snapshot(enrolled)
+    dry = run("collect", LAB, "--from", download, "--dry-run", code=3)
+    assert "dry run, nothing was changed: 3 new, 3 skipped" in dry
+    assert snapshot(enrolled) == before
+
+    printed = run("collect", LAB, "--from", download, code=3)
+    assert "from canvas: 3 new, 3 skipped" in printed
+    assert "_678904_lab.ipynb: it is 04_zero" in printed
+    assert "_678905_lab.ipynb: it is not a Jupyter notebook" in printed
+    assert "_678906_lab.ipynb: nobody on the roster is nobodyned, 555" in printed
+    assert "not notebooks, ignored: charissecyd_444_678907_notes.pdf" in printed
+    assert "late according to canvas: ada" in printed
+    assert "no timestamp.txt" in printed  # the zip has only the time of the download
+    assert "without a submission: cyd" in printed
+    assert submitted(enrolled, "ada") == notebook(LAB, "second")
+    assert list(earlier(enrolled, "ada").values()) == [notebook(LAB, "first")]
+    assert submitted(enrolled, "jose") == notebook(LAB, "jose")
+
+    after = snapshot(enrolled)
+    unpacked = folder(tmp_path / "unpacked", dict(list(first.items())[:4]))
+    for again in (download, unpacked):  # the same files
+        printed = run("collect", LAB, "--from", again, code=3 if again == download else 0)
+        assert "3 unchanged" in printed
+        assert snapshot(enrolled) == after
+
+    # A week later: Ada and Bob submitted again, Bob what he had first; Jose did not.
+    week, two = AT + timedelta(days=7), AT + timedelta(days=14)
+    name = "oneilbob_333_{}_lab.ipynb"
+    third = f"lovelaceada_12345_700001_{LAB}-2.ipynb"
+    jose = {"garcíamárquezjosé_222_678902_Untitled.ipynb": notebook(LAB, "jose")}
+    later = {third: notebook(LAB, "third"), name.format(7): notebook(LAB, "other")} | jose
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "2.zip", later, week))
+    assert "2 resubmitted, 1 unchanged" in printed
+    assert submitted(enrolled, "ada") == notebook(LAB, "third")
+    assert sorted(earlier(enrolled, "ada").values()) == sorted(
+        [notebook(LAB, "first"), notebook(LAB, "second")]
+    )
+    back = {name.format(8): notebook(LAB, "bob")}
+    run("collect", LAB, "--from", zipped(tmp_path / "3.zip", back, two))
+    assert submitted(enrolled, "bob") == notebook(LAB, "bob")
+    # An old download changes nothing any more.
+    after = snapshot(enrolled)
+    run("collect", LAB, "--from", download, code=3)
+    assert snapshot(enrolled) == after
+
+
+def test_moodle_in_folders_and_flat(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    files = {
+        f"{DECOMPOSED} García-Márquez_81_assignsubmission_file_/{LAB}.ipynb": notebook(LAB, "1"),
+        f"{DECOMPOSED} García-Márquez_81_assignsubmission_file_/{LAB} (1).ipynb": notebook(LAB),
+        "Robert O'Neil_82_assignsubmission_file/src/lab.ipynb": notebook(LAB, "bob"),
+        f"Ada Lovelace_83_assignsubmission_file_{LAB}.ipynb": notebook(LAB, "ada"),
+        "Ada Lovelace_83_assignsubmission_onlinetext_/onlinetext.html": "<p>",
+    }
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "m.zip", files))
+    assert "from moodle: 3 new" in printed
+    assert submitted(enrolled, "jose") == notebook(LAB)
+    assert list(earlier(enrolled, "jose").values()) == [notebook(LAB, "1")]
+    assert submitted(enrolled, "bob") == notebook(LAB, "bob")
+    one = {"lab/Dr. Cyd Charisse_84_assignsubmission_file_/lab.ipynb": notebook(LAB)}
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "one.zip", one), code=3)
+    assert "nobody on the roster is Dr. Cyd Charisse" in printed  # Moodle's name differs
+    (enrolled / "fix.csv").write_text("student,moodle_name\ncyd,Dr. Cyd Charisse\n")
+    run("roster", "fix.csv")
+    assert "from moodle: 1 new" in run("collect", LAB, "--from", tmp_path / "one.zip")
+
+
+METADATA = """\
+submission_1:
+  :submitters:
+  - :name: Ada L.
+    :sid: '100'
+    :email: ADA@example.org
+  - :name: Robert O'Neil
+    :sid: bob
+    :email: somebody@else.org
+  :created_at: 2026-09-30 23:59:59.123456789 -07:00
+  :results: !ruby/hash:ActiveSupport::HashWithIndifferentAccess
+    score: 1.0
+submission_2:
+  :submitters: []
+"""
+
+
+def test_gradescope_names_submitters_and_times(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    root = "assignment_9_export/"
+    files = {
+        f"{root}submission_metadata.yml": METADATA,
+        f"{root}submission_1/lab.ipynb": notebook(LAB, "pair"),
+        f"{root}submission_1/lab.py": "def f(): pass",
+        f"{root}submission_2/lab.ipynb": notebook(LAB),
+        # A student's own file, which sorts before the real one.
+        f"{root}submission_1/submission_metadata.yml": METADATA.replace("ADA@", "cyd@"),
+    }
+    printed = run("collect", LAB, "--from", folder(tmp_path / "g", files), code=3)
+    assert "submission_2/lab.ipynb: submission_metadata.yml does not say" in printed
+    for student in ("ada", "bob"):  # a group
+        assert submitted(enrolled, student) == notebook(LAB, "pair")
+        assert submitted(enrolled, student, "timestamp.txt") == "2026-10-01 06:59:59 UTC\n"
+    files[f"{root}submission_metadata.yml"] = METADATA.replace("2026-09-30", "2026-09-29")
+    files[f"{root}submission_1/lab.ipynb"] = notebook(LAB, "older")
+    printed = run("collect", LAB, "--from", folder(tmp_path / "h", files), code=3)
+    assert "2 earlier" in printed
+    assert "because a later submission is in grading/submitted" in printed
+    assert submitted(enrolled, "ada") == notebook(LAB, "pair")
+    assert earlier(enrolled, "ada") == {"2026-09-30_06-59-59": notebook(LAB, "older")}
+
+
+def test_hostile_and_odd_files_stop_nobody(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    """Without a roster: STUDENT is the name of the folder or file."""
+    path = zipped(
+        tmp_path / "z.zip",
+        {
+            "../../ada/lab.ipynb": notebook(LAB),
+            "/etc/lab.ipynb": notebook(LAB),
+            "eve/bomb.ipynb": b" " * 30_000_000,
+            ".hidden/lab.ipynb": notebook(LAB),
+            "dan (1).ipynb": notebook(LAB, "second"),
+            "dan.ipynb": notebook(LAB, "first"),
+            "flo/renamed.ipynb": notebook(LAB).replace('"grade_id"', '"gone"'),
+            f"gus/{LAB}-Copy1.ipynb": notebook(LAB).replace('"grade_id"', '"gone"'),
+        },
+    )
+    with zipfile.ZipFile(path, "a") as archive:
+        link = zipfile.ZipInfo("fay/link.ipynb")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(link, "/etc/passwd")
+    printed = run("collect", LAB, "--from", path, code=3)
+    assert "from folder: 2 new, 6 skipped" in printed
+    assert printed.count("its path leads out of the download") == 2
+    assert "eve/bomb.ipynb: it is larger than 20 MB" in printed
+    assert "fay/link.ipynb: it is a link" in printed
+    assert "begins with a dot" in printed
+    assert "flo/renamed.ipynb: it is no lab of this course" in printed
+    assert submitted(course, "dan") == notebook(LAB, "second")
+    assert sorted(path.name for path in (course / "grading/submitted").iterdir()) == ["dan", "gus"]
+
+    # Who hands in a folder with somebody else's name does not submit for them.
+    roster = course / "grading/roster.csv"
+    roster.write_text("student\nada\nbob\n")
+    nested = {"class/mallory/ada/lab.ipynb": notebook(LAB), "class/bob-1.ipynb": notebook(LAB)}
+    spoof = f"class/bob/x_1_assignsubmission_file_{LAB}.ipynb"
+    nested |= {"class/submission_metadata/ada.ipynb": notebook(LAB), spoof: notebook(LAB, "bob")}
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "n.zip", nested), code=3)
+    assert "from folder: 1 new, 2 skipped" in printed
+    assert "class/mallory/ada/lab.ipynb: nobody on the roster is class" in printed
+    roster.unlink()
+
+    files = folder(tmp_path / "f", {"hal/lab.ipynb": notebook(LAB)})
+    (files / "ivy").mkdir()
+    (files / "ivy/lab.ipynb").symlink_to("/etc/passwd")
+    (files / "joe").symlink_to(files / "hal")
+    os.mkfifo(files / "hal/pipe.ipynb")
+    printed = run("collect", LAB, "--from", files, code=3)
+    assert "1 new, 3 skipped" in printed
+    # Copied by hand, under another name: it moves to the history as a whole.
+    by_hand = folder(course / "grading/submitted/kim" / LAB, {"my.ipynb": notebook(LAB)})
+    run("collect", LAB, "--from", folder(tmp_path / "k", {"kim.ipynb": notebook(LAB, "k")}))
+    assert submitted(course, "kim") == notebook(LAB, "k")
+    moved = list((course / "grading/earlier/kim" / LAB).iterdir())
+    assert [path.name for path in moved[0].iterdir()] == ["my.ipynb"]
+    assert not (by_hand / "my.ipynb").exists()
+
+
+def test_an_interrupted_run_loses_nothing(
+    course: Path, run: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = folder(tmp_path / "1", {"ada/lab.ipynb": notebook(LAB, "first")})
+    second = folder(tmp_path / "2", {"ada.ipynb": notebook(LAB, "2")}, AT + timedelta(days=1))
+    run("collect", LAB, "--from", first)
+    move = shutil.move
+
+    def stop(*paths: Path) -> None:
+        move(*paths)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "move", stop)
+        with pytest.raises(KeyboardInterrupt):
+            main(["collect", LAB, "--from", str(second)])
+    run("collect", LAB, "--from", second)
+    assert submitted(course, "ada") == notebook(LAB, "2")
+    assert list(earlier(course, "ada").values()) == [notebook(LAB, "first")]
+    assert [path.name for path in (course / "grading/submitted/ada").iterdir()] == [LAB]
+
+
+def test_what_cannot_be_collected_says_what_to_do(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    assert set(PLATFORMS) == set(READERS)
+    download = folder(tmp_path / "d", {f"lovelaceada_1_2_{LAB}.ipynb": notebook(LAB)})
+    assert "choose from 01_one_device" in run("collect", "3", "--from", download, code=2)
+    assert "there is no roster" in run("collect", LAB, "--from", download, code=2)
+    assert "there is no /gone" in run("collect", LAB, "--from", "/gone", code=2)
+    broken = tmp_path / "broken.zip"
+    broken.write_bytes(b"PK\x03\x04")
+    assert "download it again" in run("collect", LAB, "--from", broken, code=2)

@@ -1,0 +1,86 @@
+"""formgrader's lists show the points that are exported, late penalties and states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from nbgrader.coursedir import CourseDirectory
+from nbgrader.server_extensions.formgrader import base, handlers
+from traitlets.config import Config
+
+from autograder.pages import formgrader
+from autograder.pages.formgrader.api import ClassAPI
+from autograder.pages.scores import read_scores
+from tests.autograder.pages.feedback.graded_course import LAB, QUESTION, GradedCourse, Submission
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> GradedCourse:
+    made = GradedCourse(tmp_path)
+    made.grade("ann", Submission(by_hand=0.0, penalty=1.0))
+    made.grade("bob", Submission(by_hand=1.5, state="tampering", reason="`import ctypes`"))
+    made.grade("cid", Submission(penalty=30.0, has_record=False))
+    (tmp_path / "solutions" / LAB).mkdir(parents=True)
+    for student in ("ann", "bob", "cid", "dan"):
+        folder = tmp_path / "grading/submitted" / student / LAB
+        folder.mkdir(parents=True)
+        (folder / "timestamp.txt").write_text(f"{Submission().at} UTC")
+    with made.gradebook as gradebook:  # bob submitted again: his mark waits to be confirmed
+        marked = gradebook.find_submission_notebook(LAB, LAB, "bob")
+        for grade in marked.grades:
+            grade.needs_manual_grade = grade.name == QUESTION
+        gradebook.db.commit()
+    return made
+
+
+@pytest.fixture
+def api(made: GradedCourse, tmp_path: Path) -> ClassAPI:
+    config = Config()
+    config.CourseDirectory.update(
+        root=str(made.root), db_url=made.db_url, course_id="shardlab", source_directory="solutions",
+        submitted_directory="grading/submitted", autograded_directory="grading/autograded",
+    )  # fmt: skip
+    config.Exchange.root = str(tmp_path / "exchange")
+    return ClassAPI(CourseDirectory(config=config), config=config)
+
+
+def shown(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["score"], row.get("late_penalty", 0.0), row["state"]
+
+
+def test_every_list_has_the_exported_points(made: GradedCourse, api: ClassAPI) -> None:
+    with made.gradebook as gradebook:
+        exported = {scores.student: scores.total for scores in read_scores(gradebook, LAB)}
+    expected = {
+        "ann": (17.0, 1.0, "graded"),
+        "bob": (18.0, 0.0, "tampering"),
+        "cid": (0.0, 30.0, ""),
+    }
+    assert exported == {student: points for student, (points, _, _) in expected.items()}
+
+    listed = {row["student"]: row for row in api.get_submissions(LAB)}
+    assert {student: shown(row) for student, row in listed.items()} == {
+        **expected, "dan": (0.0, 0.0, ""),
+    }  # fmt: skip
+    rows = api.get_notebook_submissions(LAB, LAB)
+    assert {row["student"]: shown(row) for row in rows} == expected
+    for student in expected:
+        assert shown(api.get_submission(LAB, student) or {}) == expected[student]
+        (row,) = api.get_student_submissions(student)
+        assert row is not None
+        assert shown(row) == expected[student]
+    students = {row["id"]: row["score"] for row in api.get_students()}
+    assert students == {"ann": 17.0, "bob": 19.5, "cid": 0.0, "dan": 0.0}
+
+
+def test_both_lists_load_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "NbGraderAPI", None)
+    monkeypatch.setattr(base.BaseHandler, "render", lambda self, name, **_: "<head></head>")
+    formgrader._load_jupyter_server_extension(Mock())
+    for name in formgrader.LISTS:
+        assert (Path(handlers.template_path) / name).exists()
+        assert "late-penalty" in base.BaseHandler.render(None, name)
+    assert base.BaseHandler.render(None, "manage_students.tpl") == "<head></head>"

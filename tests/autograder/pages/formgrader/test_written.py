@@ -1,0 +1,82 @@
+"""One written question of all students: what the page shows, and what a wrong rubric says."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import MissingEntry
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config
+
+from autograder.build.rubric import RUBRIC, read_rubric, require_rubric
+from autograder.build.text import SourceError
+from autograder.pages.formgrader.written import answers, page, written_questions
+from tests.autograder.pages.feedback.graded_course import (
+    LAB,
+    QUESTION,
+    REPO,
+    GradedCourse,
+    Submission,
+)
+
+
+def test_the_page_has_each_answer_and_the_rubric(tmp_path: Path) -> None:
+    made = GradedCourse(tmp_path)
+    made.enrol("ann", first_name="Ann", last_name="Lee")
+    made.grade("ann", Submission(sources={QUESTION: "Nine <script>alert(1)</script> **times**"}))
+    made.grade("bob", Submission(by_hand=1.5, comments={QUESTION: "Well put."}))
+    made.grade("cid", Submission())
+    (tmp_path / "grading/autograded/cid" / LAB / f"{LAB}.ipynb").unlink()
+    (tmp_path / "solutions" / LAB).mkdir(parents=True)
+    shutil.copy(REPO / "solutions" / LAB / RUBRIC, tmp_path / "solutions" / LAB)
+    config = Config()
+    config.CourseDirectory.update(
+        root=str(tmp_path), source_directory="solutions", autograded_directory="grading/autograded"
+    )
+    coursedir = CourseDirectory(config=config)
+    with made.gradebook as gradebook:
+        questions = written_questions(gradebook, LAB)
+        assert list(questions) == [QUESTION]
+        found = {one.student: one for one in answers(gradebook, coursedir, questions[QUESTION])}
+        assert set(found) == {"Lee, Ann (ann)", "bob", "cid"}
+        assert "<strong>times</strong>" in found["Lee, Ann (ann)"].html
+        assert "cannot be read" in found["cid"].html
+        bob, ann = found["bob"], found["Lee, Ann (ann)"]
+        assert (bob.mark, bob.text, bob.is_graded) == (1.5, "Well put.", True)
+        assert (ann.mark, ann.text, ann.is_graded) == (None, "", False)
+        assert bob.grade == gradebook.find_grade(QUESTION, LAB, LAB, "bob").id
+        assert bob.comment == gradebook.find_comment(QUESTION, LAB, LAB, "bob").id
+
+        shown = page(gradebook, coursedir, LAB, "")
+        assert "alert(1)" not in shown
+        assert shown.count('class="item"') == 4
+        assert 'data-text="Latency limits the small tensor"' in shown
+        with pytest.raises(MissingEntry):
+            page(gradebook, coursedir, LAB, "reduce_scatter")
+        with pytest.raises(MissingEntry):
+            page(gradebook, coursedir, "no_lab", "")
+
+
+@pytest.mark.parametrize(
+    ("rubric", "says"),
+    [
+        ("[other]", "no written question has this name. The lab has: from_8_to_64_ranks"),
+        ("[[{}.items]]\ntext='a'\npoints=2.5", "2.5 points, the question only 2"),
+        ("[[{}.items]]\ntext='a'", "expected a line `text` and a number `points`"),
+        ("[[{}.items]]\ntext='a'\npoints=nan", "must be a number"),
+        ("[{}]\ncomments='a'", "must be a list"),
+        ("[{}]\nitem=1", "expected only"),
+        ("[", "cannot be read"),
+    ],
+)
+def test_the_build_rejects_a_wrong_rubric(tmp_path: Path, rubric: str, says: str) -> None:
+    notebook = nbformat.read(REPO / "solutions" / LAB / f"{LAB}.ipynb", as_version=4)
+    require_rubric(tmp_path, notebook)  # none is needed
+    assert read_rubric(tmp_path) == {}
+    (tmp_path / RUBRIC).write_text(rubric.format(QUESTION))
+    with pytest.raises(SourceError) as error:
+        require_rubric(tmp_path, notebook)
+    assert says in str(error.value)

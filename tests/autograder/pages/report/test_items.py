@@ -1,0 +1,52 @@
+"""Difficulty and discrimination of exercises, from a class's marks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+
+from autograder.pages.report.items import MIN_STUDENTS, analyse
+from autograder.pages.report.mistakes import Mistake
+from autograder.pages.scores import Mark, Scores
+
+CELLS = ("check_a", "check_b", "check_c", "essay")
+
+
+def scores(student: int, *points: float, essay_pending: bool = True) -> Scores:
+    marks = {
+        cell: Mark(value, 4.0, is_pending=cell == "essay" and essay_pending, by_hand=False)
+        for cell, value in zip(CELLS, points, strict=True)
+    }
+    return Scores(f"s{student}", has_submission=True, max_points=16.0, marks=marks)
+
+
+# a and b go together, c is right where they are wrong.
+POINTS = [(n % 5, min(n % 5, 3), 4 - n % 5, 0.0) for n in range(MIN_STUDENTS)]
+
+
+def test_discrimination_is_the_correlation_with_the_rest_of_the_points() -> None:
+    essays = [scores(n, *points, essay_pending=n < 3) for n, points in enumerate(POINTS)]
+    a, _, c, essay = analyse(CELLS, essays, [Mistake("a", "adds twice", 3, 5, False)])
+    assert a.difficulty == pytest.approx(0.5)
+    assert a.mistakes == ("adds twice (3)",)
+    # The same by the textbook formula, which corrects the correlation with the whole total.
+    of_a = [points[0] for points in POINTS]
+    total = [sum(points[:3]) for points in POINTS]  # the essay waits for some
+    r, s_t, s_i = statistics.correlation(of_a, total), *map(statistics.pstdev, (total, of_a))
+    corrected = (r * s_t - s_i) / math.sqrt(s_i**2 + s_t**2 - 2 * r * s_t * s_i)
+    assert a.discrimination == pytest.approx(corrected)
+    assert c.discrimination is not None
+    assert c.discrimination < -0.9
+    assert (essay.students, essay.why_not) == (7, f"fewer than {MIN_STUDENTS} final scores")
+
+
+def test_no_correlation_for_small_classes_or_equal_points() -> None:
+    small = [scores(n, *points) for n, points in enumerate(POINTS[1:])]
+    assert all(item.discrimination is None for item in analyse(CELLS, small, []))
+    assert analyse(CELLS, small, [])[0].difficulty is not None
+    same = [scores(n, 4, *points[1:]) for n, points in enumerate(POINTS)]
+    item = analyse(CELLS, same, [])[0]
+    assert (item.difficulty, item.discrimination, item.why_not) == (1, None, "all the same points")
+    assert analyse(CELLS, [], [])[0].difficulty is None

@@ -1,0 +1,148 @@
+"""`python -m autograder export --platform`: what Canvas and Moodle import."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from autograder.__main__ import main
+from tests.autograder.pages.feedback.graded_course import LAB, GradedCourse, Submission
+
+CANVAS = f"""\
+Student,ID,SIS User ID,SIS Login ID,Section,Warm-up (76),{LAB} (77),Current Score
+,,,,,,Manual Posting,
+"    Points Possible",,,,,10,20.00,(read only)
+"Lovelace, Ada",101,s1,ada,Tuesday,9,3,90
+"Noether, Emmy",102,s2,ben,Tuesday,8,,80
+"Kovalevskaya, Sofja",103,s3,sk12,Tuesday,7,,70
+"Germain, Sophie",104,s4,excused,Tuesday,7,EX,70
+"Student, Test",199,,f00,Tuesday,,,
+"""
+MOODLE = (
+    "\ufeffVorname;Nachname;E-Mail-Adresse;Aufgabe: Other (Punkte);"
+    f'"Aufgabe: {LAB} (Real)";"Aufgabe: {LAB} (Feedback)";Heruntergeladen\n'
+    "Ada;Lovelace;Ada@Example.org;1,5;-;gut;1791000000\n"
+    "Søren;Kovalevskaya;zoe.k@example.org;1,5;-;;1791000000\n"  # another one
+    "Zoe;Absent;zoe.a@example.org;1,5;-;;1791000000\n"
+)
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
+    made = GradedCourse(tmp_path_factory.mktemp("course"))
+    made.enrol("ada", first_name="Ada", last_name="Lovelace", email="ada@example.org")
+    made.enrol("kovalevskayasofja", first_name="Sofja", last_name="Kovalevskaya")
+    made.enrol("absent", first_name="=1+2", last_name="")
+    made.grade("ada", Submission(by_hand=2.0))
+    made.grade("ben", Submission())  # the written answer is not graded
+    made.grade("kovalevskayasofja", Submission(by_hand=0.5, penalty=1.0))
+    made.grade("excused", Submission(by_hand=0.5))
+    made.grade("zoe", Submission(by_hand=0.0))  # on no platform
+    return made
+
+
+@pytest.fixture
+def export(
+    course: GradedCourse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Callable[..., tuple[int, str]]:
+    """Runs `export` with a platform's file; returns (exit status, what was written)."""
+    monkeypatch.chdir(course.root)
+
+    def export(platform: str, text: str | None, *options: str) -> tuple[int, str]:
+        source, to = tmp_path / "theirs.csv", tmp_path / "ours.csv"
+        to.unlink(missing_ok=True)
+        if text is not None:
+            source.write_text(text, encoding="utf-8")
+            options = (*options, "--from", str(source))
+        code = main(["export", LAB, "--platform", platform, "--to", str(to), *options])
+        return code, to.read_text(encoding="utf-8") if to.exists() else ""
+
+    return export
+
+
+def test_canvas_gets_its_own_file_back_with_points(
+    export: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, written = export("canvas", CANVAS)
+    assert code == 3  # zoe's points have no place
+    theirs = list(csv.reader(CANVAS.splitlines()))
+    ours = list(csv.reader(written.splitlines()))
+    changed = {
+        (row[0], theirs[0][place]): cell
+        for row, before in zip(ours, theirs, strict=True)
+        for place, cell in enumerate(row)
+        if cell != before[place]
+    }
+    column = f"{LAB} (77)"
+    assert changed == {
+        ("Lovelace, Ada", column): "20",
+        ("Kovalevskaya, Sofja", column): "17.5",  # by the name in Canvas's downloads
+    }
+    said = capsys.readouterr().err
+    assert f"{LAB}: 2 points written to column '{column}'" in said
+    assert "not completely graded, so left as it was: ben" in said
+    assert "left as it was: excused (EX)" in said
+    assert "zoe (has points), absent" in said
+    assert "on the platform, but not in the gradebook: Student, Test 199 f00" in said
+
+
+def test_moodle_in_another_language_with_semicolons(
+    export: Callable[..., tuple[int, str]],
+) -> None:
+    code, written = export("moodle", MOODLE)
+    assert code == 3
+    assert written == MOODLE.replace("1,5;-;gut", "1,5;20;gut").replace('"', "")
+
+
+def test_a_lab_with_another_name_on_the_platform(
+    export: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = CANVAS.replace(f"{LAB} (77)", "Ring (77)")
+    assert export("canvas", other) == (2, "")
+    said = capsys.readouterr().err
+    assert f"has no column of {LAB}: choose one with --column {LAB}=NAME" in said
+    assert "'Ring (77)'" in said
+    code, written = export("canvas", other, "--column", f"{LAB}=Ring")
+    assert code == 3
+    assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,20,90' in written
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            CANVAS.replace("20.00", "100"),
+            "has '100' points possible, but 03_ring_all_reduce has 20",
+        ),
+        (CANVAS.replace("Warm-up (76)", f"{LAB} (76)"), "several columns"),
+        (MOODLE, "no column 'ID'"),
+        ("", "is empty"),
+    ],
+)
+def test_what_cannot_be_filled_in_writes_nothing(
+    export: Callable[..., tuple[int, str]],
+    capsys: pytest.CaptureFixture[str],
+    text: str,
+    words: str,
+) -> None:
+    assert export("canvas", text) == (2, "")
+    assert words in capsys.readouterr().err
+
+
+def test_without_a_file_of_the_platform(export: Callable[..., tuple[int, str]]) -> None:
+    code, written = export("canvas", None)
+    rows = list(csv.reader(written.splitlines()))
+    assert code == 0
+    assert rows[:3] == [
+        ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", LAB],
+        ["    Points Possible", "", "", "", "", "20"],
+        ["'=1+2", "", "", "absent", "", ""],
+    ]
+    assert ["Lovelace, Ada", "", "", "ada", "", "20"] in rows
+    written = export("moodle", None)[1]
+    assert f"First name,Last name,ID number,Email address,{LAB}\n" in written
+    assert "Ada,Lovelace,ada,ada@example.org,20\n" in written
+    assert ",,ben,,\n" in written

@@ -1,0 +1,407 @@
+"""Chapter 12 runs from top to bottom, and its cells show what its prose says."""
+
+import itertools
+import math
+import re
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from tests.chapters.running_chapter import read, run
+
+pytestmark = pytest.mark.ranks
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    predictions = {
+        "Bytes of a block that change": "2",
+        "With feedback, the weights' error": "'smaller'",
+        "Whole bytes for each weight": "[1, 3]",
+        "Bits for each parameter of the whole model": "4.25390625",
+        "The int8 sum of four times 100": "'127'",
+    }
+    folder = tmp_path_factory.mktemp("chapter")
+    chapter = run("12_lora_quantization", folder, predictions=predictions)
+    print(f"\nchapter 12: {chapter.seconds:.0f} s (budget: 60 s)")
+    return chapter
+
+
+def numbers(row):
+    return [float(cell.replace(",", "").rstrip("%")) for cell in list(row.values())[1:]]
+
+
+def test_new_adapters_change_nothing_and_only_b_has_a_gradient(chapter):
+    assert "✓ logits with new adapters are bit-equal" in chapter.text_of("before, after = ")
+    assert "largest gradient of any A: measured 0," in chapter.text_of("first = with_lora")
+
+
+def test_adapters_gradients_and_means_are_16_bytes_each(chapter):
+    full, *by_rank = map(numbers, chapter.table_of("held |= "))
+    assert full == [1_042_944, 1_042_944, 1_042_944, 2_085_888, 100]
+    assert [row[1] for row in by_rank] == [4 * 3072 * r for r in (1, 4, 16)]
+    assert all(row[0] == full[0] + row[1] for row in by_rank)  # the base remains
+    assert chapter.text_of("held |= ").count("✓") == 3
+
+
+def test_counts_of_gpt3_are_the_published_ones(chapter):
+    rows = chapter.table_of("gpt3_shapes = ")
+    counts = {row["r"]: row["trained parameters"] for row in rows}
+    assert counts == {"1": "4,718,592", "2": "9,437,184", "4": "18,874,368", "8": "37,748,736"}
+
+
+def test_frozen_weights_save_about_a_third_of_the_arithmetic(chapter):
+    printed = chapter.text_of("flops = {r: ")
+    assert "0.64 with r 1, 0.83 with r 16, 0.67 by the formula" in printed
+
+
+def test_ddp_sends_only_adapters(chapter):
+    assert chapter.text_of("ddp_run = launch(").count("✓") == 2
+    assert "measured 20.9" in chapter.text_of("predicted_lora_ratio.compare")
+
+
+def test_sharded_training_still_gathers_frozen_weights(chapter):
+    rows = {tuple(row.values())[:2]: row for row in chapter.table_of("def passed_bytes")}
+    for method in ("FSDP", "ZeRO-3"):
+        full, with_lora = (numbers_of_calls(rows[method, name]) for name in ("full", "LoRA"))
+        assert (full[1], with_lora[1]) == (1_042_944, 49_152)
+        assert with_lora[0] == pytest.approx(full[0], rel=0.1)
+    assert numbers_of_calls(rows["ZeRO-3", "LoRA"])[0] < numbers_of_calls(rows["ZeRO-3", "full"])[0]
+    assert "✓ FSDP: all-gathers" in chapter.text_of("in_blocks = ")
+    assert chapter.text_of("remains = {}").count("✓") == 2
+
+
+def numbers_of_calls(row):
+    return [float(cell.replace(",", "")) for cell in list(row.values())[2:]]
+
+
+def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
+    rows = {row["setup"]: row for row in chapter.table_of("untrained = ")}
+    assert list(rows) == [
+        "before",
+        *(f"all linears, r {r}" for r in (1, 4, 16, 64)),
+        "attention, r 16",
+        "full",
+    ]
+    few, many = (
+        numbers(rows[name])[0] for name in ("all linears, r 4", "attention, r 16")
+    )  # the lower loss has fewer parameters
+    assert few < many
+    assert chapter.text_of("untrained = ").count("✓") == 4
+    assert "<svg" in chapter.svg_of("figure, (by_r, by_step)")
+
+
+def test_merging_changes_only_rounding(chapter):
+    assert chapter.text_of("merged_gpt = merged(").count("✓") == 2
+
+
+def test_peft_has_the_same_count_in_fp32(chapter):
+    printed = chapter.text_of("with_peft = get_peft_model")
+    assert "measured 2,048, predicted 2,048" in printed
+    assert "trained: {torch.float32} frozen: {torch.bfloat16}" in printed
+
+
+def test_order_and_checkpointing_traps(chapter):
+    assert "measured 2,048, 0" in chapter.text_of("in_both_orders")
+    rows = [tuple(row.values()) for row in chapter.table_of("attempts = {")]
+    assert rows == [
+        ("reentrant", "0", "element 0 of tensors does not require grad"),
+        ("reentrant, last norm trained", "0", "none"),
+        ("reentrant, enable_input_require_grads", "16", "none"),
+        ("use_reentrant=False", "16", "none"),
+    ]
+
+
+def column(rows, heading):
+    return [float(row[heading]) for row in rows]
+
+
+def test_an_outlier_of_8_times_the_largest_weight_makes_errors_8_times_as_large(chapter):
+    assert "measured 7.968" in chapter.text_of("predicted_factor.compare(")
+    tensor, row, block = chapter.table_of("percent(errors_of_the_others(group))")
+    with_outlier = "with the outlier, %"
+    assert float(tensor[with_outlier]) / float(tensor["error, %"]) == pytest.approx(8, rel=0.02)
+    for each in (row, block):  # "adds little to the error"
+        assert float(each[with_outlier]) < 1.25 * float(each["error, %"])
+        assert float(each["error, %"]) < 0.7 * float(tensor["error, %"])
+
+
+def test_scales_take_bits(chapter):
+    answer = chapter.text_of("predicted_bits.compare(")
+    assert "row of 96: 8.333 bits, block of 64: 8.5 bits, block of 16: 10 bits" in answer
+    assert column(chapter.table_of("percent(errors_of_the_others(group))"), "bits per weight") == [
+        8,
+        8.33,
+        8.5,
+    ]
+
+
+def test_half_a_bit_for_scales_of_blocks_is_well_spent_and_two_are_not(chapter):
+    assert chapter.text_of("fewer = np.array(").count("✓") == 3
+    assert "<svg" in chapter.svg_of("axes.semilogy(bits")
+
+
+def test_an_outlier_feature_hurts_an_int8_product_unless_it_is_decomposed(chapter):
+    rows = chapter.table_of("products = {")
+    without, ours, undecomposed, decomposed, weights_only = column(rows, "error, %")
+    assert ours > 5 * without
+    assert undecomposed == pytest.approx(ours, rel=0.05)
+    assert weights_only <= decomposed < 1.2 * weights_only < undecomposed / 2
+
+
+def test_defaults_differ(chapter):
+    printed = chapter.text_of("def default_of(")
+    assert re.findall(r"measured (\d)", printed) == ["0", "6"]
+
+
+def test_nf4_suits_trained_weights_and_not_uniform_numbers(chapter):
+    trained, uniform = re.findall(r"measured (\S+),", chapter.text_of("uniform = 2 * torch.rand"))
+    assert float(trained) < 0.9 < 1.1 < float(uniform)
+    quantile, largest = re.findall(r"\d\.\d\d", chapter.text_of("absmax_in_deviations = "))
+    assert float(quantile) < float(largest)
+    assert "<svg" in chapter.svg_of('right.set_title("use of each code')
+
+
+def test_double_quantization_takes_4_127_bits(chapter):
+    assert "predicted 4.127" in chapter.text_of("predicted_nf4_bits = ")
+
+
+def test_loss_by_format(chapter):
+    rows = {row["format"]: row for row in chapter.table_of("added_loss = {")}
+    bits, error, loss = (
+        {name: float(row[heading]) for name, row in rows.items()}
+        for heading in ("bits per weight", "error, %", "loss")
+    )
+    assert bits["NF4"] - bits["NF4, double quantization"] == pytest.approx(0.37, abs=0.005)
+    four_bits = [
+        "4-bit absmax, one scale for a tensor",
+        "4-bit absmax, one scale for a block of 64",
+        "NF4",
+    ]
+    for measure in (error, loss):
+        assert sorted(four_bits, key=measure.get, reverse=True) == four_bits
+    assert chapter.text_of("eight_bits, below=0.005").count("✓") == 4
+
+
+def test_65_billion_weights_fit_in_48_gb(chapter):
+    gigabytes = column(chapter.table_of("gigabytes = {name"), "65 billion weights, GB")
+    assert gigabytes == [260, 130, 69.1, 36.6, 33.5]
+    assert "14.5 of 48 GB are left" in chapter.text_of("left_gigabytes = ")
+
+
+def test_q8_0_by_hand_is_ggufs_byte_for_byte(chapter):
+    printed = chapter.text_of("different = sum(")
+    assert "bytes that differ from gguf's, in all matrices: measured 0" in printed
+    verdict = chapter.text_of("predicted_changed_bytes.compare")
+    assert "measured 1" in verdict
+    assert "the scale, byte for byte" in verdict
+
+
+def test_q4_0_is_decoded_as_gguf_decodes_it(chapter):
+    printed = chapter.text_of("unpack_q4_0(packed_q4_0")
+    assert "✓ the weights that gguf reads" in printed
+    assert "code of each block's largest weight" in printed
+    picture = chapter.svg_of("draw_bytes(axes, 6, 2")
+    assert "Q4_0, 18 bytes" in picture
+
+
+def test_each_format_has_the_bits_that_gguf_gives_it(chapter):
+    rows = {row["format"]: row for row in chapter.table_of("gguf_formats = {")}
+    assert rows["Q8_0"]["bits per weight"] == "8.5"
+    assert rows["Q4_K"]["bits per weight"] == rows["Q4_0"]["bits per weight"] == "4.5"
+    errors = {name: row["error"] for name, row in rows.items() if row["error"] != "–"}
+    assert list(errors) == ["Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"]
+    percents = [float(error.removesuffix("%")) for error in errors.values()]
+    assert percents == sorted(percents)
+
+
+def test_feedback_makes_weights_worse_and_outputs_better(chapter):
+    verdict = chapter.text_of("predicted_weight_error.compare")
+    assert "measured larger" in verdict
+    assert "what the error of the outputs is" in verdict
+    assert chapter.text_of("gptq_errors.items()").count("✓") == 4
+    losses = [float(row["loss"]) for row in chapter.table_of("def gptq_loss")]
+    assert losses[0] < losses[2] < losses[1]
+
+
+def test_a_fused_kernel_moves_a_fifth_of_the_bytes(chapter):
+    verdict = chapter.text_of("predicted_moved.compare")
+    assert "the second way without writing W" in verdict
+    assert chapter.text_of("small = 2 / GROUP").count("✓") == 4
+    rows = chapter.table_of("H100_BYTES_PER_S = ")
+    milliseconds = [float(row["at least, ms for a token"]) for row in rows]
+    assert milliseconds[1] > milliseconds[0] > milliseconds[2] > milliseconds[3]
+    assert "computing with 152 tokens" in chapter.text_of("H100_FLOPS_PER_S = ")
+
+
+def triton_on_a_cpu(program):
+    """As much of triton.language as the chapter's kernel uses, for one program of a grid."""
+
+    def load(pointer, mask, other):
+        memory, at = pointer
+        return torch.where(mask, memory.ravel()[at.clamp(max=memory.numel() - 1)], other)
+
+    def store(pointer, value, mask):
+        memory, at = pointer
+        memory.ravel()[at[mask.expand_as(at)]] = value[mask.expand_as(at)]
+
+    return SimpleNamespace(
+        program_id=program.__getitem__,
+        arange=torch.arange,
+        zeros=torch.zeros,
+        load=load,
+        store=store,
+        dot=lambda a, b, total: total + a.float() @ b.float(),
+        **{name: getattr(torch, name) for name in ("float16", "float32")},
+        constexpr=int,
+    )
+
+
+class Pointer(NamedTuple):
+    """Places in the memory of one tensor."""
+
+    memory: torch.Tensor
+    at: torch.Tensor
+
+    def __add__(self, offsets):
+        return Pointer(self.memory, self.at + offsets)
+
+
+def test_the_triton_kernel_of_the_text_computes_what_it_says():
+    [text] = [
+        cell.source
+        for cell in read("12_lora_quantization").cells
+        if cell.cell_type == "markdown" and "@triton.jit" in cell.source
+    ]
+    code = re.search("```python\n(.+?)\n```", text, re.DOTALL).group(1)
+    kernel = code.split("\n\ngrid = ")[0].removeprefix("@triton.jit\n")
+    rows, columns, inner, group = 19, 70, 128, 64  # no multiple of a block, but for the groups
+    torch.manual_seed(0)
+    x = torch.randn(rows, inner).half()
+    codes = torch.randint(-127, 128, (inner, columns), dtype=torch.int8)
+    scales = (torch.rand(inner // group, columns) / 127).half()
+    y = torch.full((rows, columns), torch.nan).half()
+    pointers = [Pointer(each, torch.tensor(0)) for each in (x, codes, scales, y)]
+    for program in itertools.product(range(-(-rows // 16)), range(-(-columns // 64))):
+        names = {"tl": triton_on_a_cpu(program)}
+        exec(kernel, names)
+        names["int8_matmul"](*pointers, rows, columns, inner, 16, 64, group)
+    weight = (codes.half() * scales.repeat_interleave(group, 0)).float()
+    torch.testing.assert_close(y, (x.float() @ weight).half(), rtol=2e-3, atol=1e-2)
+
+
+def number(text):
+    return float(text.replace(",", ""))
+
+
+def test_bitsandbytes_packs_as_computed_by_hand(chapter):
+    printed = chapter.text_of("codes_up, _ = nf4_codes")
+    assert "✓ the 16 code points" in printed
+    assert "✓ packed bytes that differ: measured 0" in printed
+    rows = chapter.table_of("bytes_up = stored")
+    assert [row["part"] for row in rows] == ["codes", "codes of scales", "scales of scales", "mean"]
+
+
+def test_most_bytes_of_the_4_bit_model_are_not_quantized(chapter):
+    printed = chapter.text_of("four_bit_bytes = ")
+    stored = number(re.search(r"measured ([\d,]+) bytes", printed)[1])
+    assert stored / 2 < 4 * (260_736 - 221_184)
+    assert "that is what a quantized weight takes" in chapter.text_of(
+        "predicted_model_bits.compare"
+    )
+
+
+def test_the_gradient_passes_through_the_frozen_matrix(chapter):
+    assert chapter.text_of("layer(x).backward(upstream)").count("✓") == 2
+    errors = [
+        float(row["relative error"]) for row in chapter.table_of('("gradient of x", relative')
+    ]
+    assert max(errors) < 1.2 * min(errors)  # "by as much as the weights are"
+
+
+def test_adapters_learn_on_a_4_bit_base(chapter):
+    fp32, four_bits = chapter.table_of('sizes = {"fp32"')
+    assert number(four_bits["bytes of the base"]) < 0.3 * number(fp32["bytes of the base"])
+    gain = float(fp32["loss on code, before"]) - float(fp32["after"])
+    before = "loss on code, before"
+    assert 0.01 < float(four_bits[before]) - float(fp32[before]) < 0.03  # "about 0.02"
+    assert abs(float(four_bits["after"]) - float(fp32["after"])) < gain / 4
+
+
+def test_quantizing_again_after_a_merge_costs_loss(chapter):
+    separate, merged, rounded = (
+        float(row["loss on code"]) for row in chapter.table_of("in_fp32 = merged_loss")
+    )
+    assert separate == pytest.approx(merged, abs=2e-4)
+    assert rounded > separate + 0.005
+    low, high = re.findall(r"\d\.\d+", chapter.text_of("shares = ["))
+    assert 0.05 < float(low) < float(high) < 1
+
+
+def test_the_papers_memory(chapter):
+    seven, large = chapter.table_of("full_bytes = ")
+    assert (seven["model"], large["model"]) == ("7B", "65B")
+    assert float(large["16 bit, GB"]) > 780
+    assert "3,865 MB by the formula" in chapter.text_of("7B: LoRA in 16 bits")
+
+
+def test_what_bitsandbytes_does_on_a_cpu(chapter):
+    results = {row["tried"]: row["result"] for row in chapter.table_of("tried = {")}
+    works = ["Linear4bit, nf4", "Linear4bit, fp4", "Linear8bitLt", "Adam8bit"]
+    assert [results[name] for name in works] == ["works"] * 4
+    assert "not supported on CPU" in results["PagedAdamW8bit"]
+    assert results["training the codes"].startswith("raises RuntimeError")
+
+
+def test_rows_that_are_no_multiple_of_a_block_are_decoded_wrongly_with_avx512(chapter):
+    rows = {row["matrix"]: row for row in chapter.table_of("def decoding_error")}
+    assert all(0.05 < float(row["error, blocks of 32"]) < 0.11 for row in rows.values())
+    of_64 = {name: float(row["blocks of 64"]) for name, row in rows.items()}
+    assert of_64.pop("mlp.down") < 0.11  # 64 divides 384
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert min(of_64.values()) > 0.2
+    else:
+        assert max(of_64.values()) < 0.11
+
+
+def test_the_defaults_of_transformers_are_not_qlora(chapter):
+    rows = chapter.table_of("qlora_paper = ")
+    assert [row["default"] for row in rows] == ["fp4", "False", "float32"]
+
+
+def test_int8_weights_send_about_a_quarter(chapter):
+    fp32, bf16, int8 = (
+        number(row["bytes sent by each rank"]) for row in chapter.table_of("wire_sent = ")
+    )
+    assert int8 / fp32 == pytest.approx(8.5 / 32, rel=0.01)
+    assert int8 / bf16 == pytest.approx(8.5 / 16, rel=0.01)
+
+
+def test_a_sum_is_quantized_once(chapter):
+    assert "-112" in chapter.text_of("predicted_sum.compare")
+    rows = chapter.table_of("wire_formats = ")
+    errors = {(row["sum"], row["bits"]): float(row["relative error"]) for row in rows}
+    for bits in ("8", "4"):
+        assert errors["ring_reduce", bits] > 1.1 * errors["all_to_all_reduce", bits]
+    assert 0.05 < errors["all_to_all_reduce", "4"] < 0.15  # "about a tenth"
+    assert "✓ ratio on 4 to 64 ranks" in chapter.text_of("ratios = np.sqrt")
+    assert "<svg" in chapter.svg_of("once = once_errors.mean()")
+
+
+def test_zero_plus_plus_sends_a_quarter(chapter):
+    *_, last = chapter.table_of("volumes = [")
+    assert last["codes alone"] == "0.75"
+
+
+def test_the_methods(chapter):
+    full, lora, qlora, inference = chapter.table_of("    method_rows,")
+    assert float(full["all bytes"]) == 16
+    assert 1 - float(qlora["weights"]) / float(lora["weights"]) == pytest.approx(0.7, abs=0.02)
+    assert number(lora["GFLOPs per token"]) / number(full["GFLOPs per token"]) == pytest.approx(
+        2 / 3, abs=0.02
+    )
+    assert float(inference["gradients"]) == 0
+    assert chapter.text_of("bytes_held(gpt, adam_of").count("✓") == 4
+    assert math.isclose(number(lora["MB sent in a step"]), number(qlora["MB sent in a step"]))

@@ -1,0 +1,14 @@
+# /// shardlab-submission
+# lab = "12_lora_quantization"
+# loses = {pack_q4_0 = 3.0}
+# says = {pack_q4_0 = "loses the sign of the weight"}
+# ///
+
+# %% nbgrader={"grade_id": "pack_q4_0", "solution": true}
+def pack_q4_0(weights):
+    blocks = weights.view(-1, 32)
+    d = blocks.abs().amax(dim=1, keepdim=True) / 7
+    inverse = torch.where(d == 0, 0.0, 1 / d)
+    levels = ((blocks * inverse).round() + 8).clamp(0, 15).to(torch.uint8)
+    nibbles = levels[:, :16] | levels[:, 16:] << 4
+    return torch.cat([d.half().view(torch.uint8), nibbles], dim=1)

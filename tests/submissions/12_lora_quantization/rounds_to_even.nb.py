@@ -1,0 +1,14 @@
+# /// shardlab-submission
+# lab = "12_lora_quantization"
+# loses = {pack_q4_0 = 1.0}
+# says = {pack_q4_0 = "rounds halfway cases to even"}
+# ///
+
+# %% nbgrader={"grade_id": "pack_q4_0", "solution": true}
+def pack_q4_0(weights):
+    blocks = weights.view(-1, 32)
+    d = blocks.gather(1, blocks.abs().argmax(dim=1, keepdim=True)) / -8
+    inverse = torch.where(d == 0, 0.0, 1 / d)
+    levels = ((blocks * inverse).round() + 8).to(torch.uint8).clamp(max=15)
+    nibbles = levels[:, :16] | levels[:, 16:] << 4
+    return torch.cat([d.half().view(torch.uint8), nibbles], dim=1)
