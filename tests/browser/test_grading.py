@@ -72,7 +72,7 @@ def test_both_scores_are_shown(lab: JupyterLab, formgrader: FrameLocator, artifa
     lost = sum(GRACE.loses.values())
     for student, points in (("ada", CODE_POINTS), ("grace", CODE_POINTS - lost)):
         row = formgrader.locator("tr", has_text=student)
-        late = f"{points - 1:g} / 20after 1 late penalty"
+        late = f"{points - 1:g} / 20after a late penalty of 1 point"
         expected = late if student == "grace" else f"{points:g} / 20"
         expect(row.locator(".score")).to_have_text(expected)
         expect(row.locator(".status")).to_have_text("needs manual grading")
@@ -92,7 +92,7 @@ def test_a_submission_can_be_read_and_the_question_graded(
     rows = formgrader.locator("tbody tr")
     expect(rows).to_have_count(2)
     lost = sum(GRACE.loses.values())
-    late = f"{CODE_POINTS - lost - 1:g} / 20after 1 late penalty"
+    late = f"{CODE_POINTS - lost - 1:g} / 20after a late penalty of 1 point"
     rows.filter(has_text=late).get_by_role("link", name=re.compile("Submission #")).click()
 
     expect(formgrader.locator("input.score")).to_have_count(6)

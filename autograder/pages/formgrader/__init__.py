@@ -12,7 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-LISTS = ("manage_submissions.tpl", "gradebook_notebook_submissions.tpl")
+LISTS_OF_A_LAB = ("manage_submissions.tpl", "gradebook_notebook_submissions.tpl")
+LISTS = (
+    *LISTS_OF_A_LAB,
+    "manage_students_assignments.tpl",
+    "manage_students_notebook_submissions.tpl",
+)
 SCRIPT = Path(__file__).with_name("late_and_state.js")
 
 
@@ -42,7 +47,21 @@ def _with_script(render: Callable[..., str]) -> Callable[..., str]:
         page = render(handler, name, **values)
         if name not in LISTS:
             return page
-        script = f"<script>\n{SCRIPT.read_text(encoding='utf-8')}</script>\n</head>"
+        links = name in LISTS_OF_A_LAB and _has_written_answers(handler, values["assignment_id"])
+        about = f"var has_written_answers = {str(links).lower()};"
+        script = f"<script>\n{about}\n{SCRIPT.read_text(encoding='utf-8')}</script>\n</head>"
         return page.replace("</head>", script, 1)
 
     return rendered
+
+
+def _has_written_answers(handler: Any, lab: str) -> bool:
+    from nbgrader.api import MissingEntry
+
+    from autograder.pages.formgrader.written import written_questions
+
+    with handler.api.gradebook as gradebook:
+        try:
+            return bool(written_questions(gradebook, lab))
+        except MissingEntry:
+            return False

@@ -87,6 +87,17 @@ class ClassAPI(NbGraderAPI):
         found = super().get_notebook_submissions(assignment_id, notebook_id)
         return [self._with_state(row, assignment_id) for row in found]
 
+    def get_student_notebook_submissions(
+        self, student_id: str, assignment_id: str
+    ) -> list[dict[str, Any]]:
+        found = super().get_student_notebook_submissions(student_id, assignment_id)
+        with self.gradebook as gradebook:
+            for row in found:
+                if row["id"] is not None:  # else the notebook in autograded/ is missing
+                    of_one = row["name"], assignment_id, student_id
+                    row |= next(iter(gradebook.notebook_submission_dicts(*of_one)), {})
+        return [self._with_state(row, assignment_id) for row in found]
+
     def get_students(self) -> list[dict[str, Any]]:
         with self.gradebook as gradebook:
             lost = gradebook.late_points()

@@ -87,14 +87,17 @@ class ClassGradebook(Gradebook):
         return lost
 
     def notebook_submission_dicts(
-        self, notebook_id: str, assignment_id: str
+        self, notebook_id: str, assignment_id: str, student: str | None = None
     ) -> list[dict[str, Any]]:
+        """``student``: only this one's."""
         about = {
             "flagged": SubmittedNotebook.flagged,
             "failed_tests": _any(_FAILED),
             "late_penalty": SubmittedNotebook.late_submission_penalty,
         }
         of = and_(Assignment.name == assignment_id, Notebook.name == notebook_id)
+        if student is not None:
+            of = and_(of, Student.id == student)
         return [_after_penalty(row) for row in self._read(SubmittedNotebook, Notebook, about, of)]
 
     def _read_submissions(self, where: ColumnElement[bool]) -> list[dict[str, Any]]:

@@ -1,5 +1,9 @@
 // After nbgrader's own script: shows in its lists of submissions what the score does not say.
-for (const view of [window.SubmissionUI, window.SubmittedNotebookUI].filter(Boolean)) {
+const views = [
+    window.SubmissionUI, window.SubmittedNotebookUI,
+    window.StudentSubmissionUI, window.StudentSubmittedNotebookUI,
+];
+for (const view of views.filter(Boolean)) {
     const render = view.prototype.render;
     view.prototype.render = function () {
         render.call(this);
@@ -11,7 +15,8 @@ for (const view of [window.SubmissionUI, window.SubmittedNotebookUI].filter(Bool
         }
         const penalty = this.model.get("late_penalty");
         if (penalty) {
-            const words = `after ${roundToPrecision(penalty, 2)} late penalty`;
+            const points = roundToPrecision(penalty, 2);
+            const words = `after a late penalty of ${points} point${points === 1 ? "" : "s"}`;
             this.$score.append($("<div/>").addClass("small late-penalty").text(words));
         }
         const state = this.model.get("state");
@@ -22,8 +27,10 @@ for (const view of [window.SubmissionUI, window.SubmittedNotebookUI].filter(Bool
     };
 }
 
-$(() => $("<a/>")
-    .addClass("written-answers")
-    .attr("href", `${base_url}/shardlab/written/${encodeURIComponent(assignment_id)}`)
-    .text("Grade written answers, one question for all students")
-    .prependTo($("table").first().parent()));
+if (has_written_answers) {
+    $(() => $("<a/>")
+        .addClass("written-answers")
+        .attr("href", `${base_url}/shardlab/written/${encodeURIComponent(assignment_id)}`)
+        .text("Grade written answers, one question for all students")
+        .prependTo($("table").first().parent()));
+}

@@ -47,13 +47,15 @@ def written_questions(gradebook: Gradebook, lab: str) -> dict[str, GradeCell]:
 
 
 def answers(gradebook: Gradebook, coursedir: CourseDirectory, cell: GradeCell) -> list[Answer]:
-    """One for each submission; their order says nothing about who wrote them."""
+    """One for each submission with this question; their order says nothing about who wrote them."""
     lab, found = cell.notebook.assignment.name, []
     for submission in sorted(cell.notebook.submissions, key=lambda one: str(one.id)):
         student = submission.student
         folder = coursedir.format_path(coursedir.autograded_directory, student.id, lab)
-        grade = next(one for one in submission.grades if one.name == cell.name)
-        comment = next(one for one in submission.comments if one.name == cell.name)
+        grade = next((one for one in submission.grades if one.name == cell.name), None)
+        comment = next((one for one in submission.comments if one.name == cell.name), None)
+        if grade is None or comment is None:
+            continue
         names = ", ".join(filter(None, [student.last_name, student.first_name]))
         found.append(
             Answer(
@@ -61,13 +63,24 @@ def answers(gradebook: Gradebook, coursedir: CourseDirectory, cell: GradeCell) -
                 comment=comment.id,
                 student=f"{names} ({student.id})" if names else student.id,
                 html=_answer(Path(folder) / f"{cell.notebook.name}.ipynb", cell.name),
-                mark=None if grade.needs_manual_grade and not grade.score else grade.score,
+                # Not ``grade.score``, which includes extra credit.
+                mark=grade.auto_score if grade.manual_score is None else grade.manual_score,
                 extra_credit=grade.extra_credit,
                 text=comment.comment or "",
                 is_graded=not grade.needs_manual_grade,
             )
         )
     return found
+
+
+def without(cell: GradeCell) -> list[str]:
+    """Students whose submission is older than the question, sorted."""
+    return sorted(
+        submission.student.id
+        for submission in cell.notebook.submissions
+        if cell.name not in {one.name for one in submission.grades}
+        or cell.name not in {one.name for one in submission.comments}
+    )
 
 
 def page(
@@ -87,6 +100,7 @@ def page(
         max_points=questions[name].max_score,
         rubric=rubric.get(name, Question()),
         answers=answers(gradebook, coursedir, questions[name]),
+        without=without(questions[name]),
         base_url=base_url,
         script=SCRIPT.read_text(encoding="utf-8"),
     )

@@ -76,11 +76,39 @@ def test_every_list_has_the_exported_points(made: GradedCourse, api: ClassAPI) -
     assert students == {"ann": 17.0, "bob": 19.5, "cid": 0.0, "dan": 0.0}
 
 
-def test_both_lists_load_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_students_lab_has_state_and_penalty(api: ClassAPI, made: GradedCourse) -> None:
+    """The list of a student's notebooks, which nbgrader makes without our queries."""
+    for student, expected in {
+        "ann": (17.0, 1.0, "graded"),
+        "bob": (18.0, 0.0, "tampering"),
+    }.items():
+        (row,) = api.get_student_notebook_submissions(student, LAB)
+        assert shown(row) == expected
+    (made.root / "grading/autograded/bob" / LAB / f"{LAB}.ipynb").unlink()
+    (missing,) = api.get_student_notebook_submissions("bob", LAB)
+    assert (missing["score"], missing["state"]) == (0, "tampering")
+    assert api.get_student_notebook_submissions("dan", LAB) == []
+
+
+@pytest.mark.parametrize("has_question", [True, False])
+def test_every_list_of_submissions_loads_the_script(
+    monkeypatch: pytest.MonkeyPatch, api: ClassAPI, made: GradedCourse, has_question: bool
+) -> None:
+    if not has_question:
+        with made.gradebook as gradebook:
+            gradebook.find_grade_cell(QUESTION, LAB, LAB).cell_type = "code"
+            gradebook.db.commit()
     monkeypatch.setattr(base, "NbGraderAPI", None)
     monkeypatch.setattr(base.BaseHandler, "render", lambda self, name, **_: "<head></head>")
     formgrader._load_jupyter_server_extension(Mock())
+    handler = Mock(api=api)
     for name in formgrader.LISTS:
         assert (Path(handlers.template_path) / name).exists()
-        assert "late-penalty" in base.BaseHandler.render(None, name)
-    assert base.BaseHandler.render(None, "manage_students.tpl") == "<head></head>"
+        page = base.BaseHandler.render(handler, name, assignment_id=LAB)
+        assert "late-penalty" in page
+        # Only a lab's own lists lead to its written answers.
+        is_of_lab = name in formgrader.LISTS_OF_A_LAB
+        assert ("var has_written_answers = true" in page) == (has_question and is_of_lab)
+    assert base.BaseHandler.render(handler, "manage_students.tpl") == "<head></head>"
+    unknown = base.BaseHandler.render(handler, "manage_submissions.tpl", assignment_id="no_lab")
+    assert "var has_written_answers = false" in unknown

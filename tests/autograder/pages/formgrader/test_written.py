@@ -60,6 +60,37 @@ def test_the_page_has_each_answer_and_the_rubric(tmp_path: Path) -> None:
             page(gradebook, coursedir, "no_lab", "")
 
 
+def test_extra_credit_is_not_part_of_the_mark(tmp_path: Path) -> None:
+    """The page sends both numbers back: a mark that includes extra credit would add it again."""
+    made = GradedCourse(tmp_path)
+    made.grade("ann", Submission(by_hand=2.0))
+    made.grade("bob", Submission())  # waits for a mark
+    made.grade("cid", Submission())  # left it empty: nbgrader gives 0 points by itself
+    with made.gradebook as gradebook:
+        for student, auto in (("ann", None), ("bob", None), ("cid", 0.0)):
+            grade = gradebook.find_grade(QUESTION, LAB, LAB, student)
+            grade.extra_credit, grade.auto_score = 0.5, auto
+        gradebook.db.commit()
+        cell = written_questions(gradebook, LAB)[QUESTION]
+        found = {one.student: one for one in answers(gradebook, CourseDirectory(), cell)}
+    assert {student: (one.mark, one.extra_credit) for student, one in found.items()} == {
+        "ann": (2.0, 0.5), "bob": (None, 0.5), "cid": (0.0, 0.5),
+    }  # fmt: skip
+
+
+def test_a_submission_older_than_the_question_does_not_hide_the_others(tmp_path: Path) -> None:
+    made = GradedCourse(tmp_path)
+    made.grade("old", Submission())
+    with made.gradebook as gradebook:
+        gradebook.add_grade_cell("added", LAB, LAB, max_score=3, cell_type="markdown")
+        gradebook.add_solution_cell("added", LAB, LAB)
+    made.grade("new", Submission())
+    with made.gradebook as gradebook:
+        shown = page(gradebook, CourseDirectory(root=str(tmp_path)), LAB, "added")
+    assert shown.count('<section class="answer"') == 1
+    assert "graded before this question was added, so not listed: old" in shown
+
+
 @pytest.mark.parametrize(
     ("rubric", "says"),
     [
