@@ -66,6 +66,9 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         ]
     if collected.skipped:
         lines += ["", "skipped:", *(f"  {path}: {why}" for path, why in collected.skipped)]
+    if collected.ties:
+        lines += ["", "equally new, so the last by name was taken: check which one counts"]
+        lines += [f"  {who}: {taken}, not {_some(rest)}" for who, taken, rest in collected.ties]
     if collected.ignored:
         lines += ["", f"not notebooks, ignored: {_some(collected.ignored)}"]
     if collected.late:
@@ -74,7 +77,7 @@ def as_text(collected: Collected, dry_run: bool) -> str:
     if taken and not any(version.is_submission_time for version in taken):
         lines += [
             f"{collected.platform} does not report when files were submitted: no timestamp.txt was "
-            "written, and nbgrader takes off no late penalty"
+            "written, and nbgrader deducts no late penalty"
         ]
     if collected.absent:
         lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]

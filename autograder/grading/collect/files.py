@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
+from autograder.grading.course_time import course_zone
 from autograder.grading.submission.files import Unreadable, read_plain_file
-from autograder.grading.submission.reader import MAX_BYTES
+from autograder.grading.submission.reader import KINDS, MAX_BYTES
 
 MAX_FILES = 100_000
 UTF8_FLAG = 0x800
@@ -30,7 +31,7 @@ class CollectError(Exception):
 @dataclass(frozen=True)
 class File:
     path: PurePosixPath  # inside the download, composed (NFC), whatever wrote it
-    time: datetime  # UTC, in whole seconds; in a zip: its wall-clock time, read as local time
+    time: datetime  # UTC, in whole seconds; in a zip, which has no zones: in the course's
     why_not: str  # why it must not be read, or ""
     _read: Callable[[int], bytes]
 
@@ -39,6 +40,11 @@ class File:
         if self.why_not:
             raise Unreadable(self.why_not)
         return self._read(max_bytes)
+
+    @property
+    def may_be_notebook(self) -> bool:
+        """Browsers also save notebook.ipynb.json and notebook.ipynb.txt."""
+        return ".ipynb" in self.path.name.lower() or self.path.suffix.lower() in KINDS
 
     @property
     def shown(self) -> str:
@@ -95,7 +101,7 @@ def _in_zip(archive: zipfile.ZipFile) -> Iterator[File]:
         if entry.is_dir() or NOISE.search(name):
             continue
         try:
-            time = _utc(datetime(*entry.date_time).timestamp())
+            time = _utc(datetime(*entry.date_time, tzinfo=course_zone()).timestamp())
         except (ValueError, OverflowError):  # a month 0, as some programs write
             time = _utc(0)
 

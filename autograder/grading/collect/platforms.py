@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from autograder.grading.collect.files import CollectError, File
+from autograder.grading.collect.files import LINK, CollectError, File
 from autograder.grading.roster.people import NotFound, Roster
 from autograder.grading.submission.files import Unreadable
 
@@ -41,7 +41,7 @@ class Handed:
     order: tuple[Any, ...] = ()  # among the files of a student in this download: the newest is last
     time: datetime | None = None  # UTC; when it was submitted, if the platform reports that
     is_late: bool = False  # according to the platform
-    why_not: str = ""  # why it is nobody's
+    why_not: str = ""  # why it belongs to no student
 
 
 Reader = Callable[[Sequence[File], Roster | None], Iterator[Handed]]
@@ -84,8 +84,13 @@ def moodle(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
 
 def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
     """STUDENT/anything.ipynb or STUDENT.ipynb. With a roster, both may be in another folder that
-    contains all files; deeper folders are the student's own, and may have anybody's name."""
+    contains all files; deeper folders are the student's own, and may have anybody's name. Without
+    a roster, STUDENT/anything.ipynb may be.
+
+    Raises CollectError if it is unclear which folders are students.
+    """
     depth = _common_folders(files) + 1
+    outside = _outside_of_students(files) if roster is None else 0
     for file in files:
         *folders, name = file.path.parts
         stem = PurePosixPath(name).stem
@@ -93,7 +98,7 @@ def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
         if roster is None:
             # STUDENT-1 may be a student's id, but STUDENT (1) is a browser's name for a copy.
             student = copied["stem"] if copied and copied["copy"] else stem
-            handed = Handed(file, folders[0] if folders else student)
+            handed = Handed(file, folders[outside] if folders[outside:] else student)
         else:
             names = [*folders, stem][:depth]
             names += [copied["stem"]] if copied and len(folders) < depth else []
@@ -137,7 +142,7 @@ def read(platform: str, files: Sequence[File], roster: Roster | None) -> list[Ha
     """Raises CollectError."""
     if roster is None and platform != "folder":
         raise CollectError(
-            f"there is no roster, so nobody knows whom {platform.capitalize()}'s names mean: run "
+            f"there is no roster, so {platform.capitalize()}'s names cannot be matched: run "
             "`python -m autograder roster students.csv`"
         )
     return list(READERS[platform](files, roster))
@@ -151,11 +156,31 @@ def _of(file: File, roster: Roster | None, **given: Any) -> Handed:
         return Handed(file, why_not=str(error))
 
 
-def _common_folders(files: Sequence[File]) -> int:
-    """How many folders contain all files, each in the one before."""
-    parents = [file.path.parts[:-1] for file in files if not file.why_not]
+def _common_folders(files: Sequence[File], counted: Sequence[str] = ("",)) -> int:
+    """How many folders contain all files, each in the one before.
+
+    ``counted``: which files count, by why they must not be read.
+    """
+    parents = [file.path.parts[:-1] for file in files if file.why_not in counted]
     levels = zip(*parents, strict=False)
     return len(list(takewhile(lambda names: len(set(names)) == 1, levels)))
+
+
+def _outside_of_students(files: Sequence[File]) -> int:
+    """How many folders contain all students' folders, if no roster says who is a student."""
+    notebooks = [f for f in files if f.may_be_notebook and f.why_not in ("", LINK)]
+    common = _common_folders(notebooks, ("", LINK))
+    if common == 0 or (len(notebooks) == 1 and common == 1):
+        return 0
+    parents = [file.path.parts[:-1] for file in notebooks]
+    if all(len(parent) > common for parent in parents):
+        return common
+    name = "/".join(parents[0][:common])
+    raise CollectError(
+        f"all notebooks are in the folder {name!r}, and without a roster it is unclear whether a "
+        "folder is a student. Give each student a folder or add a roster; if the folder contains "
+        "files named after students, unpack the download and name that folder with --from"
+    )
 
 
 def _metadata_file(files: Sequence[File]) -> File | None:

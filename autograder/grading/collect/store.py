@@ -114,7 +114,7 @@ class Store:
 
     def earlier(self, student: str) -> list[str]:
         """The names of the folders with earlier submissions: their times, the oldest first."""
-        return sorted(path.name for path in self._past(student) if not path.name.startswith("."))
+        return sorted(path.name for path in self._past(student))
 
     def has_submission(self, student: str) -> bool:
         return submission_folder(self.course, self.lab, student).exists()
@@ -123,8 +123,8 @@ class Store:
         return grading_folder(self.course) / EARLIER / student / self.lab
 
     def _past(self, student: str) -> list[Path]:
-        folder = self._history(student)
-        return [path for path in folder.iterdir() if path.is_dir()] if folder.exists() else []
+        """Without folders that an interrupted run left: their names begin with a dot."""
+        return [path for path in self._history(student).glob("[!.]*") if path.is_dir()]
 
     def _new_place(self, student: str, time: datetime) -> Path:
         name = f"{time:%Y-%m-%d_%H-%M-%S}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
@@ -28,7 +29,9 @@ class Collected:
     platform: str
     students: dict[str, tuple[Plan, Handed, Version]] = field(default_factory=dict)
     skipped: list[tuple[str, str]] = field(default_factory=list)  # path, why
-    ignored: list[str] = field(default_factory=list)  # paths of files that are no notebooks
+    # (student, path of the file that was taken, paths of others that are equally new)
+    ties: list[tuple[str, str, list[str]]] = field(default_factory=list)
+    ignored: list[str] = field(default_factory=list)  # paths of files that are not notebooks
     late: set[str] = field(default_factory=set)  # according to the platform
     absent: list[str] = field(default_factory=list)  # on the roster, still without a submission
 
@@ -65,7 +68,7 @@ def _offers(handed: list[Handed], labs: Labs, collected: Collected) -> list[tupl
     by_student: dict[str, Offers] = defaultdict(list)
     for each in handed:
         # What a link leads to is unknown: its name says nothing.
-        if each.file.why_not != files.LINK and not _may_be_notebook(each.file.path):
+        if each.file.why_not != files.LINK and not each.file.may_be_notebook:
             collected.ignored.append(each.file.shown)
             continue
         try:
@@ -74,20 +77,29 @@ def _offers(handed: list[Handed], labs: Labs, collected: Collected) -> list[tupl
             content = each.file.read()
             found = lab_of(content, each.file.path.name, labs)
             if found != collected.lab:
-                raise Unreadable(f"it is {found}" if found else "it is no lab of this course")
+                raise Unreadable(f"it is {found}" if found else "it is not a lab of this course")
         except Unreadable as error:
             collected.skipped.append((each.file.shown, str(error)))
             continue
         version = Version(digest(content), each.time or each.file.time, each.time is not None)
         by_student[each.student].append((each, version))
-    for offers in by_student.values():
-        offers.sort(key=lambda offer: (-_kind(offer[0].file.path), *offer[0].order))
+    for student, offers in by_student.items():
+        offers.sort(key=_age)
+        newest, version = offers[-1]
+        equal = [
+            other.file.shown
+            for other, its_version in offers[:-1]
+            if _age((other, its_version)) == _age(offers[-1])
+            and its_version.digest != version.digest
+        ]
+        if equal:
+            collected.ties.append((student, newest.file.shown, equal))
     return sorted(by_student.items())
 
 
-def _may_be_notebook(path: PurePosixPath) -> bool:
-    """Browsers also save notebook.ipynb.json and notebook.ipynb.txt."""
-    return ".ipynb" in path.name.lower() or path.suffix.lower() in KINDS
+def _age(offer: tuple[Handed, Version]) -> tuple[Any, ...]:
+    """The newest is last."""
+    return -_kind(offer[0].file.path), *offer[0].order
 
 
 def _kind(path: PurePosixPath) -> int:

@@ -83,7 +83,7 @@ class Roster:
             if students:
                 raise NotFound(f"could be {' or '.join(sorted(students))}: add an id to the roster")
         shown = ", ".join(dict.fromkeys(text for text in (name, *ids, canvas_id) if text))
-        raise NotFound(f"nobody on the roster is {shown}")
+        raise NotFound(f"{shown} is not on the roster")
 
 
 def read_roster(folder: Path) -> Roster | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.autograder.grading.course import REPO
 
-AT = datetime(2026, 10, 5, 9, 30, 0)  # local time
+AT = datetime(2026, 10, 5, 9, 30, 0, tzinfo=UTC)
 Content = bytes | str
 
 

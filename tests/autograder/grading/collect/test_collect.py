@@ -12,10 +12,12 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from traitlets.config import Config
 
 from autograder.__main__ import main
 from autograder.grading.collect.collect_command import PLATFORMS
 from autograder.grading.collect.platforms import READERS
+from autograder.grading.course_time import use_timezone
 from tests.autograder.grading.collect.downloads import AT, folder, notebook, zipped
 from tests.autograder.grading.course import REPO, empty_gradebook
 
@@ -104,7 +106,7 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     assert "from canvas: 3 new, 3 skipped" in printed
     assert "_678904_lab.ipynb: it is 04_zero" in printed
     assert "_678905_lab.ipynb: it is not a Jupyter notebook" in printed
-    assert "_678906_lab.ipynb: nobody on the roster is nobodyned, 555" in printed
+    assert "_678906_lab.ipynb: nobodyned, 555 is not on the roster" in printed
     assert "not notebooks, ignored: charissecyd_444_678907_notes.pdf" in printed
     assert "late according to canvas: ada" in printed
     assert "no timestamp.txt" in printed  # the zip has only the time of the download
@@ -158,7 +160,7 @@ def test_moodle_in_folders_and_flat(
     assert submitted(enrolled, "bob") == notebook(LAB, "bob")
     one = {"lab/Dr. Cyd Charisse_84_assignsubmission_file_/lab.ipynb": notebook(LAB)}
     printed = run("collect", LAB, "--from", zipped(tmp_path / "one.zip", one), code=3)
-    assert "nobody on the roster is Dr. Cyd Charisse" in printed  # Moodle's name differs
+    assert "Dr. Cyd Charisse is not on the roster" in printed  # Moodle's name differs
     (enrolled / "fix.csv").write_text("student,moodle_name\ncyd,Dr. Cyd Charisse\n")
     run("roster", "fix.csv")
     assert "from moodle: 1 new" in run("collect", LAB, "--from", tmp_path / "one.zip")
@@ -234,11 +236,11 @@ def test_hostile_and_odd_files_stop_nobody(
     assert "eve/bomb.ipynb: it is larger than 20 MB" in printed
     assert "fay/link.ipynb: it is a link" in printed
     assert "begins with a dot" in printed
-    assert "flo/renamed.ipynb: it is no lab of this course" in printed
+    assert "flo/renamed.ipynb: it is not a lab of this course" in printed
     assert submitted(course, "dan") == notebook(LAB, "second")
     assert sorted(path.name for path in (course / "grading/submitted").iterdir()) == ["dan", "gus"]
 
-    # Who hands in a folder with somebody else's name does not submit for them.
+    # A folder with another student's name inside a student's own is not that student's submission.
     roster = course / "grading/roster.csv"
     roster.write_text("student\nada\nbob\n")
     nested = {"class/mallory/ada/lab.ipynb": notebook(LAB), "class/bob-1.ipynb": notebook(LAB)}
@@ -246,7 +248,7 @@ def test_hostile_and_odd_files_stop_nobody(
     nested |= {"class/submission_metadata/ada.ipynb": notebook(LAB), spoof: notebook(LAB, "bob")}
     printed = run("collect", LAB, "--from", zipped(tmp_path / "n.zip", nested), code=3)
     assert "from folder: 1 new, 2 skipped" in printed
-    assert "class/mallory/ada/lab.ipynb: nobody on the roster is class" in printed
+    assert "class/mallory/ada/lab.ipynb: class is not on the roster" in printed
     roster.unlink()
 
     files = folder(tmp_path / "f", {"hal/lab.ipynb": notebook(LAB)})
@@ -263,6 +265,55 @@ def test_hostile_and_odd_files_stop_nobody(
     moved = list((course / "grading/earlier/kim" / LAB).iterdir())
     assert [path.name for path in moved[0].iterdir()] == ["my.ipynb"]
     assert not (by_hand / "my.ipynb").exists()
+
+
+def test_a_folder_around_all_students_is_not_a_student(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    """Without a roster."""
+    wrapped = {f"term/lab 3/{name}/lab.ipynb": notebook(LAB, name) for name in ("ada", "bob")}
+    wrapped["term/lab 3/ada/src/old.ipynb"] = "{}"
+    run("collect", LAB, "--from", zipped(tmp_path / "1.zip", wrapped), code=3)
+    assert [submitted(course, name) for name in ("ada", "bob")] == [
+        notebook(LAB, name) for name in ("ada", "bob")
+    ]
+    before = snapshot(course)
+    for unclear in (
+        {"lab 3/ada.ipynb": notebook(LAB), "lab 3/bob.ipynb": notebook(LAB)},
+        {"eve/draft.ipynb": notebook(LAB), "eve/final.ipynb": notebook(LAB)},
+        {"lab 3/ada/lab.ipynb": notebook(LAB)},
+        {"lab 3/ada/lab.ipynb": notebook(LAB), "lab 3/bob.ipynb": notebook(LAB)},
+    ):
+        refused = run("collect", LAB, "--from", zipped(tmp_path / "2.zip", unclear), code=2)
+        assert "it is unclear whether a folder is a student" in refused
+        assert snapshot(course) == before
+
+
+def test_files_that_are_equally_new_are_named(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    files = {
+        "ada/one.ipynb": notebook(LAB, "1"), "ada/two.ipynb": notebook(LAB, "2"),
+        "bob/one.ipynb": notebook(LAB), "bob/two.ipynb": notebook(LAB),  # the same content
+    }  # fmt: skip
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "1.zip", files))
+    assert "equally new, so the last by name was taken" in printed
+    assert "  ada: ada/two.ipynb, not ada/one.ipynb\n" in printed
+    assert "bob: bob/two" not in printed
+    assert submitted(course, "ada") == notebook(LAB, "2")
+
+
+def test_times_of_a_zip_are_in_the_courses_zone(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    """A zip stores what a clock showed, and the machine that collects may be elsewhere."""
+    with (course / "nbgrader_config.py").open("a") as config:
+        config.write('use_timezone(c, "Europe/Berlin")\n')
+    try:
+        run("collect", LAB, "--from", zipped(tmp_path / "1.zip", {"ada.ipynb": notebook(LAB)}))
+    finally:
+        use_timezone(Config(), "UTC")
+    assert submitted(course, "ada", "timestamp.txt") == "2026-10-05 07:30:00 UTC\n"
 
 
 def test_an_interrupted_run_loses_nothing(
@@ -285,6 +336,15 @@ def test_an_interrupted_run_loses_nothing(
     assert submitted(course, "ada") == notebook(LAB, "2")
     assert list(earlier(course, "ada").values()) == [notebook(LAB, "first")]
     assert [path.name for path in (course / "grading/submitted/ada").iterdir()] == [LAB]
+
+    # Killed before the folder of an older version got its name.
+    older = folder(tmp_path / "0", {"ada.ipynb": notebook(LAB, "0")}, AT - timedelta(days=1))
+    run("collect", LAB, "--from", older)
+    history = course / "grading/earlier/ada" / LAB
+    (kept,) = history.glob("2026-10-04*")
+    kept.rename(history / f".{kept.name}.123")
+    run("collect", LAB, "--from", older)
+    assert earlier(course, "ada")[kept.name] == notebook(LAB, "0")
 
 
 def test_what_cannot_be_collected_says_what_to_do(

@@ -118,5 +118,5 @@ def test_platform_names_map_to_one_student_or_to_none() -> None:
     assert people.find(ids=("klee",), name="Kim Lee") == "lee1"
     with pytest.raises(NotFound, match="could be lee1 or lee2: add an id"):
         people.find(name="Kim Lee")
-    with pytest.raises(NotFound, match="nobody on the roster is Kim"):
+    with pytest.raises(NotFound, match="Kim is not on the roster"):
         people.find(name="Kim")
