@@ -7,7 +7,7 @@ downloaded files. nbgrader reads them as UTC, and the gradebook holds UTC withou
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -39,8 +39,8 @@ def to_utc(time: str | datetime | None) -> datetime | None:
     """A time as the gradebook holds it: in UTC, without a zone.
 
     Text without a zone is in the course's. Where clocks are set back, an hour occurs twice: the
-    first one is meant. Where they are set forward, an hour does not exist: it is read as if the
-    clocks had not been set, so 02:30 is 03:30. Text may end in an offset (+0200), the name of a
+    first one is meant. Where they are set forward, an hour does not exist: 02:30 is read as 03:30.
+    Text may end in an offset (+0200), the name of a
     zone (Europe/Berlin) or the course's own abbreviation (CEST). A datetime without a zone is UTC.
 
     Raises ValueError if the text is not a time.
@@ -70,11 +70,26 @@ def _parse(text: str) -> datetime:
 def _in_zone(time: datetime, name: str) -> datetime:
     if time.tzinfo:
         raise ValueError(f"{time} has a zone, followed by {name!r}")
+    return _abbreviated(time, name, _zone) or _in_named_zone(time, name)
+
+
+def _abbreviated(time: datetime, name: str, zone: ZoneInfo) -> datetime | None:
+    """The time by one of the zone's abbreviations, also that of the other half of the year."""
     for fold in (0, 1):
-        here = time.replace(tzinfo=_zone, fold=fold)
+        here = time.replace(tzinfo=zone, fold=fold)
         if here.tzname() == name:
             return here
-    return time.replace(tzinfo=_zone_of(name))
+    for month in range(1, 13):
+        other = datetime(time.year, month, 1, tzinfo=zone)
+        offset = other.utcoffset()
+        if other.tzname() == name and offset is not None:
+            return time.replace(tzinfo=timezone(offset))
+    return None
+
+
+def _in_named_zone(time: datetime, name: str) -> datetime:
+    zone = _zone_of(name)
+    return _abbreviated(time, name, zone) or time.replace(tzinfo=zone)
 
 
 def _zone_of(name: str) -> ZoneInfo:

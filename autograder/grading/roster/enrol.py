@@ -60,7 +60,7 @@ def enrol(table: Path) -> str:
         f"{len(new) - len(added) - len(updated)} unchanged",
         _line("in the gradebook, but not on the roster", others),
         _line(f"on the roster, but not in {table.name}", sorted(old.keys() - new.keys())),
-        _line("columns not used", unused),
+        _line(f"column{'' if len(unused) == 1 else 's'} not used", unused),
     ]
     return "\n".join([*filter(None, lines), f"wrote {folder / ROSTER}"])
 

@@ -22,6 +22,11 @@ ALIASES = {
     "e_mail": "email", "mail": "email", "email_address": "email",
     "sis_login_id": "canvas_login", "moodle_full_name": "moodle_name",
 }  # fmt: skip
+# In Canvas's export of the gradebook, `Student` is a name. The login identifies a student, as in
+# Canvas's import; the number in `SIS User ID` where there is no login.
+CANVAS = {"student": "name", "id": "canvas_id"}
+CANVAS_HEADINGS = {"student", "id", "section"}
+CANVAS_TEST_STUDENT = "Student, Test"
 
 
 def read_table(path: Path) -> tuple[list[Person], list[str]]:
@@ -62,7 +67,12 @@ def shared_ids(people: Iterable[Person]) -> Iterable[str]:
 def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
     table = tables.read_table(path)
     headings = table.header
-    columns = [_column(heading) for heading in headings]
+    plain = [_plain(heading) for heading in headings]
+    is_canvas = set(plain) >= CANVAS_HEADINGS
+    names = dict(CANVAS) if is_canvas else {}
+    if is_canvas and "sis_login_id" not in plain:
+        names["sis_user_id"] = "student"
+    columns = [_column(names.get(each, each)) for each in plain]
     if twice := sorted({each for each in columns if each and columns.count(each) > 1}):
         raise tables.BadTable(
             f"{path} has several columns for {', '.join(twice)}: leave one of each"
@@ -77,15 +87,20 @@ def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
     for line, cells in zip(table.lines, table.rows, strict=True):
         texts = [unicodedata.normalize("NFC", cell).strip() for cell in cells]
         row = {column: text for column, text in zip(columns, texts, strict=False) if column}
+        if is_canvas and (not row.get("canvas_id") or row.get("name") == CANVAS_TEST_STUDENT):
+            continue  # maxima, posting policies and Canvas's own test student
         if any(row.values()):
             rows.append((line, row))
     unused = [heading for heading, column in zip(headings, columns, strict=True) if not column]
     return rows, unused
 
 
-def _column(heading: str) -> str:
+def _plain(heading: str) -> str:
+    return "_".join(re.findall(r"\w+", heading.casefold().replace("-", " ")))
+
+
+def _column(plain: str) -> str:
     """Our name for a column, or ""."""
-    plain = "_".join(re.findall(r"\w+", heading.casefold().replace("-", " ")))
     plain = ALIASES.get(plain, plain)
     return plain if plain == "name" or plain in COLUMNS else ""
 

@@ -37,6 +37,8 @@ def berlin() -> Iterator[Config]:
         ("2026-10-25 02:30", "2026-10-25 00:30"),  # occurs twice: the first
         ("2026-10-25 02:30 CEST", "2026-10-25 00:30"),
         ("2026-10-25 02:30 CET", "2026-10-25 01:30"),
+        ("2026-07-01 12:00 CET", "2026-07-01 11:00"),  # not summer time, though it is summer
+        ("2026-12-01 12:00 CEST", "2026-12-01 10:00"),
         ("2026-10-25 02:30 +0100", "2026-10-25 01:30"),
         ("2026-03-29 02:30", "2026-03-29 01:30"),  # does not exist: 03:30
         ("2026-10-02 13:00:00 UTC", "2026-10-02 13:00"),
@@ -48,6 +50,10 @@ def berlin() -> Iterator[Config]:
 )
 def test_times_in_berlin(berlin: Config, text: str, utc: str) -> None:
     assert to_utc(text) == datetime.fromisoformat(utc)
+
+
+def test_an_abbreviation_of_another_zone_is_read_as_written() -> None:
+    assert to_utc("2026-07-01 12:00 CET") == datetime(2026, 7, 1, 11)  # in a course in UTC
 
 
 def test_times_that_have_a_zone_or_are_utc_already(berlin: Config) -> None:

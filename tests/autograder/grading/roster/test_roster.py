@@ -56,7 +56,7 @@ def test_students_are_added_updated_and_never_deleted(
     assert "1 added: bob" in printed
     assert "1 updated: ada" in printed
     assert "1 in the gradebook, but not on the roster: old" in printed
-    assert "1 columns not used: Tutor" in printed
+    assert "1 column not used: Tutor" in printed
     with gradebook(course) as after:
         ada, bob = after.find_student("ada"), after.find_student("bob")
         assert (ada.first_name, ada.last_name, ada.lms_user_id) == ("Ada", "Lovelace", "12")
@@ -74,6 +74,30 @@ def test_students_are_added_updated_and_never_deleted(
     assert rows["ada"]["email"] == "ada@x.org"
     assert rows["ada"]["moodle_name"] == "Ada King"
     assert rows["bob"]["last_name"] == "O'Neil"
+
+
+CANVAS = """\
+Student,ID,SIS User ID,SIS Login ID,Section,Warm-up (76)
+,,,,,Manual Posting
+"    Points Possible",,,,,10
+"Lovelace, Ada",101,s1,ada,Tuesday,9
+"Student, Test",199,,f00,Tuesday,
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "student", "login"),
+    [(CANVAS, "ada", "ada"), (CANVAS.replace("SIS Login ID", "Root Account"), "s1", "")],
+)
+def test_canvas_export_of_the_gradebook_is_a_roster(
+    course: Path, roster: Callable[..., str], table: str, student: str, login: str
+) -> None:
+    assert f"1 added: {student}\n" in roster(table)
+    with (course / "grading/roster.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    found = [row[name] for name in ("student", "first_name", "last_name", "canvas_id")]
+    assert found == [student, "Ada", "Lovelace", "101"]
+    assert row["canvas_login"] == login
 
 
 @pytest.mark.parametrize(
