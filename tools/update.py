@@ -3,7 +3,8 @@
     make update FROM=~/Downloads/shardlab-students.zip
 
 A notebook that differs from the package it came in is somebody's work and stays as it is. All other
-files are replaced. It uses only the standard library and runs before the environment exists.
+files are replaced, and so is the front page: running it only shows results. It uses
+only the standard library and runs before the environment exists.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ".release.json"  # {path: sha256} of the package that this folder came from
+FRONT_PAGE = "course/front_page.ipynb"  # has no place for work, and its map lists the open labs
 
 
 class UpdateError(Exception):
@@ -31,17 +33,21 @@ def main(arguments: list[str]) -> int:
     except (UpdateError, OSError) as error:
         print(f"shardlab: {error}", file=sys.stderr)
         return 1
-    print(f"{len(written)} files are new or changed")
+    print(
+        "1 file is new or changed"
+        if len(written) == 1
+        else f"{len(written)} files are new or changed"
+    )
     for name in written:
         if name.startswith("labs/"):
             print(f"  {name}")
     for name in kept:
-        print(f"kept {name}: you changed it")
+        print(f"kept {name}: you ran or changed it")
     return 0
 
 
 def update(root: Path, archive: Path) -> tuple[list[str], list[str]]:
-    """Files that were written, and notebooks that were kept because somebody changed them.
+    """Files that were written, and notebooks that were kept because somebody ran or changed them.
 
     Raises UpdateError, before anything is changed, if ``archive`` is not a students' package.
     """
@@ -57,7 +63,7 @@ def update(root: Path, archive: Path) -> tuple[list[str], list[str]]:
         if here == content:
             continue
         is_work = here is not None and before.get(name) != hashlib.sha256(here).hexdigest()
-        if name.endswith(".ipynb") and is_work:
+        if name.endswith(".ipynb") and name != FRONT_PAGE and is_work:
             kept.append(name)
         else:
             written.append(name)

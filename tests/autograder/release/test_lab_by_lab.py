@@ -87,6 +87,9 @@ def test_more_labs_later_replace_no_work(tmp_path: Path) -> None:
     work = tmp_path / f"mine/labs/{FIRST}/{FIRST}.ipynb"
     work.write_bytes(work.read_bytes().replace(b"NotImplementedError()", b"my answer"))
     wrote = work.read_bytes()
+    front_page = tmp_path / "mine/course/front_page.ipynb"  # it was run: its map must be updated
+    front_page.write_bytes(front_page.read_bytes().replace(b'"outputs": []', b'"outputs": [{}]'))
+    assert b"[{}]" in front_page.read_bytes()
     (tmp_path / "mine/notes.txt").write_text("mine")
     later = package(REPO, [FIRST, THIRD])
     new = zipped(later, tmp_path / "download/shardlab-students")
@@ -106,7 +109,7 @@ def test_more_labs_later_replace_no_work(tmp_path: Path) -> None:
     done = update(new)
     assert done.returncode == 0, done.stderr
     assert f"  labs/{THIRD}/{THIRD}.ipynb" in done.stdout
-    assert f"kept labs/{FIRST}/{FIRST}.ipynb: you changed it" in done.stdout
+    assert f"kept labs/{FIRST}/{FIRST}.ipynb: you ran or changed it" in done.stdout
     assert work.read_bytes() == wrote
     assert (tmp_path / "mine/notes.txt").read_text() == "mine"
     for name, content in later.items():
