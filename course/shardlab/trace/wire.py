@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 TCP_INFO_BYTES = 216
 _NOTSENT_AT, _SENT_AT, _RETRANS_AT = 144, 200, 208
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _INET_DIAG_INFO = 4, 20, 2
+_NETLINK_SOCK_DIAG, _TCPDIAG_GETSOCK, _INET_DIAG_INFO = 4, 18, 2
 _NLM_F_REQUEST, _NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 1, 0x301, 2, 3
 _RTM_NEWSTATS, _RTM_GETSTATS, _LOOPBACK_INDEX = 92, 94, 1
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with its time stamps
@@ -144,18 +144,13 @@ _Diag = tuple[int, Connection, int, bytes]  # inode, connection, queued bytes, s
 
 
 def _dump(netlink: socket.socket) -> Iterator[_Diag]:
-    """All TCP sockets of the netlink's namespace."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        yield from _dump_family(netlink, family)
+    """All TCP sockets of the netlink's namespace.
 
-
-def _dump_family(netlink: socket.socket, family: int) -> Iterator[_Diag]:
-    request = struct.pack(
-        "=BBBxI48x", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES
-    )
-    header = struct.pack(
-        "=IHHII", 16 + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0
-    )
+    Linux looks through its whole hash table for each request, 2 ms.  Only its older request
+    (struct inet_diag_req) covers IPv4 and IPv6 in one.
+    """
+    request = struct.pack("=3xB48xII", 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES, 0)
+    header = struct.pack("=IHHII", 16 + len(request), _TCPDIAG_GETSOCK, _NLM_F_REQUEST_DUMP, 1, 0)
     netlink.sendto(header + request, (0, 0))
     while True:
         packet = netlink.recv(1 << 18)

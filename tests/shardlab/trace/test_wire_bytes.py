@@ -141,3 +141,14 @@ def test_other_connections_are_not_traffic_between_ranks() -> None:
 
     sent = launch(work, world_size=2, quiet=True).traffic.sent_bytes
     assert sent[0, 1] == sent[1, 0] == 0
+
+
+def test_connections_over_ipv6_are_seen_too() -> None:
+    with (
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as server,
+        socket.create_connection(server.getsockname()[:2]) as client,
+    ):
+        client.send(b"12345")
+        at = client.getsockname()[1], server.getsockname()[1]
+        (found,) = (each for each in wire.sockets() if each.connection == at)
+    assert found.written_bytes == 5
