@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbgrader.converters.base import NbGraderException
 
 from autograder import exercises
+from autograder.build.navigation import without_links
 from autograder.build.rubric import require_rubric
 from autograder.build.text import SourceError, notebook_from_text
 from autograder.grading.submission.template import END_LINKS, find_check, is_check
@@ -108,10 +109,9 @@ def _agrees(made: NotebookNode, built: NotebookNode) -> bool:
     if len(ours) != len(theirs):
         return False
     # The build inserts links below the heading.
-    same_top = set(ours[0].source.splitlines()) <= set(theirs[0].source.splitlines())
+    theirs[0].source = without_links(theirs[0].source)
+    ours[0].source = without_links(ours[0].source)
     keys = ("id", "cell_type", "metadata", "source")
-    return same_top and all(
-        one[key] == other[key]
-        for one, other in zip(ours[1:], theirs[1:], strict=True)
-        for key in keys
+    return all(
+        one[key] == other[key] for one, other in zip(ours, theirs, strict=True) for key in keys
     )

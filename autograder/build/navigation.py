@@ -14,6 +14,8 @@ from autograder.grading.submission.template import END_LINKS
 
 MAP = "Map of the course"
 HEADING = re.compile(r"\A# .*\n*")
+LINK = r"\[[^\]\n]*\]\([^)\n]*\)"
+LINKS = re.compile(rf"{LINK}(?: · {LINK})*(?:\n\n|\Z)")
 
 
 def add_links(notebook: NotebookNode, page: Page, course: Course, *, has_map: bool) -> None:
@@ -26,6 +28,15 @@ def add_links(notebook: NotebookNode, page: Page, course: Course, *, has_map: bo
     end = "\n\n".join(filter(None, (_what_next(page, course, has_map), links)))
     if end:
         notebook.cells.append(new_markdown_cell(f"---\n\n{end}", id=END_LINKS))
+
+
+def without_links(source: str) -> str:
+    """The text of a first cell, as it was before ``add_links``."""
+    heading = HEADING.match(source)
+    if not heading:
+        return source
+    text = source[heading.end() :]
+    return f"{heading[0].strip()}\n\n{LINKS.sub('', text, count=1) if LINKS.match(text) else text}"
 
 
 def link(page: Page, start: PurePosixPath, words: str = "") -> str:
