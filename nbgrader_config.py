@@ -74,7 +74,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "autograder.grading.late.ApplyExtension",
-    "nbgrader.preprocessors.AssignLatePenalties",
+    "autograder.grading.late.LatePenalties",
 ]
 # Points off for late work: none, until you set c.LateDays (docs/instructors.md, "Late work").
 c.AssignLatePenalties.plugin_class = "autograder.grading.late.LateDays"

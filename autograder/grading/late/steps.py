@@ -9,7 +9,7 @@ from nbformat import NotebookNode
 from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import LateSubmissionPlugin
-from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.preprocessors import AssignLatePenalties, NbGraderPreprocessor
 from traitlets import Float, Integer
 
 from autograder.grading.late.policy import Policy
@@ -17,18 +17,16 @@ from autograder.grading.late.standings import extensions_of, save, standings
 
 
 class LateDays(LateSubmissionPlugin):
-    """Takes points off for each started day, after a number of free days."""
+    """Deducts points for each started day, after a number of free days."""
 
     points_per_day = Float(0.0, min=0.0, help="Points off for each started day.").tag(config=True)
     share_per_day = Float(
         0.0, min=0.0, max=1.0, help="Share of the lab's points off for each started day."
     ).tag(config=True)
-    most_points = Float(math.inf, min=0.0, help="At most so many points off a lab.").tag(
+    most_points = Float(math.inf, min=0.0, help="Maximum points off a lab.").tag(config=True)
+    most_share = Float(1.0, min=0.0, max=1.0, help="Maximum share of a lab's points off.").tag(
         config=True
     )
-    most_share = Float(
-        1.0, min=0.0, max=1.0, help="At most this share of the lab's points off."
-    ).tag(config=True)
     free_days = Integer(0, min=0, help="Late days that cost a student nothing, over all labs.").tag(
         config=True
     )
@@ -54,8 +52,23 @@ class LateDays(LateSubmissionPlugin):
         return next((s.penalty for s in found if s.lab == step.assignment_id), None)
 
 
+class LatePenalties(AssignLatePenalties):
+    """nbgrader's step; without a policy, the penalty that the gradebook has stays.
+
+    nbgrader's own resets it first, also for a submission in time.
+    """
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        is_ours = issubclass(self.plugin_class, LateDays)
+        if is_ours and LateDays(parent=self).policy is None:
+            return nb, resources
+        return super().preprocess(nb, resources)
+
+
 class ApplyExtension(NbGraderPreprocessor):
-    """Before nbgrader's AssignLatePenalties: writes the student's extension to the gradebook.
+    """Before LatePenalties: writes the student's extension to the gradebook.
 
     Raises tables.BadTable if a row of the table is wrong.
     """

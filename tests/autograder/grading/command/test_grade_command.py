@@ -461,6 +461,26 @@ def test_a_killed_run_continues_where_it_stopped(lab: Class, tmp_path: Path) -> 
     assert counts == ["s0", "s1", "s2", "s2", "s3", "s3", "s4"]
 
 
+def test_without_a_policy_a_penalty_written_by_hand_survives_grading(lab: Class) -> None:
+    lab.submit(ann=2, bob=2)
+    at = lab.path("submitted", "bob").with_name("timestamp.txt")
+    at.write_text("2026-10-03 11:00 UTC")
+    with lab.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 12:00")
+    assert lab.grade() == 0
+    with lab.gradebook() as gradebook:
+        for student in ("ann", "bob"):  # in time, and late
+            notebook = gradebook.find_submission_notebook(LAB, LAB, student)
+            notebook.late_submission_penalty = 1.5
+        gradebook.db.commit()
+    lab.submit(ann=1, bob=1)  # again, so both are written again
+    assert lab.grade() == 0
+    assert lab.pool.graded == ["ann", "bob"]
+    with lab.gradebook() as gradebook:
+        found = gradebook.assignment_submissions(LAB)
+        assert [submission.late_submission_penalty for submission in found] == [1.5, 1.5]
+
+
 def test_a_wrong_extension_stops_grading_and_a_right_one_counts(lab: Class) -> None:
     with (lab.course.root / "nbgrader_config.py").open("a") as config:
         config.write("\nc.LateDays.points_per_day = 0.5\n")
