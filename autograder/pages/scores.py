@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from nbgrader.api import (
@@ -69,6 +70,14 @@ class Scores:
     def pending(self) -> int:
         """How many cells are waiting for manual grading."""
         return sum(mark.is_pending for mark in self.marks.values())
+
+
+def digest(scores: Scores, record_key: str) -> str:
+    """Of all that a feedback page shows of a grade. ``record_key``: of the grader's record, ""
+    without one."""
+    ordered = [sorted(scores.marks.items()), sorted(scores.comments.items())]
+    shown = repr((replace(scores, marks={}, comments={}), ordered, record_key))
+    return hashlib.sha256(shown.encode()).hexdigest()
 
 
 def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> list[Scores]:

@@ -21,6 +21,7 @@ def _late(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
     from nbgrader.apps import NbGrader
 
+    from autograder.grading.gradebook.database import GradebookError
     from autograder.grading.late.course import LateWork, changes, show_time
     from autograder.grading.tables import BadTable
 
@@ -29,10 +30,16 @@ def _late(arguments: argparse.Namespace) -> int:
     work = LateWork(app)
     try:
         found = work.standings()
+        warnings = [*work.unknown_students(), *work.unread_times(found)]
+        if not arguments.dry_run:
+            work.write(found)
     except BadTable as error:
         print(f"{error}\nNothing was changed.", file=sys.stderr)
         return 2
-    for warning in [*work.unknown_students(), *work.unread_times(found)]:
+    except GradebookError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for warning in warnings:
         print(warning, file=sys.stderr)
     if work.policy is None:
         print(f"Penalties stay as they are: {work.why_no_policy}.")
@@ -51,8 +58,6 @@ def _late(arguments: argparse.Namespace) -> int:
     if len(rows) == 1:
         print("No submission in the gradebook is late or has an extension.")
     lines = changes(found)
-    if not arguments.dry_run:
-        work.write(found)
     verb = "would change" if arguments.dry_run else "changed"
     print("\n".join([f"\n{verb} in the gradebook:", *(lines or ["nothing"])]))
     return 0

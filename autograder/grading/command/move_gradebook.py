@@ -24,9 +24,8 @@ def _move(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
     from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
-    from sqlalchemy import make_url
 
-    from autograder.grading.gradebook.database import GradebookError
+    from autograder.grading.gradebook.database import GradebookError, without_password
     from autograder.grading.gradebook.move import move
 
     app = NbGrader()
@@ -39,12 +38,15 @@ def _move(arguments: argparse.Namespace) -> int:
         return 2
     for table in others:
         print(f"not copied, because it is not nbgrader's: the table {table}")
-    new, old = (
-        make_url(url).render_as_string(hide_password=True) for url in (arguments.to, source)
-    )
+    new, old = without_password(arguments.to), without_password(source)
     print(
         f"Every row was copied and compared. To use the new gradebook, in every shell:\n\n"
         f"  export SHARDLAB_DB_URL='{new}'\n\n"
-        f"The old one, {old}, is unchanged: keep it as a backup, and do not grade into it."
+        f"The old one, {old}, is unchanged: keep it as a backup. Commands that still use it stop."
     )
+    if new != arguments.to:
+        print(
+            "The password is left out here: put it into ~/.pgpass, as HOST:PORT:DATABASE:USER:"
+            "PASSWORD in a file that only you can read (chmod 600)."
+        )
     return 0

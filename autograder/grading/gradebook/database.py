@@ -9,7 +9,8 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from nbgrader.api import (
     SubmittedNotebook,
 )
 from nbgrader.coursedir import CourseDirectory
-from sqlalchemy import NullPool, create_engine, make_url, select, text
+from sqlalchemy import URL, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from autograder.grading.gradebook import indexes
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.record import BrokenRecord
+from autograder.grading.tables import write_whole
 
 MAX_NAMED = 5  # students in one message
 LOCK_ID = 0x5A4D1AB  # of a PostgreSQL advisory lock; nothing else uses it in a gradebook
@@ -49,6 +51,71 @@ def share_engines() -> None:
 _engine = functools.cache(create_engine)
 
 
+@contextmanager
+def opened(course: CourseDirectory) -> Iterator[Gradebook]:
+    """Raises GradebookError if the database cannot be used, also inside the block, or was moved."""
+    require_not_moved(course.db_url)
+    try:
+        with Gradebook(course.db_url, course.course_id) as gradebook:
+            yield gradebook
+    except (SQLAlchemyError, ImportError) as error:
+        raise _unusable(course.db_url, error) from error
+
+
+def _unusable(db_url: str, error: Exception) -> GradebookError:
+    if isinstance(error, ArgumentError):
+        return GradebookError(
+            "the gradebook's address is invalid: in SHARDLAB_DB_URL or nbgrader_config.py, write "
+            "it as postgresql+psycopg://user@host/database"
+        )
+    cause = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return GradebookError(
+        f"cannot open the gradebook at {make_url(db_url).render_as_string(hide_password=True)}: "
+        f"{cause[0].strip() if cause else type(error).__name__}. Start the database, or fix "
+        "SHARDLAB_DB_URL. Nothing was graded or changed."
+    )
+
+
+def mark_as_moved(source: str, target: str) -> None:
+    """Next to an SQLite file: commands that still use it are refused and name ``target``."""
+    if path := _marker(make_url(target)):
+        path.unlink(missing_ok=True)  # it is in use again
+    if path := _marker(make_url(source)):
+        write_whole(path, f"{without_password(target)}\n".encode())
+
+
+def require_not_moved(db_url: str) -> None:
+    """Raise GradebookError if ``move-gradebook`` has moved this gradebook to another database."""
+    try:
+        path = _marker(make_url(db_url))
+    except ArgumentError as error:
+        raise _unusable(db_url, error) from error
+    if path is None or not path.exists():
+        return
+    address = path.read_text(encoding="utf-8").strip()
+    raise GradebookError(
+        f"the gradebook was moved to {address}, and this command would use the old one. In this "
+        f"shell, run\n\n  export SHARDLAB_DB_URL='{address}'\n\nand repeat the command. To go back "
+        f"to the old gradebook, delete {path}. Nothing was graded or changed."
+    )
+
+
+def without_password(address: str) -> str:
+    """The address for those who have the password in ~/.pgpass, where PostgreSQL looks for it."""
+    url = make_url(address)
+    if not url.password and "password" not in url.query:
+        return address
+    bare = URL.create(url.drivername, url.username, None, url.host, url.port, url.database)
+    return (
+        bare.update_query_dict(url.query).difference_update_query(["password"]).render_as_string()
+    )
+
+
+def _marker(url: URL) -> Path | None:
+    is_file = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    return Path(f"{url.database}.moved") if is_file else None
+
+
 def prepare(db_url: str) -> None:
     """Create nbgrader's tables and our indexes where they are missing.
 
@@ -57,13 +124,8 @@ def prepare(db_url: str) -> None:
     """
     # nbgrader starts the command `alembic` for this; see nbgrader_config.py.
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    try:
-        url = make_url(db_url)
-    except ArgumentError as error:
-        raise GradebookError(
-            "the gradebook's address is invalid: in SHARDLAB_DB_URL or nbgrader_config.py, write "
-            "it as postgresql+psycopg://user@host/database"
-        ) from error
+    require_not_moved(db_url)
+    url = make_url(db_url)
     try:
         engine = create_engine(url, poolclass=NullPool)
         with engine.connect() as connection:
@@ -73,12 +135,7 @@ def prepare(db_url: str) -> None:
             Gradebook(db_url).close()
             indexes.add(connection)
     except (SQLAlchemyError, ImportError) as error:
-        cause = str(getattr(error, "orig", None) or error).strip().splitlines()
-        raise GradebookError(
-            f"cannot open the gradebook at {url.render_as_string(hide_password=True)}: "
-            f"{cause[0].strip() if cause else type(error).__name__}. Start the database, or fix "
-            "SHARDLAB_DB_URL. Nothing was graded or changed."
-        ) from error
+        raise _unusable(db_url, error) from error
 
 
 def require_same_gradebook(course: CourseDirectory) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from autograder.grading.gradebook.database import GradebookError, prepare
+from autograder.grading.gradebook.database import GradebookError, mark_as_moved, prepare
 
 BATCH = 500  # rows in one statement: SQLite allows 32766 values
 COURSE = "course"  # nbgrader adds a row to this table whenever it opens a gradebook
@@ -38,8 +38,9 @@ def move(source: str, target: str, on_table: OnTable = lambda table, rows: None)
     """Copy every row of nbgrader's tables from ``source`` into the empty gradebook ``target``.
 
     Creates the tables of ``target``; then one transaction copies all rows and compares each value,
-    so that after an error ``target`` has no rows. ``source`` is only read. ``on_table`` receives
-    each table with its number of rows before the transaction ends.
+    so that after an error ``target`` has no rows. ``source`` is only read; a marker next to an
+    SQLite file says where it was moved. ``on_table`` receives each table with its number of rows
+    before the transaction ends.
 
     Returns the names of tables in ``source`` that are not nbgrader's and were not copied.  Raises
     GradebookError.
@@ -66,6 +67,7 @@ def move(source: str, target: str, on_table: OnTable = lambda table, rows: None)
             on_table(table.name, _compare(table, here, there))
         others = set(inspect(here).get_table_names()) - {table.name for table in tables}
         there.commit()
+    mark_as_moved(source, target)
     return sorted(others - {VERSION})
 
 

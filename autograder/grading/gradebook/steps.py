@@ -11,6 +11,7 @@ from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 
+from autograder.grading.gradebook.database import require_not_moved
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.reader import read_content, read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
@@ -43,6 +44,7 @@ class RebuildSubmission(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
+        require_not_moved(resources["nbgrader"]["db_url"])
         template = load_template(self, resources)
         if UNREADABLE in resources:
             rebuilt = template

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from filecmp import cmp
 from pathlib import Path
@@ -13,6 +14,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.grading.course_time import to_course_time
+from autograder.grading.gradebook.database import opened
 from autograder.grading.late.policy import Policy
 from autograder.grading.late.standings import (
     Standing,
@@ -28,7 +30,7 @@ TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
 
 
 class LateWork:
-    """The policy and the extensions of one configuration."""
+    """The policy and the extensions of one configuration. Raises GradebookError."""
 
     def __init__(self, app: NbGrader) -> None:
         self._course = CourseDirectory(parent=app)
@@ -79,8 +81,8 @@ class LateWork:
                 )
         return lines
 
-    def _gradebook(self) -> Gradebook:
-        return Gradebook(self._course.db_url, self._course.course_id)
+    def _gradebook(self) -> AbstractContextManager[Gradebook]:
+        return opened(self._course)
 
 
 def changes(found: Sequence[Standing]) -> list[str]:

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 from nbformat import NotebookNode
-from nbgrader.api import Gradebook
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.plugins import LateSubmissionPlugin
 from nbgrader.preprocessors import AssignLatePenalties, NbGraderPreprocessor
 from traitlets import Float, Integer
 
+from autograder.grading.gradebook.database import opened
 from autograder.grading.late.policy import Policy
 from autograder.grading.late.standings import extensions_of, save, standings
 
@@ -77,8 +77,9 @@ class ApplyExtension(NbGraderPreprocessor):
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         about = resources["nbgrader"]
-        with Gradebook(about["db_url"]) as gradebook:
-            extensions = extensions_of(CourseDirectory(parent=self), gradebook)
+        course = CourseDirectory(parent=self)
+        with opened(course) as gradebook:
+            extensions = extensions_of(course, gradebook)
             found = standings(gradebook, None, extensions, about["student"])
             save(gradebook, [s for s in found if s.lab == about["assignment"]])
         return nb, resources

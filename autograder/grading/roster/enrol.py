@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nbgrader.api import Gradebook
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.gradebook.database import prepare
+from autograder.grading.gradebook.database import opened, prepare
 from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.roster.people import (
     ROSTER,
@@ -42,7 +41,7 @@ def enrol(table: Path) -> str:
             + "\n".join(f"  {each}" for each in wrong)
         )
     prepare(course.db_url)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
+    with opened(course) as gradebook:
         known = {student.id: student for student in gradebook.students}
         added = [student for student in new if student not in known]
         updated = [

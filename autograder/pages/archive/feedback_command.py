@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
+
+    from autograder.pages.scores import Scores
 
 ALL_INCLUDED, WRONG_USAGE, NOT_ALL_INCLUDED = 0, 2, 3
 
@@ -34,25 +38,27 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _feedback(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.gradebook.database import GradebookError
     from autograder.grading.tables import BadTable
     from autograder.pages.archive.feedback_zip import CannotArchive
 
     try:
         return _run(arguments)
-    except (CannotArchive, BadTable) as error:
+    except (CannotArchive, BadTable, GradebookError) as error:
         print(f"{error}\nNothing was written.", file=sys.stderr)
         return WRONG_USAGE
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from nbgrader.api import Gradebook
     from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
 
+    from autograder.grading.gradebook.database import opened
     from autograder.grading.pool.tasks import grading_folder
     from autograder.grading.tables import write_whole
     from autograder.pages.archive.feedback_zip import CannotArchive, archive, assign, read_places
     from autograder.pages.people import read_people
+    from autograder.pages.scores import read_scores
 
     lab, platform = arguments.lab, arguments.platform
     if platform == "gradescope":
@@ -60,7 +66,11 @@ def _run(arguments: argparse.Namespace) -> int:
             "Gradescope has no upload of feedback files for a class: leave out --platform for a "
             "zip with a folder for each student"
         )
-    if platform and arguments.archive and not arguments.source:
+    if (platform or arguments.source or arguments.to) and not arguments.archive:
+        raise CannotArchive("--platform, --from and --to need --archive: add it")
+    if arguments.source and not platform:
+        raise CannotArchive("--from needs --platform: name the platform that the download is from")
+    if platform and not arguments.source:
         raise CannotArchive(
             f"{platform.capitalize()} finds students by the names of its own files: download all "
             "submissions of the lab there, and give that zip with --from"
@@ -68,45 +78,73 @@ def _run(arguments: argparse.Namespace) -> int:
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
+    with opened(course) as gradebook:
         people = read_people(gradebook, grading_folder(course))
         labs = sorted(each.name for each in gradebook.assignments)
-    if lab not in labs:
-        raise CannotArchive(
-            f"the gradebook contains no lab {lab!r} (it has: {', '.join(labs) or 'none'})"
-        )
+        if lab not in labs:
+            raise CannotArchive(
+                f"the gradebook contains no lab {lab!r} (it has: {', '.join(labs) or 'none'})"
+            )
+        scores = {each.student: each for each in read_scores(gradebook, lab)}
     pages = {
         person.student: page
         for person in people
         if (page := _page(course, lab, person.student)).is_file()
     }
-    print(f"{lab}: {len(pages)} feedback pages")
+    stale = {s for s, page in pages.items() if not _is_current(app, course, page, scores[s])}
+    print(f"{lab}: {len(pages)} feedback page{'' if len(pages) == 1 else 's'}")
     absent = [person.student for person in people if person.student not in pages]
     if absent:
         print(f"without one: {', '.join(absent)}")
+    if stale:
+        print(
+            f"out of date, because the grade has changed since: {', '.join(sorted(stale))}; run "
+            f"`nbgrader generate_feedback {lab} --force`"
+        )
     if not arguments.archive:
         return ALL_INCLUDED
     if not pages:
         raise CannotArchive(f"run `nbgrader generate_feedback {lab}` first")
+    pages = {student: page for student, page in pages.items() if student not in stale}
     entries = {student: f"{student}/{lab}.html" for student in pages}
     if platform:
         digests = {student: _digest(course, lab, student) for student in pages}
         places = assign(people, digests, read_places(arguments.source, platform))
         entries = {s: places[s].entry(platform, lab) for s in pages if s in places}
+    if not pages:
+        raise CannotArchive("every feedback page is out of date")
     if not entries:
         raise CannotArchive(f"{arguments.source} names nobody who has a feedback page")
     suffix = f"-{platform}" if platform else ""
     to = arguments.to or grading_folder(course) / f"feedback-{lab}{suffix}.zip"
     write_whole(to, archive({entry: pages[student] for student, entry in entries.items()}))
-    print(f"wrote {to}: {len(entries)} pages")
+    print(f"wrote {to}: {len(entries)} page{'' if len(entries) == 1 else 's'}")
     left = sorted(set(pages) - set(entries))
     if left:
         print(f"not in it, because {arguments.source} names no such student: {', '.join(left)}")
-    return NOT_ALL_INCLUDED if left else ALL_INCLUDED
+    return NOT_ALL_INCLUDED if left or stale else ALL_INCLUDED
 
 
 def _page(course: CourseDirectory, lab: str, student: str) -> Path:
     return Path(course.format_path(course.feedback_directory, student, lab)) / f"{lab}.html"
+
+
+def _is_current(app: NbGrader, course: CourseDirectory, page: Path, scores: Scores) -> bool:
+    """Whether the page shows what the gradebook and the autograded notebook have now."""
+    import nbformat
+
+    from autograder.pages.record_of import record_of
+    from autograder.pages.scores import digest
+
+    student, lab = scores.student, page.stem
+    folder = Path(course.format_path(course.autograded_directory, student, lab))
+    try:
+        notebook = nbformat.from_dict(json.loads((folder / f"{lab}.ipynb").read_bytes()))
+        record = record_of(app, notebook, lab, student)
+    except (OSError, ValueError, AttributeError):
+        record = None
+    now = digest(scores, record.key if record else "")
+    return f'<meta name="shardlab-grade" content="{now}">'.encode() in page.read_bytes()
 
 
 def _digest(course: CourseDirectory, lab: str, student: str) -> str:

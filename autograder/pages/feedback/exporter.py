@@ -8,6 +8,7 @@ from nbconvert.exporters import Exporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 
+from autograder.grading.gradebook.database import require_not_moved
 from autograder.pages.feedback.student_page import content_of
 from autograder.pages.html.page import render
 from autograder.pages.record_of import record_of
@@ -30,6 +31,7 @@ class FeedbackExporter(Exporter):
         notebook, resources = super().from_notebook_node(nb, resources, **kw)
         names = resources["nbgrader"]
         lab, student = names["assignment"], names["student"]
+        require_not_moved(names["db_url"])
         with Gradebook(names["db_url"]) as gradebook:
             try:
                 (scores,) = read_scores(gradebook, lab, student)

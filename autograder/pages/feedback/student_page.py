@@ -24,7 +24,7 @@ from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
 from autograder.pages.html.page import prose
 from autograder.pages.record_of import check_output, grade_id
-from autograder.pages.scores import Mark, Scores
+from autograder.pages.scores import Mark, Scores, digest
 
 MAX_CELLS = 400
 MAX_PAGE = 3_000_000 + MAX_CHARS  # characters of cells, outputs and pasted pictures
@@ -100,6 +100,7 @@ def content_of(
         "when": _when(scores),
         "scores": scores,
         "record": record,
+        "digest": digest(scores, record.key if record else ""),
         "exercises": list(exercises.values()),
         "cells": cells,
         "left_out": len(shown) - len(cells),  # cells that would make the page too long

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
 
     base.NbGraderAPI = ClassAPI
     handlers.to_numeric_tz = str  # the zone's name, not today's offset: see ClassAPI
+    base.BaseHandler.gradebook = property(_unless_moved(base.BaseHandler.gradebook.fget))
     base.BaseHandler.render = _with_script(base.BaseHandler.render)
     prefix = str(server.base_url).rstrip("/")
     server.web_app.add_handlers(".*$", [(prefix + written.URL, written.handler())])
@@ -44,6 +46,8 @@ def _with_script(render: Callable[..., str]) -> Callable[..., str]:
 
     @functools.wraps(render)
     def rendered(handler: Any, name: str, **values: Any) -> str:
+        if why := _moved(handler):
+            return f"<!DOCTYPE html><title>formgrader</title><pre>{escape(why)}</pre>"
         page = render(handler, name, **values)
         if name not in LISTS:
             return page
@@ -53,6 +57,31 @@ def _with_script(render: Callable[..., str]) -> Callable[..., str]:
         return page.replace("</head>", script, 1)
 
     return rendered
+
+
+def _unless_moved(gradebook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """For requests of a page that was loaded before the gradebook was moved."""
+
+    @functools.wraps(gradebook)
+    def checked(handler: Any) -> Any:
+        from tornado import web
+
+        if why := _moved(handler):
+            raise web.HTTPError(409, why, reason="The gradebook was moved: see the log")
+        return gradebook(handler)
+
+    return checked
+
+
+def _moved(handler: Any) -> str:
+    """Why formgrader must not use its gradebook, or ""."""
+    from autograder.grading.gradebook.database import GradebookError, require_not_moved
+
+    try:
+        require_not_moved(handler.coursedir.db_url)
+    except GradebookError as error:
+        return str(error)
+    return ""
 
 
 def _has_written_answers(handler: Any, lab: str) -> bool:

@@ -12,6 +12,7 @@ from nbgrader.apps.api import NbGraderAPI
 from sqlalchemy.orm import joinedload, object_session
 
 from autograder.grading.gradebook import indexes
+from autograder.grading.gradebook.database import require_not_moved
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
@@ -43,6 +44,7 @@ class ClassAPI(NbGraderAPI):
     def gradebook(self) -> ClassGradebook:
         # nbgrader's inspects the whole schema each time, up to 20 times per page.
         if self._first is None:
+            require_not_moved(self.coursedir.db_url)
             self._first = ClassGradebook(self.coursedir.db_url, self.course_id)
             if self.coursedir.db_url not in _indexed:
                 _indexed.add(self.coursedir.db_url)

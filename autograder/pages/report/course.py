@@ -13,6 +13,7 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.collect.store import Store
+from autograder.grading.gradebook.database import opened
 from autograder.grading.late.course import LateWork
 from autograder.grading.late.standings import Standing
 from autograder.grading.pool.journal import Journal
@@ -64,7 +65,7 @@ class Lab:
 
 
 def read_labs(wanted: str | None) -> list[Lab]:
-    """One lab, or all in the gradebook. Raises NothingToReport or BadTable."""
+    """One lab, or all in the gradebook. Raises NothingToReport, BadTable or GradebookError."""
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
@@ -72,7 +73,7 @@ def read_labs(wanted: str | None) -> list[Lab]:
         late = LateWork(app).standings()
     except BadTable as error:
         raise NothingToReport(str(error)) from error
-    with Gradebook(course.db_url, course.course_id) as gradebook:
+    with opened(course) as gradebook:
         known = labs_of(gradebook)
         if wanted is not None and wanted not in known:
             raise NothingToReport(
@@ -86,11 +87,11 @@ def read_labs(wanted: str | None) -> list[Lab]:
 
 
 def read_class() -> list[Person]:
-    """Everybody in the gradebook. Raises BadTable."""
+    """Everybody in the gradebook. Raises BadTable or GradebookError."""
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
-    with Gradebook(course.db_url, course.course_id) as gradebook:
+    with opened(course) as gradebook:
         return read_people(gradebook, grading_folder(course))
 
 

@@ -38,6 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.gradebook.database import GradebookError
     from autograder.grading.tables import BadTable
     from autograder.pages.report import class_page, scores_csv
     from autograder.pages.report.course import NothingToReport, read_labs
@@ -46,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> int:
         labs = read_labs(arguments.lab)
         if not arguments.is_page and (arguments.platform or arguments.source or arguments.column):
             return _export_for_platform(arguments, labs)
-    except (NothingToReport, BadTable) as error:
+    except (NothingToReport, BadTable, GradebookError) as error:
         print(error, file=sys.stderr)
         return 2
     (class_page.report if arguments.is_page else scores_csv.export)(labs, arguments.to)

@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, inspect, select, text
 
 from autograder.__main__ import main
 from autograder.grading.gradebook import move
+from autograder.grading.gradebook.database import without_password
 from tests.autograder.grading.course import REPO, empty_gradebook
 from tests.running_postgres import running_postgres
 from tools import postgres
@@ -117,6 +118,18 @@ def test_everything_is_moved_once(
         assert submission.score == 3 * 2.75
         assert submission.extension == timedelta(days=1, hours=2)
 
+    # A shell that still has the old address is told the new one, and nothing is changed.
+    commands = (["late"], ["report", LAB], ["export"], ["feedback", LAB], ["roster", "people.csv"])
+    Path("people.csv").write_text("student\nnew\n")
+    for command in commands:
+        assert main(command) == 2
+        assert f"export SHARDLAB_DB_URL='{target}'" in capsys.readouterr().err
+    assert rows_of(source) == before
+    with monkeypatch.context() as patch:
+        patch.setenv("SHARDLAB_DB_URL", target)
+        assert main(["late"]) == 0
+        capsys.readouterr()
+
     assert main(["move-gradebook", "--to", target]) == 2
     assert "is not empty (it has rows in student, assignment," in capsys.readouterr().err
     monkeypatch.setenv("SHARDLAB_DB_URL", target)
@@ -156,6 +169,36 @@ def test_all_or_nothing(
 
     assert main(["move-gradebook", "--to", target]) == 0
     assert rows_of(target) == rows_of(source)
+
+
+def test_the_printed_address_works_without_the_password() -> None:
+    """It goes into a shell's profile: neither a password nor *** in its place."""
+    query = "?connect_timeout=10"
+    shown = f"postgresql+psycopg://ada@host:5433/course{query}"
+    for password in (f":s3cr%40t@host:5433/course{query}", f"@host:5433/course{query}&password=x"):
+        assert without_password(f"postgresql+psycopg://ada{password}") == shown
+    for address in (shown, "sqlite:////a/b.db?timeout=60"):
+        assert without_password(address) == address
+
+
+@pytest.mark.parametrize(
+    "command", [["late"], ["report", LAB], ["export"], ["export", "--platform", "canvas"],
+                ["feedback", LAB], ["roster", "people.csv"]],
+)  # fmt: skip
+@pytest.mark.parametrize("damage", ["not a database", "no such folder"])
+def test_a_database_that_cannot_be_used_says_what_to_do(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str],
+    damage: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "people.csv").write_text("student\nnew\n")
+    if damage == "not a database":
+        (tmp_path / "grading/gradebook.db").write_bytes(b"no database" * 1000)
+    else:
+        monkeypatch.setenv("SHARDLAB_DB_URL", "sqlite:////gone/gradebook.db")
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "cannot open the gradebook at sqlite:///" in error
+    assert "Start the database, or fix SHARDLAB_DB_URL" in error
 
 
 def test_a_gradebook_of_another_nbgrader_is_not_copied(

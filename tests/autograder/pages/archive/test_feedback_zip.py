@@ -10,6 +10,7 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
+from autograder.pages.scores import Scores, digest, read_scores
 from tests.autograder.grading.course import REPO, empty_gradebook
 
 LAB = "03_ring_all_reduce"
@@ -36,10 +37,11 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         gradebook.add_assignment(LAB)
         for student, (first, last) in PEOPLE.items():
             gradebook.add_student(student, first_name=first, last_name=last)
+        scores = {each.student: each for each in read_scores(gradebook, LAB)}
     for student in PEOPLE:
         for step, name, text in (
             ("submitted", f"{LAB}.ipynb", notebook(student)),
-            ("feedback", f"{LAB}.html", f"page of {student}"),
+            ("feedback", f"{LAB}.html", f"{tag(scores[student])}page of {student}"),
         ):
             if (step, student) != ("feedback", "late"):
                 folder = grading / step / student / LAB
@@ -47,6 +49,11 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 (folder / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def tag(scores: Scores) -> str:
+    """By which a page shows which grade it was made of."""
+    return f'<meta name="shardlab-grade" content="{digest(scores, "")}">'
 
 
 def notebook(student: str) -> str:
@@ -64,7 +71,7 @@ def download(to: Path, files: dict[str, str]) -> str:
 def pages(path: Path) -> dict[str, str]:
     with zipfile.ZipFile(path) as file:
         assert file.testzip() is None
-        return {name: file.read(name).decode() for name in file.namelist()}
+        return {name: file.read(name).decode().rpartition(">")[2] for name in file.namelist()}
 
 
 def run(*options: str) -> int:
@@ -145,6 +152,7 @@ def test_canvas_takes_names_with_its_own_numbers(course: Path) -> None:
         (("--platform", "moodle"), "give that zip with --from"),
         (("--platform", "moodle", "--from", "nbgrader_config.py"), "nor a readable zip"),
         (("--platform", "canvas", "--from", "grading"), "no files named as Canvas names them"),
+        (("--from", "grading"), "--from needs --platform"),
     ],
 )
 def test_what_cannot_be_written_says_what_to_do(
@@ -153,6 +161,14 @@ def test_what_cannot_be_written_says_what_to_do(
     assert run("--archive", *options) == 2
     assert words in capsys.readouterr().err
     assert not list((course / "grading").glob("*.zip"))
+
+
+@pytest.mark.parametrize("option", ["--platform=moodle", "--from=moodle.zip", "--to=x.zip"])
+def test_options_of_the_archive_need_it(
+    course: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert run(option) == 2
+    assert "need --archive: add it" in capsys.readouterr().err
 
 
 def test_without_pages_the_first_command_is_named(

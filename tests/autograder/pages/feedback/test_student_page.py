@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import zipfile
 
 import pytest
 
 from autograder import exercises
+from autograder.__main__ import main
 from autograder.pages.feedback import FeedbackExporter
 from autograder.pages.feedback.exporter import NotInGradebook
 from tests.autograder.pages.feedback.graded_course import (
@@ -161,3 +163,32 @@ def test_feedback_needs_the_student_in_the_gradebook(made: GradedCourse) -> None
     of = {"assignment": LAB, "notebook": LAB, "student": "nobody", "db_url": made.db_url}
     with pytest.raises(NotInGradebook, match=f"run `nbgrader autograde {LAB} --student nobody`"):
         FeedbackExporter().from_notebook_node(made.released, {"nbgrader": of})
+
+
+def test_a_page_older_than_its_grade_is_not_archived(
+    made: GradedCourse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(made.root)
+    archive = ["feedback", LAB, "--archive"]
+    assert main(archive) == 0
+    assert "out of date" not in capsys.readouterr().out
+    record = made.root / f"grading/records/{LAB}/ada.json"
+    graded_before = record.read_bytes()
+    with made.gradebook as gradebook:
+        marked = gradebook.find_grade(QUESTION, LAB, LAB, "grace")
+        marked.manual_score, marked.needs_manual_grade = 1.0, False
+        gradebook.db.commit()
+        try:
+            record.write_bytes(graded_before.replace(b"key-of-ada", b"regraded!!"))
+            assert main(archive) == 3
+        finally:
+            record.write_bytes(graded_before)
+            marked.manual_score, marked.needs_manual_grade = None, True
+            gradebook.db.commit()
+    printed = capsys.readouterr().out
+    assert (
+        "since: ada, grace; run `nbgrader generate_feedback 03_ring_all_reduce --force`" in printed
+    )
+    with zipfile.ZipFile(made.root / f"grading/feedback-{LAB}.zip") as file:
+        assert [name.partition("/")[0] for name in file.namelist()] == ["hand", "mallory"]
+    assert main(archive) == 0

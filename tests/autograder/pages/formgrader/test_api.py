@@ -201,6 +201,7 @@ def test_a_gradebook_without_indexes_is_still_shown(
 def test_the_server_extension_replaces_nbgraders_api(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "NbGraderAPI", NbGraderAPI)
     monkeypatch.setattr(base.BaseHandler, "render", base.BaseHandler.render)
+    monkeypatch.setattr(base.BaseHandler, "gradebook", base.BaseHandler.gradebook)
     monkeypatch.setattr(handlers, "to_numeric_tz", to_numeric_tz)
     formgrader._load_jupyter_server_extension(Mock())
     assert base.NbGraderAPI is ClassAPI

@@ -9,8 +9,10 @@ from unittest.mock import Mock
 import pytest
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.server_extensions.formgrader import base, handlers
+from tornado.web import HTTPError
 from traitlets.config import Config
 
+from autograder.grading.gradebook.database import GradebookError
 from autograder.pages import formgrader
 from autograder.pages.formgrader.api import ClassAPI
 from autograder.pages.scores import read_scores
@@ -99,9 +101,10 @@ def test_every_list_of_submissions_loads_the_script(
             gradebook.find_grade_cell(QUESTION, LAB, LAB).cell_type = "code"
             gradebook.db.commit()
     monkeypatch.setattr(base, "NbGraderAPI", None)
+    monkeypatch.setattr(base.BaseHandler, "gradebook", base.BaseHandler.gradebook)
     monkeypatch.setattr(base.BaseHandler, "render", lambda self, name, **_: "<head></head>")
     formgrader._load_jupyter_server_extension(Mock())
-    handler = Mock(api=api)
+    handler = Mock(api=api, coursedir=api.coursedir, settings={"nbgrader_gradebook": "theirs"})
     for name in formgrader.LISTS:
         assert (Path(handlers.template_path) / name).exists()
         page = base.BaseHandler.render(handler, name, assignment_id=LAB)
@@ -112,3 +115,13 @@ def test_every_list_of_submissions_loads_the_script(
     assert base.BaseHandler.render(handler, "manage_students.tpl") == "<head></head>"
     unknown = base.BaseHandler.render(handler, "manage_submissions.tpl", assignment_id="no_lab")
     assert "var has_written_answers = false" in unknown
+
+    assert base.BaseHandler.gradebook.fget(handler) == "theirs"
+    moved = Path(f"{made.root}/grading/gradebook.db.moved")
+    moved.write_text("postgresql+psycopg://host/new\n")
+    refused = base.BaseHandler.render(handler, "manage_submissions.tpl", assignment_id=LAB)
+    assert "export SHARDLAB_DB_URL=&#x27;postgresql+psycopg://host/new&#x27;" in refused
+    with pytest.raises(HTTPError, match="was moved to postgresql"):
+        base.BaseHandler.gradebook.fget(handler)
+    with pytest.raises(GradebookError, match="was moved to postgresql"):
+        ClassAPI(api.coursedir, config=api.config).get_students()
