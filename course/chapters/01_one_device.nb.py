@@ -125,10 +125,12 @@ def measure(**setting):
     return launch(without_result, world_size=1, memory=True, device="cpu")
 
 run = measure()
-memory_timeline(run)
 
 # %%
 predicted_phase.compare(run.memory[0].peak_phase)
+
+# %%
+memory_timeline(run)
 
 # %% [markdown]
 # Activations accumulate during the forward pass, layer by layer. The backward pass goes through the layers in reverse, uses activations to compute gradients, and frees them. So the peak is where forward ends and backward begins. The optimizer's states appear in the first step and stay: that is why we need at least two steps.
@@ -172,11 +174,13 @@ predicted_factor
 # %%
 larger = measure(batch_size=16)
 factor = larger.memory[0].peak_bytes / run.memory[0].peak_bytes
-memory_timeline({"batch 8": run, "batch 16": larger})
+activations = [each.memory[0].at("forward")["activations"] for each in (run, larger)]
 
 # %%
-activations = [each.memory[0].at("forward")["activations"] for each in (run, larger)]
 predicted_factor.compare(factor, {"by how much the activations grow": activations[1] / activations[0]})
+
+# %%
+memory_timeline({"batch 8": run, "batch 16": larger})
 
 # %% [markdown]
 # Less than twice, because the model states do not grow. Only the activations are twice as large. Can they be predicted as well?
@@ -261,22 +265,25 @@ precisions = {
     "bf16 autocast": measure(autocast=torch.bfloat16),
     "bf16": measure(dtype=torch.bfloat16),
 }
-memory_timeline(precisions)
 
 # %%
 def states_and_activations(log):
     states = sum(log.at("step")[category] for category in ("parameters", "gradients", "optimizer"))
     return states / parameters, log.at("forward")["activations"]
 
+# %%
+states_bytes = {name: states_and_activations(each.memory[0])[0] for name, each in precisions.items()}
+named = {"what the whole model takes in bf16": states_bytes["bf16"]}
+predicted_bytes.compare(states_bytes["bf16 autocast"], named)
+
+# %%
 show_table(
     {"precision": "", "model states, bytes for each parameter": ".2f", "activations": format_bytes},
     [(name, *states_and_activations(each.memory[0])) for name, each in precisions.items()],
 )
 
 # %%
-states_bytes = {name: states_and_activations(each.memory[0])[0] for name, each in precisions.items()}
-named = {"what the whole model takes in bf16": states_bytes["bf16"]}
-predicted_bytes.compare(states_bytes["bf16 autocast"], named)
+memory_timeline(precisions)
 
 # %% [markdown]
 # Autocast shrinks only the activations, and by less than half: layer norms and the sums along the residual path stay fp32, and the backward pass needs 16-bit copies of the weights. With the whole model in bf16, everything is halved, including the optimizer's states. The next sections ask whether that still trains.
@@ -341,13 +348,15 @@ exact = parameter_grads[0]
 errors = [((gradient - exact).norm() / exact.norm()).item() for gradient in parameter_grads]
 
 # %%
+predicted_fraction.compare(zeros[1])
+
+# %%
 show_table(
     {"computed in": "", "zeros in the logits' gradient": ".1%", "error of the parameters' gradient": ".2%"},
     zip(SETTINGS, zeros, errors, strict=True),
 )
 holds("the share of zeros in fp16", zeros[1], above=0.2)
 holds("the error of the scaled gradient, below that of the plain one", errors[3], below=errors[1])
-predicted_fraction.compare(zeros[1])
 
 # %% [markdown]
 # A large part of the logits' gradient is 0 in fp16 but not in fp32: that information is lost. The smallest gradients are lost first, so the parameters' gradient, which sums them up, is still nearly right. That changes when gradients are 1024 times smaller, as in a batch of 1024 times as many tokens.
@@ -459,12 +468,16 @@ after = {
     dtype: launch(norm_weights_after, dtype, 10, world_size=1, device="cpu").outputs[0]
     for dtype in (torch.bfloat16, torch.float32)
 }
+
+# %%
+in_bf16, in_fp32 = ((weights != 1).sum().item() for weights in after.values())
+predicted_moved.compare(in_bf16, {"how many move in fp32": in_fp32}, source="counted")
+
+# %%
 show_table(
     {"format": str, "weights": "d", "of them moved": "d", "at most": ".4f"},
     [(dtype, len(w), (w != 1).sum().item(), (w - 1).abs().max().item()) for dtype, w in after.items()],
 )
-in_bf16, in_fp32 = ((weights != 1).sum().item() for weights in after.values())
-predicted_moved.compare(in_bf16, {"how many move in fp32": in_fp32}, source="counted")
 
 # %% [markdown]
 # The gradients exist and the updates are computed, but 1 − 0.001 is rounded back to 1, step after step. That is what fp32 master weights are for: the update is added to the master, and the 16-bit weight is the rounded master.

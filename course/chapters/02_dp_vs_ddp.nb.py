@@ -286,16 +286,16 @@ traffic_map(run, predicted=predicted_bytes, block="step")
 
 # %%
 measured = run.traffic["step"].sent_by_rank
-predicted = estimate.traffic.sent_bytes("ddp", parameters, 4)
-holds("each rank sends 2(N − 1)/N · 4Ψ", measured, predicted, rtol=0.01, unit="bytes")
-
-# %%
 named = {
     "what the hub sends with DP": 3 * weight_bytes,
     "the gradients once, as in a reduce-scatter for very many ranks": weight_bytes,
     "the value for very many ranks": 2 * weight_bytes,
 }
 predicted_bytes.compare(measured.mean(), named)
+
+# %%
+predicted = estimate.traffic.sent_bytes("ddp", parameters, 4)
+holds("each rank sends 2(N − 1)/N · 4Ψ", measured, predicted, rtol=0.01, unit="bytes")
 
 # %% [markdown]
 # No rank sends more than another. Inputs and outputs are not sent at all. And on every rank the weights are those of one process:
@@ -324,10 +324,16 @@ for n in world_sizes:
     ddp_sent[n] = launch(ddp, 1, world_size=n, device="cpu").traffic["step"].sent_by_rank
 
 # %%
+factors = [sent[8].max() / sent[2].max() for sent in (dp_sent, ddp_sent)]
+predicted_factors.compare(factors, {"by how much the number of ranks grows": 8 / 2})
+
+# %%
 show_table(
     {"ranks N": "d", "DP, busiest rank": format_bytes, "DDP, busiest rank": format_bytes},
     [(n, dp_sent[n].max(), ddp_sent[n].max()) for n in world_sizes],
 )
+
+# %%
 def of_all(by_world_size):
     return np.concatenate(list(by_world_size))
 
@@ -335,8 +341,6 @@ dp_bytes = of_all(map(data_parallel_bytes, world_sizes))
 ddp_bytes = of_all(estimate.traffic.sent_bytes("ddp", parameters, n) for n in world_sizes)
 holds("DP, every rank for each N", of_all(dp_sent.values()), dp_bytes, rtol=0.01, unit="bytes")
 holds("DDP, every rank for each N", of_all(ddp_sent.values()), ddp_bytes, rtol=0.01, unit="bytes")
-factors = [sent[8].max() / sent[2].max() for sent in (dp_sent, ddp_sent)]
-predicted_factors.compare(factors, {"by how much the number of ranks grows": 8 / 2})
 
 # %%
 def plot_busiest(axes, formula, sent):
@@ -397,10 +401,6 @@ predicted_calls
 
 # %%
 runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, None, 1, 0.25)}
-timeline(runs[1])
-
-# %% [markdown]
-# There are two backward passes (shaded). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each `bucket_cap_mb`.
 
 # %%
 def second_pass(run):
@@ -412,6 +412,16 @@ def second_pass(run):
     calls = [call for call in run.calls if call.rank == 0 and call.op == "all_reduce"]
     start_s = backward[1]
     return start_s, [c for c in calls if c.start_s > start_s], [g for g in gradients if g > start_s]
+
+# %%
+made = len(second_pass(runs[1])[1])
+predicted_calls.compare(made, {"one for each gradient": tensors, "all bytes in full buckets": larger_bytes // 2**20}, "counted")
+
+# %%
+timeline(runs[1])
+
+# %% [markdown]
+# There are two backward passes (shaded). The first has a single all-reduce, at its end: DDP does not know yet in which order gradients arrive, so it uses one bucket. Then rank 0 broadcasts the order that it saw (the two small broadcasts), and all ranks sort gradients into buckets in that order. In the second pass all-reduces run in the background while backward continues. This is **overlap**. Let us look more closely at rank 0's second pass, with each `bucket_cap_mb`.
 
 # %%
 def draw_pass(axes, start_s, calls, ready_s):
@@ -438,16 +448,13 @@ def early_share(run):
     """All-reduces, how many of them began before the last gradient, and their share of the bytes."""
     _, calls, ready_s = second_pass(run)
     early = [call.bytes for call in calls if call.start_s < max(ready_s)]
-    assert sum(call.bytes for call in calls) == larger_bytes
     return len(calls), len(early), sum(early) / larger_bytes
 
 rows = [(str(cap), *early_share(run)) for cap, run in runs.items()]
 show_table({"bucket_cap_mb": "", "all-reduces": "d", "begun early": "d", "of the bytes": ".0%"}, rows)
 holds("all-reduces not begun early", [calls - early for _, calls, early, _ in rows], 1)
-
-# %%
-made = len(second_pass(runs[1])[1])
-predicted_calls.compare(made, {"one for each gradient": tensors, "all bytes in full buckets": larger_bytes // 2**20}, "counted")
+in_all = [sum(call.bytes for call in second_pass(run)[1]) for run in runs.values()]
+holds("all-reduced in the pass: every gradient once", in_all, larger_bytes, unit="bytes")
 
 # %% [markdown]
 # All buckets but the last start early. How large are they?
@@ -549,6 +556,13 @@ def train_and_compare(init_sync, steps=30):
 together, apart = (
     launch(train_and_compare, sync, world_size=2, device="cpu").outputs for sync in (True, False)
 )
+
+# %%
+first, last = apart[1][[0, -1], 0]
+moved = "stays the same" if np.isclose(first, last, rtol=1e-3) else "grows" if last > first else "shrinks"
+predicted_drift.compare(moved)
+
+# %%
 show_table(
     {"step": "d", "distance, with the broadcast": ".3f", "loss, with it": ".2f",
      "distance, without": ".3f", "loss, without": ".2f"},
@@ -556,11 +570,6 @@ show_table(
 )
 holds("distance in each step, with the broadcast", together[1][:, 0], 0)
 holds("distance in each step, without", apart[1][:, 0], apart[1][0, 0], rtol=1e-4)
-
-# %%
-first, last = apart[1][[0, -1], 0]
-moved = "stays the same" if np.isclose(first, last, rtol=1e-3) else "grows" if last > first else "shrinks"
-predicted_drift.compare(moved)
 
 # %% [markdown]
 # They stay as far apart as they began. Both replicas take exactly the same steps, so the difference between them never changes. There is no error and no hang, and the loss falls on both, so nothing looks wrong. But each gradient is the mean of gradients at two different points, and when you save rank 0's weights, half of the gradients were computed for a different model. DDP synchronizes the start and checks nothing afterwards. A learning rate that differs by rank, or a step that only one rank skips, moves replicas apart without any message. Compare them now and then, as `distance_to_rank_0` does. (Buffers, such as the running means of batch norm, are not parameters and get no gradient. DDP sends rank 0's to all ranks at the start of each forward pass.)
@@ -674,15 +683,15 @@ for n in (1, 2, 4):
     live[n] = run.memory[0].at("step")  # when the last step ended
 
 # %%
+categories = ("parameters", "gradients", "optimizer")
+copies = [sum(live[n][each] for each in categories) / weight_bytes for n in live]
+predicted_copies.compare(copies, {"what it would be if DDP divided it": [copies[0] / n for n in live]})
+
+# %%
 show_table(
     {"copies of Ψ": "", **dict.fromkeys(live[1], ".2f")},
     [(f"N = {n}", *(size / weight_bytes for size in live[n].values())) for n in live],
 )
-
-# %%
-categories = ("parameters", "gradients", "optimizer")
-copies = [sum(live[n][each] for each in categories) / weight_bytes for n in live]
-predicted_copies.compare(copies, {"what it would be if DDP divided it": [copies[0] / n for n in live]})
 
 # %%
 states = estimate.memory.model_states(parameters, precision="fp32", optimizer="adam")

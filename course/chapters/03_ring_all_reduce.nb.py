@@ -97,12 +97,14 @@ predicted_bytes
 
 # %%
 run = launch(hub_all_reduce, length, world_size=4, device="cpu")
-print("sum on each rank:", run.outputs)
 traffic_map(run, predicted=predicted_bytes)
 
 # %%
 one_way = {"rank 0's part": [3 * tensor_bytes, 0, 0, 0], "what the others send": [0, *[tensor_bytes] * 3]}
 predicted_bytes.compare(run.traffic.sent_by_rank, one_way)
+
+# %%
+print("sum on each rank:", run.outputs)
 
 # %% [markdown]
 # All traffic is in row 0 and column 0. Rank 0 sends $(N-1) \cdot S$ and receives as much: **$2(N-1) \cdot S$ bytes pass through it**, while every other rank sends S. Add a rank, and rank 0 has more to do while the others wait:
@@ -191,13 +193,15 @@ predicted_rank
 
 # %%
 run = launch(reduce_scatter_of_four, inputs=own_numbers(), device="cpu")
-for rank, tensor in enumerate(run.outputs):
-    print(f"rank {rank}", tensor.tolist())
 
 # %%
 complete_on = [rank for rank, tensor in enumerate(run.outputs) if tensor.chunk(4)[2][0] == 1111]
 first_sender = f"rank {SCATTER_PLAN[0].index(2)}"
 predicted_rank.compare(f"rank {complete_on[0]}", {"the rank that sends chunk 2 first": first_sender})
+
+# %%
+for rank, summed in enumerate(run.outputs):
+    print(f"rank {rank}", summed.tolist())
 
 # %% [markdown]
 # After N − 1 steps rank r has the complete chunk r. Its other chunks are partial sums that nobody needs.
@@ -503,8 +507,10 @@ def whole_and_in_pieces(length, pieces):
 run = launch(whole_and_in_pieces, length, 64, world_size=2, device="cpu")
 whole_s, pieces_s = np.max(run.outputs, axis=0)
 modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
-print(f"model: {modelled:.1f}")
 predicted_factor.compare(pieces_s / whole_s, {"what latency alone would cost": 64, "what the model predicts": modelled})
+
+# %%
+print(f"the model predicts {modelled:.1f}")
 
 # %% [markdown]
 # The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.

@@ -136,12 +136,15 @@ def states_per_rank(run, moment="after backward"):
     live = run.memory.at(moment)
     return np.array([live[state].max() for state in STATES]) / parameters
 
+# %%
+largest = 80 / states_per_rank(runs[0]).sum()
+predicted_largest.compare(largest, {"what would fit if the ranks shared the states": world_size * largest})
+
+# %%
 show_table(
     {"stage 0, on each rank": "", "bytes per parameter": ".2f"},
     zip(STATES, states_per_rank(runs[0])),
 )
-largest = 80 / states_per_rank(runs[0]).sum()
-predicted_largest.compare(largest, {"what would fit if the ranks shared the states": world_size * largest})
 
 # %% [markdown]
 # All 16, on each of the four ranks: more ranks do not make room for a larger model. A model with 7.5 billion parameters would take 120 GB on every GPU before the first activation.
@@ -433,7 +436,6 @@ predicted_default
 default_config = {**configuration(3), "zero_optimization": {"stage": 3}}
 default_run = launch(train, default_config, **options)
 live = default_run.memory.at("after backward")
-print("buckets on each rank:", ", ".join(map(format_bytes, live["buckets"])))
 named = {"the formula": 2 / world_size, "what they take at stage 0": states_per_rank(runs[0])[0]}
 predicted_default.compare(states_per_rank(default_run)[0], named)
 
@@ -500,7 +502,7 @@ for stage in (1, 2):
 #
 # ### 16, 18 or 20 bytes per parameter?
 #
-# You will meet all three. Whoever counts 16 leaves the fp32 gradients out, as the paper does. Stage 0 above holds 2 + (2 + 4) + 12 = **20** during its step. Some libraries keep fp32 gradients all the time, so that the gradients of many micro-batches can be added up without rounding them to 16 bits. Megatron-LM's README lists 20 bytes for fp16 parameters and gradients with an fp32 copy of each, and **18** for bf16 parameters whose gradients exist only in fp32: 2 + 4 + 12. DeepSpeed's own estimator of ZeRO-2 counts $2 + 18/N$, 20 on one rank:
+# You will meet all three. A count of 16 leaves out the fp32 gradients, as the paper does. Stage 0 above holds 2 + (2 + 4) + 12 = **20** during its step. Some libraries keep fp32 gradients all the time, so that the gradients of many micro-batches can be added up without rounding them to 16 bits. Megatron-LM's README lists 20 bytes for fp16 parameters and gradients with an fp32 copy of each, and **18** for bf16 parameters whose gradients exist only in fp32: 2 + 4 + 12. DeepSpeed's own estimator of ZeRO-2 counts $2 + 18/N$, 20 on one rank:
 
 # %%
 def bytes_at_stage_2(n, convention):

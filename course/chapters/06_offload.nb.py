@@ -96,14 +96,19 @@ pools = Pools("cpu")
 with pools:
     forward_and_backward(model, tokens, targets)
 live_bytes = pools.live_bytes("device")
-print(f"Ψ = {count:,}   on the device: {live_bytes}")
+
+# %%
 with_adam = memory.model_states(count).device_bytes / count
 named = {"what training with Adam takes, but there is no optimizer yet": with_adam}
 predicted_bytes_each.compare(live_bytes["bfloat16"] / count, named)
 
 # %%
 holds("2Ψ of parameters, 2Ψ of gradients: bytes per parameter", live_bytes["bfloat16"] / count, 4, atol=0.01)
-show_table({"peak, with activations": "", "bytes": ",d"}, pools.peak_bytes("device").items())
+show_table(
+    {"on the device": "", "after backward": ",d", "at the peak, with activations": ",d"},
+    [(dtype, live_bytes.get(dtype), peak) for dtype, peak in pools.peak_bytes("device").items()],
+    caption=f"bytes, for Ψ = {count:,} parameters",
+)
 
 # %% [markdown]
 # ## The obvious way: swap
@@ -247,10 +252,16 @@ plain = memory.model_states(13e9)
 offloaded_13b = memory.model_states(13e9, stage=2, offload_optimizer=True)
 plain_gb = plain.device_bytes / 1e9
 on_device, on_host = offloaded_13b.device_bytes / 1e9, offloaded_13b.host_bytes / 1e9
-print(f"no offload: {plain_gb:.0f} GB on the device")
-print(f"offloaded: {on_device:.0f} GB on the device, {on_host:.0f} GB on the host")
+
+# %%
 named = {"the parameters counted twice": [on_device, plain_gb], "no offload": [plain_gb, 0]}
 predicted_13b_gb.compare([on_device, on_host], named, "calculated")
+
+# %%
+show_table(
+    {"13B parameters": "", "device, GB": ".0f", "host, GB": ".0f"},
+    [("no offload", plain_gb, 0), ("optimizer offloaded", on_device, on_host)],
+)
 
 # %%
 most = memory.largest_model(32e9, stage=2, offload_optimizer=True)
@@ -322,9 +333,11 @@ def times_longer(parameters, tokens):
 
 # %%
 small, large = times_longer(1e9, 8192), times_longer(10e9, 8192)
-holds("how many times as long a step takes, 1B and 10B parameters", small, large, rtol=1e-9)
 change = "the same" if abs(small / large - 1) < 1e-9 else "larger" if large > small else "smaller"
 predicted_share.compare(change, source="calculated")
+
+# %%
+holds("how many times as long a step takes, 1B and 10B parameters", small, large, rtol=1e-9)
 
 # %% [markdown]
 # The same: Ψ is in every term and cancels. What matters is **tokens per step**. Moves and update happen once, however large the batch:
@@ -428,16 +441,18 @@ predicted_losses
 
 # %%
 run = launch(train_both, world_size=2, device="cpu", timeout_s=60)
-names = ("plain", "offload")
-show_table(
-    {"rank": "d", "configuration": "", **{f"loss {step}": ".4f" for step in range(3)}},
-    [(r, name, *both[i][0]) for r, both in enumerate(run.outputs) for i, name in enumerate(names)],
-)
 
 # %%
 losses = [(without[0], with_it[0]) for without, with_it in run.outputs]
 far = max(abs(a - b) for both in losses for a, b in zip(*both, strict=True))
 predicted_losses.compare("equal" if far == 0 else "close" if far < 0.01 else "different")
+
+# %%
+names = ("plain", "offload")
+show_table(
+    {"rank": "d", "configuration": "", **{f"loss {step}": ".4f" for step in range(3)}},
+    [(r, name, *both[i][0]) for r, both in enumerate(run.outputs) for i, name in enumerate(names)],
+)
 
 # %%
 plain_losses, offload_losses = zip(*[(a, b) for (a, _), (b, _) in run.outputs])

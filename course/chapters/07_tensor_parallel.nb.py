@@ -130,8 +130,8 @@ def calls_of(run, label):
     """Collectives of rank 0 within a measured block, by their name."""
     return Counter(call.op for call in run.calls_in(label))
 
-def show_calls(run):
-    made = {label: calls_of(run, label) for label in ("forward", "backward")}
+def show_calls(run, labels=("forward", "backward")):
+    made = {label: calls_of(run, label) for label in labels}
     show_table(
         {"collectives of rank 0": "", "forward": "d", "backward": "d"},
         [(op, made["forward"][op], made["backward"][op]) for op in made["forward"] | made["backward"]],
@@ -139,9 +139,11 @@ def show_calls(run):
 
 # %%
 run = launch(mlp, x, dy, inputs=parts, **options)
-show_calls(run)
 made = calls_of(run, "forward")["all_reduce"]
 predicted_all_reduces.compare(made, {"one for each matrix": len(parts[0])}, "counted")
+
+# %%
+show_calls(run)
 
 # %% [markdown]
 # One in forward and one in backward. On every rank the result equals that of one process, and each rank's gradients are its parts of the whole gradients:
@@ -236,9 +238,11 @@ predicted_backward
 # %%
 batch = torch.randn(4, T // 4, D)  # 4 sequences of 128 tokens
 plain = launch(one_layer, layer_plan(Replicate()), inputs=[batch] * N, memory=True, **options)
-show_calls(plain)
 made = calls_of(plain, "backward")["all_reduce"]
 predicted_backward.compare(made, {"the number of an MLP alone": calls_of(run, "backward")["all_reduce"]}, "counted")
+
+# %%
+show_calls(plain)
 
 # %% [markdown]
 # Two and two: for each half's output in forward and for its input's gradient in backward, $\frac{2(N-1)}{N} S$ each. In elements that is $8\,T D\,\frac{N-1}{N}$ per layer, as in Narayanan et al. (2021, section 3.2).
@@ -296,11 +300,15 @@ predicted = {
 }
 without = traffic.tensor_parallel_layer(T, D, N, element_bytes=4)
 ratios = {how: sent.total_bytes / without.total_bytes for how, sent in predicted.items()}
+
+# %%
+named = {"what gloo sends": ratios["gloo"], "as if each half cost as much as an all-reduce": 2}
+predicted_ratio.compare(ratios["ring"], named, "calculated")
+
+# %%
 show_table(
     {"reduce-scatter as": "", "bytes over those of the all-reduces": ".2f"}, ratios.items()
 )
-named = {"what gloo sends": ratios["gloo"], "as if each half cost as much as an all-reduce": 2}
-predicted_ratio.compare(ratios["ring"], named, "calculated")
 
 # %% [markdown]
 # Equal: reduce-scatter and all-gather *are* the two halves of an all-reduce. But gloo runs a reduce-scatter as a whole all-reduce (chapter 03), so here we will measure 1.5 times as many. Two things change in the plan: activations outside are `Shard(1)`, split along the tokens, and the norms become `SequenceParallel`.
@@ -404,7 +412,6 @@ def train(batch, plan, tie, steps):
 text = data.batch(0, 4, T // 4)
 gathered = launch(train, text, model_plan(Replicate()), True, 1, **options)
 split = launch(train, text, model_plan(Shard(-1)), True, 2, **options)
-print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:.5f} split")
 
 # %%
 def all_reduces_of_loss(run):
@@ -416,10 +423,13 @@ def all_reduces_of_loss(run):
 calls, sent = all_reduces_of_loss(split)
 V = 256
 all_logits = scatter_or_gather_sent_bytes(4 * T * V, N)
-print(f"in {calls} all-reduces; gathering all logits: {all_logits:,.0f} bytes")
 named = {"the numbers themselves: an all-reduce sends 2(N − 1)/N of them": calls * 4 * T,
          "one all-reduce": sent / calls, "gathering all logits": all_logits}
 predicted_loss.compare(sent, named, "counted")
+
+# %%
+print(f"first loss: {gathered.outputs[0][0]:.5f} gathered, {split.outputs[0][0]:.5f} split")
+print(f"{calls} all-reduces of one number per token; gathering all logits: {all_logits:,.0f} bytes")
 
 # %% [markdown]
 # Three all-reduces, and their bytes do not depend on V. The whole forward pass sends what we predict for the layers, the embedding, and the three numbers:
@@ -472,16 +482,17 @@ groups = {
 }
 times = {name: layer_ms(*group) for name, group in groups.items()}
 busy = {name: computes / (computes + sends) for name, (computes, sends) in times.items()}
+
+# %%
+one_node, two_nodes = sum(times["N = 8"]), sum(times["N = 16, two nodes"])
+alone = times["N = 16, two nodes"][0] / times["N = 8"][0]
+predicted_slowdown.compare(two_nodes / one_node, {"what computing alone would give": alone}, "calculated")
+
+# %%
 show_table(
     {"group": "", "computes, ms": ".1f", "sends, ms": ".1f", "busy": ".0%"},
     [(name, *each, busy[name]) for name, each in times.items()],
 )
-
-# %%
-one_node, two_nodes = sum(times["N = 8"]), sum(times["N = 16, two nodes"])
-
-alone = times["N = 16, two nodes"][0] / times["N = 8"][0]
-predicted_slowdown.compare(two_nodes / one_node, {"what computing alone would give": alone}, "calculated")
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -554,18 +565,20 @@ def train_on_a_mesh(batch):
 # %%
 batches = [data.batch(0, 4, 64, rank=rank // 2, world_size=2) for rank in range(4)]
 mesh_run = launch(train_on_a_mesh, inputs=batches, world_size=4, device="cpu")
-show_table(
-    {"rank": "d", "dp": "d", "tp": "d", "loss 0": ".4f", "loss 1": ".4f"},
-    [(rank, *coordinate, *losses) for rank, (coordinate, losses) in enumerate(mesh_run.outputs)],
-)
-
-# %%
-traffic_map(mesh_run, block="step 1")
 
 # %%
 sent = mesh_run.traffic["step 1"].sent_bytes[0]
 peers = [f"rank {rank}" for rank in range(4) if sent[rank] > 0.01 * sent.max()]
 predicted_peers.compare(peers, {"all of them": ["rank 1", "rank 2", "rank 3"]})
+
+# %%
+traffic_map(mesh_run, block="step 1")
+
+# %%
+show_table(
+    {"rank": "d", "dp": "d", "tp": "d", "loss 0": ".4f", "loss 1": ".4f"},
+    [(rank, *coordinate, *losses) for rank, (coordinate, losses) in enumerate(mesh_run.outputs)],
+)
 
 # %% [markdown]
 # Rank 0 sends nothing to rank 3. Each of the other pairs has its own purpose and its own formula:

@@ -81,7 +81,7 @@ show_table(
 #
 # The simplest way is **naive model parallelism**. Device 0 computes its layers for the whole batch and sends the result to device 1, and so on to the last, which computes the loss. Then the gradient travels all the way back.
 #
-# A **schedule** is a list of actions for each device, in order. An action has a kind (`F` for forward, `B` for backward), a stage and a micro-batch, which for now is the whole batch. torch writes stage 0's forward of micro-batch 0 as `0F0`:
+# A **schedule** is a list of actions for each device, in order. An action has a kind (`F` for forward, `B` for backward), a stage and a micro-batch, which for now is the whole batch. PyTorch writes stage 0's forward of micro-batch 0 as `0F0`:
 
 # %%
 from shardlab.simulate.pipeline import gpipe, interleaved_one_f_one_b, naive, one_f_one_b
@@ -130,17 +130,18 @@ unit_s = 0.02
 pace = Costs(unit_s, unit_s, unit_s)  # forward, and the two halves of backward
 run = launch(train, naive(p), pace, world_size=p, device="cpu")
 measured = {"naive": [result for result, _ in run.outputs]}
-pipeline_schedule(p, 1, schedules=["naive"], measured=measured, unit_s=unit_s)
-
-# %% [markdown]
-# The top picture is simulated from the dependencies alone: each action starts as soon as its device is free and its input has arrived. The one below, marked blue, shows what the ranks did. It is a staircase, down for forward and up again for backward: one device computes, three wait. (If a bar is longer below than above, your machine needed more than 20 or 40 ms for it.)
 
 # %%
 alone = simulate(naive(p))
 predicted_share.compare(1 - alone.bubble_fraction, {"the share that it idles": alone.bubble_fraction}, "simulated")
 
+# %%
+pipeline_schedule(p, 1, schedules=["naive"], measured=measured, unit_s=unit_s)
+
 # %% [markdown]
-# It is 1/p. The step takes as long as on one device, and p − 1 of p devices are idle. Idle time is called the **bubble**. The other devices add memory, but no speed.
+# The top picture is simulated from the dependencies alone: each action starts as soon as its device is free and its input has arrived. The one below, marked blue, shows what the ranks did. It is a staircase, down for forward and up again for backward: one device computes, three wait. (If a bar is longer below than above, your machine needed more than 20 or 40 ms for it.)
+#
+# A device computes for 1/p of the step. The step takes as long as on one device, and p − 1 of p devices are idle. Idle time is called the **bubble**. The other devices add memory, but no speed.
 #
 # ## Micro-batches
 #
@@ -148,7 +149,7 @@ predicted_share.compare(1 - alone.bubble_fraction, {"the share that it idles": a
 #
 # Chunks, gradient accumulation steps, micro-batches: three words for one thing. Check whether a library asks for their **number**, our m, or for the **size** of one:
 #
-# - the number: `n_microbatches` in torch (`chunks` inside its code, and in the older torchgpipe), `gradient_accumulation_steps` in DeepSpeed, `microbatches` in SageMaker's model-parallel library;
+# - the number: `n_microbatches` in PyTorch (`chunks` inside its code, and in the older torchgpipe), `gradient_accumulation_steps` in DeepSpeed, `microbatches` in SageMaker's model-parallel library;
 # - the size: `--micro-batch-size` in Megatron-LM, `chunk_size` in Varuna.
 #
 # A batch of 1,024 sequences over 4 replicas of the model in 32 chunks: 1024 / 4 / 32 = 8 sequences in each. m is 32, the size 8. (In this chapter a chunk is never a micro-batch, but a piece of the model, as in Megatron-LM; more on that below.)
@@ -170,8 +171,10 @@ predicted_bubble
 m = 8
 result = simulate(gpipe(p, m))
 bubble = result.bubble_over_ideal
-holds("bubble over the ideal: (p − 1)/m", bubble, (p - 1) / m)
 predicted_bubble.compare(bubble, {"the share of the whole step": result.bubble_fraction, "p/m": p / m}, "simulated")
+
+# %%
+holds("bubble over the ideal: (p − 1)/m", bubble, (p - 1) / m)
 
 # %% [markdown]
 # You can read the formula off the picture below. Device 3 starts only after p − 1 forwards, and p − 1 backwards follow its last action: it idles for the time of p − 1 micro-batches and works for the time of m. **Bubble over the ideal: $\frac{p-1}{m}$.** Some papers use the fraction of the total time instead, $\frac{p-1}{m+p-1}$, which is 0.27 where ours is 0.375. Always check which convention a number uses.
@@ -184,15 +187,19 @@ predicted_bubble.compare(bubble, {"the share of the whole step": result.bubble_f
 TIED = ("token.weight", "head.weight")
 ((whole, expected),) = launch(train, gpipe(1, m), world_size=1, device="cpu").outputs
 
-def check(outputs):
-    for result, grads in outputs:
-        assert result.loss is None or np.isclose(result.loss, whole.loss)
-        for name in set(grads) - set(TIED):
-            assert torch.allclose(grads[name], expected[name], atol=1e-6), name
+def check_gradients(name, gradients):
+    pairs = [(g, expected[key]) for each in gradients for key, g in each.items() if key not in TIED]
+    ours, right = (torch.cat([g.flatten() for g in side]) for side in zip(*pairs))
+    holds(f"{name}: gradients on all ranks, and in one process", ours, right, rtol=1e-5, atol=1e-6)
+
+def check(name, run):
+    results, gradients = zip(*run.outputs)
+    check_gradients(name, gradients)
+    losses = [result.loss for result in results if result.loss is not None]
+    holds(f"{name}: loss, and in one process", losses, whole.loss, rtol=1e-5)
 
 # %%
-check(launch(train, gpipe(p, m), world_size=p, device="cpu").outputs)
-print("four ranks compute the same gradients as one process")
+check("gpipe", launch(train, gpipe(p, m), world_size=p, device="cpu"))
 
 # %% [markdown]
 # Is it as fast as simulated? Again each rank simulates a device. We compare GPipe with **1F1B**, one forward, one backward: device i runs p − 1 − i forwards, then alternates one forward and one backward.
@@ -215,9 +222,10 @@ pipeline_schedule(p, m, schedules=["gpipe", "1f1b"], measured=measured, unit_s=u
 
 # %%
 def in_flight(run):
-    check(run.outputs)
     return [result.peak_in_flight for result, _ in run.outputs]
 
+for name, run in runs.items():
+    check(name, run)
 show_table(
     {"schedule": "", "bubble over the ideal": ".3f", **{f"in flight on rank {r}": "d" for r in range(p)}},
     [(name, simulate(schedules[name]).bubble_over_ideal, *in_flight(run)) for name, run in runs.items()],
@@ -243,12 +251,16 @@ def most_activations(schedule):
 one, two = most_activations(gpipe(p, 1)), most_activations(gpipe(p, 2))
 of_16 = {"gpipe": gpipe(p, 16), "1f1b": one_f_one_b(p, 16)}
 held = {name: 1 + (most_activations(s) - one) / (two - one) for name, s in of_16.items()}
+
+# %%
+named = {"twice what it held with eight": [2 * runs[name].outputs[0][0].peak_in_flight for name in held]}
+predicted_held.compare([each[0] for each in held.values()], named)
+
+# %%
 show_table(
     {"micro-batches held": "", **{f"rank {rank}": ".2f" for rank in range(p)}},
     [(name, *by_rank) for name, by_rank in held.items()],
 )
-named = {"twice what it held with eight": [2 * runs[name].outputs[0][0].peak_in_flight for name in held]}
-predicted_held.compare([each[0] for each in held.values()], named)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -279,7 +291,7 @@ holds("bubble over the ideal: (p − 1)/(v·m)", result.bubble_over_ideal, (p - 
 # %% [markdown]
 # (A chunk is half of a device's layers, so the first device's 11 chunks are as much as 5.5 micro-batches, where 1F1B holds 4.)
 #
-# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. torch is less strict, and so is our simulator: if p does not divide m they make the rounds larger, and refuse only an m that gives no equal rounds, such as 9. What does that cost?
+# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. PyTorch is less strict, and so is our simulator: if p does not divide m they make the rounds larger, and refuse only an m that gives no equal rounds, such as 9. What does that cost?
 
 # %%
 def interleaved_row(micro_batches):
@@ -304,10 +316,12 @@ predicted_factor
 
 # %%
 runs["interleaved"] = launch(train, interleaved, pace.in_chunks(2), world_size=p, device="cpu", quiet=True)
-check(runs["interleaved"].outputs)
 sent = {name: run.traffic["step"].sent_bytes for name, run in runs.items()}
 factor = sent["interleaved"].sum() / sent["1f1b"].sum()
 predicted_factor.compare(factor, {"the factor of the stages; count the boundaries between them": 2 * p / p})
+
+# %%
+check("interleaved", runs["interleaved"])
 
 # %% [markdown]
 # For each micro-batch, one tensor of the shape `SHAPE` crosses each boundary forward and one comes back. There were p − 1 = 3 boundaries; now there are v·p − 1 = 7, and the last device sends to the first, too. The formula, device by device:
@@ -354,7 +368,7 @@ show_table(
 # %% [markdown]
 # Is the bubble zero, as the name promises? Measured from the first action on any device to the last, it is not, because the last device starts later. The paper measures each device from its own first action to its own last: a device that starts later ends later, and its next step starts later, too. In that sense the bubble is 0, with 1F1B's memory. Three conditions come with that:
 #
-# - **Enough micro-batches**, about two for each device: for our four devices the bubble is 0 from m = 7 = 2p − 1 on.
+# - **Enough micro-batches**, about two for each device: for our four devices the bubble is 0 for m ≥ 2p − 1 = 7.
 # - **Equal costs** of `F`, `I` and `W`. In a real layer the attention scores have no weights, so their whole backward belongs to `I`.
 # - **No device waits for all others between two steps.** But clipping by the norm of all gradients does, and so does the check for overflow in fp16: both need a number from every stage before any stage may update, and those who started early wait for those who started late. The paper therefore validates **afterwards** (section 4): each device updates at once, the number arrives later, and in the rare case that something had to be clipped or skipped, the update is taken back and done again.
 #
@@ -363,7 +377,7 @@ show_table(
 # %%
 for name, schedule, v in (("zb-h1", zb_h1(p, m), 1), ("zb-v", zb_v(p, m), 2)):
     runs[name] = launch(train, schedule, pace.in_chunks(v), world_size=p, device="cpu", quiet=True)
-    check(runs[name].outputs)
+    check(name, runs[name])
     done = [[slot.action for slot in result.slots] for result, _ in runs[name].outputs]
     holds(f"{name}: every rank did its actions in order", done == schedule)
 measured = {name: [result for result, _ in run.outputs] for name, run in runs.items()}
@@ -500,9 +514,8 @@ def pipelines_side_by_side(schedule):
     return {name: q.grad for name, q in mine[pp_rank].named_parameters()}
 
 # %%
-for grads in launch(pipelines_side_by_side, one_f_one_b(2, m // 2), world_size=4, device="cpu").outputs:
-    for name in set(grads) - set(TIED):
-        assert torch.allclose(grads[name], expected[name], atol=1e-6), name
+run = launch(pipelines_side_by_side, one_f_one_b(2, m // 2), world_size=4, device="cpu")
+check_gradients("two pipelines", run.outputs)
 print(f"global batch: 2 pipelines × {SEQUENCES} sequences × {m // 2} micro-batches = {SEQUENCES * m}, as before")
 
 # %% [markdown]
@@ -543,11 +556,11 @@ with_torchs = launch(with_torch, world_size=p, device="cpu").outputs
 for rank, ((_, ours), theirs) in enumerate(zip(runs["1f1b"].outputs, with_torchs)):
     pairs = [(ours[name].flatten(), gradient.flatten()) for name, gradient in theirs.items()]
     differences = [(one - other).abs().max() for one, other in pairs]
-    holds(f"rank {rank}: torch's 1F1B gives the same gradients, largest difference", differences, below=1e-6)
+    holds(f"rank {rank}: PyTorch's 1F1B gives the same gradients, largest difference", differences, below=1e-6)
 
 # %% [markdown]
 # - Four more classes run the actions simulated here in the same order, as a test of this course checks: `ScheduleGPipe`, `ScheduleInterleaved1F1B`, `ScheduleZBVZeroBubble`, and `ScheduleInterleavedZeroBubble` with one stage on each device, which is ZB-H1.
-# - torch 2.13 has three that are **not** simulated here: `ScheduleInterleavedZeroBubble` with two or more chunks; `ScheduleLoopedBFS`, which takes all micro-batches through a device's first chunk before the next one (Lamy-Poirier 2022); and `ScheduleDualPipeV`, after DeepSeek-V3's DualPipe, which runs the forward of one micro-batch together with the backward of another.
+# - PyTorch 2.13 has three that are **not** simulated here: `ScheduleInterleavedZeroBubble` with two or more chunks; `ScheduleLoopedBFS`, which takes all micro-batches through a device's first chunk before the next one (Lamy-Poirier 2022); and `ScheduleDualPipeV`, after DeepSeek-V3's DualPipe, which runs the forward of one micro-batch together with the backward of another.
 # - **DeepSpeed**: `PipelineModule(layers, num_stages=p)`, and `engine.train_batch(data_iter)` runs 1F1B over `gradient_accumulation_steps` micro-batches. That key is m.
 # - **Megatron-LM**: `--pipeline-model-parallel-size` is p, `--num-virtual-stages-per-pipeline-rank` is v (the older `--num-layers-per-virtual-pipeline-stage` gives the layers of a chunk instead), and m is `--global-batch-size` over (dp × `--micro-batch-size`).
 #

@@ -97,13 +97,17 @@ def kept_by(part, recorded):
     return [life for life in recorded.lives if (life.kind, life.part) == ("kept", part)]
 
 lives = kept_by("blocks.1", uncheckpointed)
+measured_kept = sum(life.bytes for life in lives) / sbh_bytes
+largest = max(life.bytes for life in lives) / sbh_bytes
+
+# %%
+predicted_kept.compare(measured_kept, {"its largest tensor alone": largest})
+
+# %%
 show_table(
     {"kept by a block": "", "numbers for each of its input": ".2f"},
     [(life.name.removeprefix("blocks.1."), life.bytes / sbh_bytes) for life in lives],
 )
-measured_kept = sum(life.bytes for life in lives) / sbh_bytes
-largest = max(life.bytes for life in lives) / sbh_bytes
-predicted_kept.compare(measured_kept, {"its largest tensor alone": largest})
 
 # %% [markdown]
 # Slightly more than sixteen. Each line is a tensor, with the module and the operator that created it (`addmm` is a matmul plus a bias). Each is kept because some derivative needs it:
@@ -225,10 +229,12 @@ def count_flops(model):
 # %%
 forward, plain = count_flops(gpt(dropout=0.1))
 _, again = count_flops(checkpoint_blocks(gpt(dropout=0.1)))
-holds("forwards in a plain step", plain / forward, 3)
-holds("work of a checkpointed step over that of a plain one", again / plain, 4 / 3, atol=0.02)
 named = {"as if the forward were half of a step": 3 / 2, "as if the whole step ran twice": 2}
 predicted_work.compare(again / plain, named, "counted")
+
+# %%
+holds("forwards in a plain step", plain / forward, 3)
+holds("work of a checkpointed step over that of a plain one", again / plain, 4 / 3, atol=0.02)
 
 # %% [markdown]
 # A third more, except for the output head, which is not checkpointed. (The counter counts matmuls, which are nearly all of the work.) Timing it on your machine shows the same, with noise.
@@ -266,13 +272,15 @@ def peak_tensors(segments):
 
 # %%
 peaks = [round(peak_tensors(c), 2) for c in segments]
+named = {"the kept inputs alone": segments, "the tensors of a segment alone": [n / c for c in segments]}
+predicted_peak.compare(peaks, named)
+
+# %%
 by_formula = [c + n / c for c in segments]
 show_table(
     {"segments c": "d", "c + n/c": ".0f", "tensors at the peak": ".2f"}, zip(segments, by_formula, peaks)
 )
 holds("tensors at the peak", peaks, by_formula)
-named = {"the kept inputs alone": segments, "the tensors of a segment alone": [n / c for c in segments]}
-predicted_peak.compare(peaks, named)
 
 # %% [markdown]
 # $$\text{peak} \approx c + \frac{n}{c}, \quad \text{smallest at } c = \sqrt{n}, \text{ where it is } 2\sqrt{n} \text{ instead of } n$$
@@ -348,7 +356,7 @@ counted = work["selective"] / plain_work - 1
 holds("more work here, counted", counted, core_again(*shapes["here"]), atol=0.002)
 
 # %% [markdown]
-# That is a few per cent, unless sequences are much longer than the model is wide. The paper recomputes only the operators behind the $s^2$ term: scores, softmax, dropout. FlashAttention does this inside its kernel: it keeps one number for each row of scores and recomputes the scores in the backward. Our first run already used it, which is why it kept no scores: **with fused attention you already have selective recomputation**.
+# That is a few percent, unless sequences are much longer than the model is wide. The paper recomputes only the operators behind the $s^2$ term: scores, softmax, dropout. FlashAttention does this inside its kernel: it keeps one number for each row of scores and recomputes the scores in the backward. Our first run already used it, which is why it kept no scores: **with fused attention you already have selective recomputation**.
 #
 # ## Sizes that do not fit here
 #
@@ -403,8 +411,10 @@ for restores in (True, False):
     got = gradients(checkpoint_blocks(gpt(dropout=0.1), how))
     off = ((got - truth).norm() / truth.norm()).item()
     found.append((restores, torch.equal(got, truth), off))
-show_table({"random state restored": str, "gradients bit-equal": str, "off by": ".0%"}, found)
 predicted_without_state.compare(OUTCOMES[0] if torch.equal(got, truth) else OUTCOMES[2])
+
+# %%
+show_table({"random state restored": str, "gradients bit-equal": str, "off by": ".0%"}, found)
 
 # %% [markdown]
 # With the state restored, the gradients are bit-equal. Without it they are wrong, and nothing warns you: the loss is correct, because it comes from the first run, and training continues, badly. Your own `checkpoint` in the lab has to get this right.
@@ -492,10 +502,12 @@ runs = {how: launch(train, how, **ranks) for how in ("kept", "checkpointed", "pa
 inputs_bytes = config.layers * sbh_bytes
 kept = {how: run.outputs[0][0].kept_bytes for how, run in runs.items()}
 others = kept["checkpointed"] - inputs_bytes  # head and loss, the same in both runs
-show_table({"inputs are": "", "kept on each rank": format_bytes}, kept.items())
 share = (kept["partitioned"] - others) / inputs_bytes
-holds("of the checkpoints, on each rank", share, 1 / 2, atol=0.001)
 predicted_share.compare(share, {"a whole copy on each rank": 1})
+
+# %%
+show_table({"inputs are": "", "kept on each rank": format_bytes}, kept.items())
+holds("of the checkpoints, on each rank", share, 1 / 2, atol=0.001)
 
 # %% [markdown]
 # It is 1/t, to within a few bytes. Now the cost. A layer has two all-reduces in the forward and two in the backward. The second forward **repeats** its two: checkpointing a tensor-parallel block costs traffic, too. In addition, partitioned inputs are all-gathered, once for each block:
@@ -566,10 +578,14 @@ def train_by_configuration(more, model_calls_it=False):
 found = {}
 for name, *case in (("no section", {}), ("section alone", section), ("the model calls it", section, True)):
     found[name] = launch(train_by_configuration, *case, **ranks).outputs[0]
-show_table({"activation_checkpointing": "", "kept": format_bytes}, found.items())
 without, alone, called = found.values()
-holds("kept without the section, over kept if the model calls it", without / called, above=3)
+
+# %%
 predicted_effect.compare(alone / without, {"the effect if the model calls it": called / without})
+
+# %%
+show_table({"activation_checkpointing": "", "kept": format_bytes}, found.items())
+holds("kept without the section, over kept if the model calls it", without / called, above=3)
 
 # %% [markdown]
 # It does not change a byte. The section only sets **how** `deepspeed.checkpointing.checkpoint` works. Your model has to call that function, and your code has to call `configure`.

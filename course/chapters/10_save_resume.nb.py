@@ -162,10 +162,14 @@ first = {}
 for forgotten, losses in curves.items():
     differ = [step for step, loss in enumerate(losses) if loss != uninterrupted[step]]
     first[forgotten] = differ[0] if differ else None
-show_table({"forgotten": "", "first loss that differs": "d"}, first.items())
-holds("only with everything restored, all losses are bit-equal", [*first.values()].count(None), 1)
+
+# %%
 at_once = [name for name, step in first.items() if step == 0]
 predicted_in_first_loss.compare(at_once, {"those that change some loss": PIECES})
+
+# %%
+show_table({"forgotten": "", "first loss that differs": "d"}, first.items())
+holds("only with everything restored, all losses are bit-equal", [*first.values()].count(None), 1)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3))
@@ -243,6 +247,12 @@ saves = {
 }
 
 # %%
+gather = saves["rank 0"]
+found = [gather.memory[0].peak_bytes / total_bytes, gather.traffic["save"].sent_by_rank.sum() / total_bytes]
+named = {"the whole, without the slice that rank 0 has": [1, found[1]], "as if rank 0 sent to itself": [found[0], 1]}
+predicted_gather.compare(found, named)
+
+# %%
 def cost_of(run):
     held = [rank.peak_bytes / total_bytes for rank in run.memory]
     sent = run.traffic["save"].sent_by_rank.sum() / total_bytes
@@ -254,12 +264,6 @@ show_table(
     {"saved by": "", **held_by, "sent, in S": ".2f", "took, ms": ".0f"},
     [(name, *cost_of(run)) for name, run in saves.items()],
 )
-
-# %%
-gather = saves["rank 0"]
-found = [gather.memory[0].peak_bytes / total_bytes, gather.traffic["save"].sent_by_rank.sum() / total_bytes]
-named = {"the whole, without the slice that rank 0 has": [1, found[1]], "as if rank 0 sent to itself": [found[0], 1]}
-predicted_gather.compare(found, named)
 
 # %% [markdown]
 # The formula agrees with the measurement. If rank 0 saves everything, it holds $S$ plus a slice, and $\frac{N-1}{N} S$ crosses the network. If the ranks save their own slices, each holds its slice, and nothing crosses the network. Times on this machine say little, because all ranks share one disk.
@@ -349,11 +353,16 @@ def save_over_and_over(folder):
 try:
     launch(save_over_and_over, disk, world_size=4, device="cpu")
 except RankError as error:
-    print(error.headline)
+    killed = error
 files = [torch.load(disk / f"model_{rank}.pt", weights_only=True) for rank in range(4)]
 steps = [file["step"] for file in files]
-print("in the files:", steps)
+
+# %%
 predicted_files.compare([f"rank {rank}" for rank, step in enumerate(steps) if step == 4])
+
+# %%
+print(killed.headline)
+print("in the files:", steps)
 
 # %% [markdown]
 # Each file is complete, all four load without an error, and together they form a state that the training was never in. So: **never overwrite a checkpoint**. Write each one to a new place.
@@ -584,11 +593,15 @@ def load_with_deepspeed(folder, tag, more):
 # %%
 try:
     launch(load_with_deepspeed, disk / "ds", "step_2", {}, world_size=2, quiet=True, **on_cpu)
-    two_load = True
+    refused = None
 except RankError as error:
-    two_load = False
-    print(error.message)
-predicted_two_load.compare(two_load)
+    refused = error
+
+# %%
+predicted_two_load.compare(refused is None)
+
+# %%
+print(refused.message)
 
 # %% [markdown]
 # No: each file is a slice exactly as it was in memory. DeepSpeed has two tools to convert it. The first, `zero_to_fp32`, merges the master copies into one plain `state_dict`, for use without DeepSpeed; every checkpoint contains a copy of the script. The result has no optimizer state, so you cannot resume from it exactly.
@@ -690,7 +703,7 @@ lost = percent_lost(best_min, 60)
 print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_min} min, {lost:.1f} % of the time is lost")
 
 # %% [markdown]
-# Now the ranks only copy their state to host memory, and train on while it is written: a checkpoint takes 5 s of their time, a twelfth. Again we take the interval that loses the least. **What percentage of the time is lost?**
+# Now the ranks only copy their state to host memory and continue training while it is written: a checkpoint takes 5 s of their time, a twelfth. Again we take the interval that loses the least. **What percentage of the time is lost?**
 
 # %%
 predicted_lost = predict("Time lost with 5 s for a checkpoint", unit="%")

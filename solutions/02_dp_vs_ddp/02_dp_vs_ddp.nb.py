@@ -43,7 +43,7 @@ import torch
 import torch.distributed as dist
 
 from autograder import check
-from shardlab import data, launch, measure, models
+from shardlab import data, launch, measure, models, show_table
 from shardlab.widgets import timeline, traffic_map
 
 # %% [markdown]
@@ -192,8 +192,13 @@ check("dp_vs_ddp.hub_bytes", hub_bytes)
 # Your formula next to your run: what it predicts and what the operating system counted.
 
 # %%
-print("measured ", hub_bytes_spec(hub_run))
-print("predicted", hub_bytes(model_bytes, 4))
+measured, predicted = hub_bytes_spec(hub_run), hub_bytes(model_bytes, 4)
+ways = ("sent, measured", "received, measured", "sent, predicted", "received, predicted")
+show_table(
+    {"rank": "d", **dict.fromkeys(ways, ",.0f")},
+    [(rank, *measured[rank], *predicted[rank]) for rank in range(4)],
+    caption="bytes",
+)
 
 # %%
 traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes, 4)])
@@ -210,7 +215,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 #
 # The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training starts again: `step` is 0 once more, and only rank 0 still has its weights and buffers. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
 # <details><summary>Hint 1 · in place</summary>
 #
@@ -280,7 +285,7 @@ def ring_bytes_spec(run):
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# 2 · (N − 1)/N · S each way, on every rank.
+# $\frac{2(N-1)}{N} S$ each way, on every rank.
 # </details>
 
 # %% nbgrader={"grade_id": "ring_bytes", "solution": true}
@@ -298,9 +303,10 @@ check("dp_vs_ddp.ring_bytes", ring_bytes)
 # Your two formulas for more and more ranks, each for its busiest rank, in units of S:
 
 # %%
-for world_size in (2, 4, 8, 64):
-    hub, ring = hub_bytes(1, world_size)[0][0], ring_bytes(1, world_size)[0][0]
-    print(f"N = {world_size:2}   hub sends {hub:4.0f} S   ring sends {ring:.3f} S")
+show_table(
+    {"ranks N": "d", "hub sends, in S": ".0f", "ring sends, in S": ".3f"},
+    [(n, hub_bytes(1, n)[0][0], ring_bytes(1, n)[0][0]) for n in (2, 4, 8, 64)],
+)
 
 # %% [markdown]
 # The ring's formula next to your run. Your `ddp_step` most likely makes one all-reduce for each parameter, and many of them are tiny, so gloo's own messages are visible: one reason for the buckets that come next.
@@ -345,7 +351,7 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # %% [markdown]
 # The check makes one rank **late**: it starts its backward only when all others have finished theirs. An answer that waits inside a hook then waits forever.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = 2(N − 1)/N · S in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · each starts in the hook of the gradient that completes its bucket, before the next gradient arrives.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · each starts in the hook of the gradient that completes its bucket, before the next gradient arrives.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #

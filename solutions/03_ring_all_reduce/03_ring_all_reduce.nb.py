@@ -107,7 +107,7 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 #
 # `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -176,7 +176,7 @@ all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)
 # %% [markdown]
 # Fill `tensor` in place. Again `bounds` may cut it anywhere, it may have any dtype, and every send has to be waited for.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = (N − 1)/N · S · calls: send and recv only, to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ · calls: send and recv only, to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -218,7 +218,7 @@ check("ring_all_reduce.all_gather", all_gather)
 # %% [markdown]
 # ## 4 · `ring_all_reduce`
 #
-# Put the pieces together: afterwards **every rank's `tensor` holds the sum over all ranks**, or with `op="mean"` their mean. Change `tensor` in place, as `dist.all_reduce` does; the mean is asked only of floating-point tensors.
+# Put the pieces together: afterwards **every rank's `tensor` holds the sum over all ranks**, or with `op="mean"` their mean. Change `tensor` in place, as `dist.all_reduce` does; the mean is required only for floating-point tensors.
 
 # %%
 def ring_all_reduce_spec(tensors, op="sum"):
@@ -231,7 +231,7 @@ ring_all_reduce_spec([torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])], op="m
 # %% [markdown]
 # You can call your `chunk_bounds`, `reduce_scatter` and `all_gather` by these names. The check replaces them with its own, so this exercise is only about how they fit together. The result has the tensor's dtype; compute in it as well.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = 2(N − 1)/N · S · calls: send and recv only.
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ · calls: send and recv only.
 #
 # <details><summary>Hint 1 · the order</summary>
 #
@@ -296,7 +296,7 @@ bytes_per_rank_spec(1_000_000, 4, 4)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# The whole tensor has S = `length * element_bytes` bytes, and all chunks but one are (N − 1)/N of it.
+# The whole tensor has S = `length * element_bytes` bytes, and all chunks but one are $\frac{N-1}{N}$ of it.
 # </details>
 
 # %% nbgrader={"grade_id": "bytes_per_rank", "solution": true}
@@ -324,9 +324,9 @@ traffic_map(run, predicted=[predicted_bytes] * 4)
 
 # %% [markdown] nbgrader={"grade_id": "from_8_to_64_ranks", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# A ring takes 2(N − 1) steps: 14 with 8 ranks, 126 with 64. In each step a rank waits for one delay α and moves S/N bytes, each of which takes β seconds, so the time is 2(N − 1)·α + 2(N − 1)/N · S·β.
+# A ring takes 2(N − 1) steps: 14 with 8 ranks, 126 with 64. In each step a rank waits for one delay α and moves S/N bytes, each of which takes β seconds, so the time is $2(N-1)\,\alpha + \frac{2(N-1)}{N} S \beta$.
 #
-# 1 KB: the bytes take next to no time and the delays dominate, so the time grows with the number of steps, by 126/14 = 9. 1 GB: the bytes dominate, and each rank sends 2(N − 1)/N · S, which grows only from 1.75 S to 1.97 S: a factor of about 1.13. The extra 112 delays, some microseconds each, hardly matter in a transfer of many milliseconds.
+# 1 KB: the bytes take next to no time and the delays dominate, so the time grows with the number of steps, by 126/14 = 9. 1 GB: the bytes dominate, and each rank sends $\frac{2(N-1)}{N} S$, which grows only from 1.75 S to 1.97 S: a factor of about 1.13. The extra 112 delays, some microseconds each, hardly matter in a transfer of many milliseconds.
 #
 # Points: 1 for both factors (about 9, or "with N"; about 1.1, or "hardly at all"), 1 for naming latency and bandwidth as the reasons.
 # ### END SOLUTION

@@ -41,7 +41,7 @@ from torch import nn
 from torch.nn import functional
 
 from autograder import check
-from shardlab import data, launch, models
+from shardlab import data, launch, models, show_table
 from shardlab.widgets import memory_bars, memory_timeline, shard_map, traffic_map
 
 # %% [markdown]
@@ -96,10 +96,13 @@ def zero_bytes(parameters, world_size, stage, offload=False):
 # The paper's table from your formula, in GB: 7.5 billion parameters, one column per stage.
 
 # %%
-print("   N  stage 0  stage 1  stage 2  stage 3")
-for n in (1, 4, 16, 64, 256, 1024):
-    gigabytes = [sum(zero_bytes(7.5e9, n, stage).values()) / 1e9 for stage in range(4)]
-    print(f"{n:4}", *(f"{each:8.2f}" for each in gigabytes))
+def gigabytes(world_size):
+    return [sum(zero_bytes(7.5e9, world_size, stage).values()) / 1e9 for stage in range(4)]
+
+show_table(
+    {"N": "d", **{f"stage {stage}": ".2f" for stage in range(4)}},
+    [(n, *gigabytes(n)) for n in (1, 4, 16, 64, 256, 1024)],
+)
 
 # %% nbgrader={"grade_id": "check_zero_bytes", "grade": true, "points": 3}
 check("zero.zero_bytes", zero_bytes)
@@ -166,7 +169,7 @@ check("zero.shard_bounds", shard_bounds)
 #
 # The rest of the lab uses these four helpers. `flatten` makes a flat buffer, and `view_into` turns parameters into views of it. `gather` joins all ranks' slices.
 #
-# `reduce_scatter` sums a flat tensor over all ranks and returns slice r of the sum on rank r: every rank sends each other rank its slice, then adds up what it received. Each rank sends (N − 1)/N of the tensor's bytes, as much as NCCL does for `dist.reduce_scatter_single`. On a CPU that call would send **twice as much**: gloo runs it as an all-reduce and discards the rest. The budgets below are the ZeRO paper's, so use this helper.
+# `reduce_scatter` sums a flat tensor over all ranks and returns slice r of the sum on rank r: every rank sends each other rank its slice, then adds up what it received. Each rank sends $\frac{N-1}{N}$ of the tensor's bytes, as much as NCCL does for `dist.reduce_scatter_single`. On a CPU that call would send **twice as much**: gloo runs it as an all-reduce and discards the rest. The budgets below are the ZeRO paper's, so use this helper.
 
 # %%
 def flatten(tensors, world_size):
@@ -219,9 +222,9 @@ def zero1_adamw_spec(parameters, gradients_by_rank, **options):
 zero1_adamw_spec([nn.Parameter(torch.ones(2))], [[torch.ones(2)], [3 * torch.ones(2)]], lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N · S per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds, between steps, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds, between steps, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows.
 #
-# The check trains with `eps=2`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates. Everything is float32, on the wire as well: 16-bit numbers would be too far off. Every parameter has a `.grad` when `step()` is called; parameter groups, changed options and saving the states are not asked for.
+# The check trains with `eps=2`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates. Everything is float32, on the wire as well: 16-bit numbers would be too far off. Every parameter has a `.grad` when `step()` is called; parameter groups, changed options and saving the states are not required.
 #
 # <details><summary>Hint 1 · no copies</summary>
 #
@@ -302,7 +305,7 @@ def zero2_backward_spec(gradients_by_rank, world_size):
 zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = (N − 1)/N of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: room for the tensors sent and received, and as much again for each of gloo's two threads, which may release an earlier exchange a little late · keeps ≤ 1.02 × Ψ/N at the end: its slices.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{N-1}{N}$ of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: room for the tensors sent and received, and as much again for each of gloo's two threads, which may release an earlier exchange a little late · keeps ≤ 1.02 × Ψ/N at the end: its slices.
 #
 # <details><summary>Hint 1 · when a gradient is ready</summary>
 #
@@ -365,7 +368,7 @@ check("zero.zero2_backward", zero2_backward)
 #
 # Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole layer before use and **frees** it right after, in forward and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, and gradients add up in `.grad`; keep what belongs to one call on `ctx`, not on the module. Autocast and a backward pass through the same graph twice are not asked for. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, and gradients add up in `.grad`; keep what belongs to one call on `ctx`, not on the module. Autocast and a second backward pass through the same graph are not required. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
@@ -396,7 +399,7 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = 3(N − 1)/N of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit live afterwards.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{3(N-1)}{N}$ of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit live afterwards.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #
@@ -480,7 +483,7 @@ memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
 # ### BEGIN SOLUTION
 # A third of 48 GB is 16 GB, so model states may take 32 GB. Stage 0 needs 16 · 7 = 112 GB, stage 1 needs 28 + 84/8 = 38.5 GB, stage 2 needs 14 + 98/8 = 26.25 GB, stage 3 needs 112/8 = 14 GB. Stage 1 fits on the GPU but leaves only 9.5 GB, so stage 2 is the lowest that works.
 #
-# It sends as much as DDP: a reduce-scatter of the gradients and an all-gather of the parameters, 2(N − 1)/N · Ψ elements per step without accumulation. With eight micro-batches DDP and stage 1 can wait and exchange once per step, but stage 2 has no whole gradients to accumulate into: it reduce-scatters eight times and gathers once, 9 ring halves instead of 2. Stage 3 gathers twice and reduce-scatters once for every micro-batch, 24 halves: more than twice stage 2's traffic, to free 12 GB more. So stay with stage 2, or use the memory that stage 3 frees for larger and fewer micro-batches.
+# It sends as much as DDP: a reduce-scatter of the gradients and an all-gather of the parameters, $\frac{2(N-1)}{N} \Psi$ elements per step without accumulation. With eight micro-batches DDP and stage 1 can wait and exchange once per step, but stage 2 has no whole gradients to accumulate into: it reduce-scatters eight times and gathers once, 9 ring halves instead of 2. Stage 3 gathers twice and reduce-scatters once for every micro-batch, 24 halves: more than twice stage 2's traffic, to free 12 GB more. So stay with stage 2, or use the memory that stage 3 frees for larger and fewer micro-batches.
 #
 # Points: 1 for stage 2 with the figures (38.5 GB is too much, 26.25 GB is not), 1 for the traffic: as much as DDP per micro-batch for stage 2, 1.5 times that for stage 3, and that accumulation multiplies it.
 # ### END SOLUTION

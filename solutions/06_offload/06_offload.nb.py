@@ -40,7 +40,7 @@ import torch
 from torch import nn
 
 from autograder import check
-from shardlab import launch, placement, warm_up
+from shardlab import launch, placement, show_table, warm_up
 from shardlab.pools import Pools
 
 warm_up("deepspeed")  # loads in the background while you read
@@ -105,9 +105,13 @@ def offload_bytes_per_step(method, parameters, world_size, precision="bf16", mic
 # Your formula for a model of 7.5 billion parameters on 8 ranks, with 4 micro-batches:
 
 # %%
-for method in ("swap", "zero-offload", "parameters"):
-    down, up = offload_bytes_per_step(method, 7_500_000_000, 8, "bf16", 4)
-    print(f"{method:>12}: {down / 1e9:6.2f} GB down, {up / 1e9:6.2f} GB up")
+def gigabytes(method):
+    return [each / 1e9 for each in offload_bytes_per_step(method, 7_500_000_000, 8, "bf16", 4)]
+
+show_table(
+    {"method": "", "GB down": ".2f", "GB up": ".2f"},
+    [(method, *gigabytes(method)) for method in ("swap", "zero-offload", "parameters")],
+)
 
 # %% nbgrader={"grade_id": "check_offload_bytes_per_step", "grade": true, "points": 3}
 check("offload.offload_bytes_per_step", offload_bytes_per_step)
@@ -121,7 +125,7 @@ check("offload.offload_bytes_per_step", offload_bytes_per_step)
 
 # %%
 def offloaded_adam_spec(weights, gradients_by_step, **hyperparameters):
-    """The same numbers, with everything in one place: torch's AdamW on fp32 masters."""
+    """The same numbers, with everything in one place: PyTorch's AdamW on fp32 masters."""
     masters = [nn.Parameter(weight.float()) for weight in weights]
     adam = torch.optim.AdamW(masters, **hyperparameters)
     for gradients in gradients_by_step:
@@ -185,16 +189,13 @@ def one_step(elements=65_536):
         before = pools.to_host_bytes
         weight.grad = torch.ones(elements, dtype=torch.bfloat16)
         optimizer.step()
-    down, up = pools.to_host_bytes - before, pools.to_device_bytes
-    print(f"moved in the step: {down / elements} down, {up / elements} up")
-    for place, sizes in [
-        ("on the device, at the peak", pools.peak_bytes("device")),
-        ("on the host", pools.live_bytes("host")),
-    ]:
-        each = {dtype: size / elements for dtype, size in sizes.items() if size > 4}
-        print(f"{place}:", each)
+    moved = {"moved down": pools.to_host_bytes - before, "moved up": pools.to_device_bytes}
+    kept = {"on the device, at the peak": pools.peak_bytes("device"), "on the host": pools.live_bytes("host")}
+    for place, sizes in kept.items():
+        moved |= {f"{dtype} {place}": size for dtype, size in sizes.items() if size > 4}
+    return {name: size / elements for name, size in moved.items()}
 
-one_step()
+show_table({"your step": "", "bytes per parameter": ".2f"}, one_step().items())
 
 # %% nbgrader={"grade_id": "check_OffloadedAdam", "grade": true, "points": 6}
 check("offload.OffloadedAdam", OffloadedAdam)
@@ -234,7 +235,7 @@ def write_config_spec():
 write_config_spec()["zero_optimization"]
 
 # %% [markdown]
-# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It also asks for configurations of other models, on up to 64 ranks, without starting them. It passes torch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
+# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It also asks for configurations of other models, on up to 64 ranks, without starting them. It passes PyTorch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
 #
 # **Budget** · model states ≤ `device_bytes` on every rank, with the first row that fits.
 #
@@ -480,10 +481,13 @@ check("offload.fix_config", fix_config)
 # The engines that your repaired configurations start, side by side:
 
 # %%
+rows = []
 for letter, (name, text) in fix_config().items():
     engine = launch(start, text, world_size=2, device="cpu", timeout_s=60).outputs[0]
-    print(f"{letter} {name:>15}: stage {engine['stage']}, {engine['precision']}, batch",
-          f"{engine['global_batch']}, optimizer on the {engine['optimizer']['place']}")
+    settings = [engine[key] for key in ("stage", "precision", "global_batch")]
+    rows.append((letter, name, *settings, engine["optimizer"]["place"]))
+columns = ("", "mistake", "stage", "precision", "global batch", "optimizer on")
+show_table(dict.fromkeys(columns, ""), rows)
 
 # %% [markdown]
 # ## 5 · A laptop with a fast GPU and little memory

@@ -45,7 +45,7 @@ from torch import nn
 from torch.nn import functional
 
 from autograder import check
-from shardlab import data, launch, measure, models
+from shardlab import data, holds, launch, measure, models, show_table
 from shardlab.widgets import tensor_split, timeline, traffic_map
 
 # %% [markdown]
@@ -80,7 +80,7 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 # y = Double.apply(x)
 # ```
 #
-# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of x's bytes · holds only its share of the weights.
+# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of x's bytes · holds only its share of the weights.
 #
 # <details><summary>Hint 1 · columns in `nn.Linear`</summary>
 #
@@ -174,7 +174,7 @@ def row_linear_spec(linear, x_parts):
 row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 
 # %% [markdown]
-# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = 2(N − 1)/N of y's bytes · no all-reduce in backward.
+# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of y's bytes · no all-reduce in backward.
 #
 # <details><summary>Hint 1 · backward</summary>
 #
@@ -226,7 +226,7 @@ class RowLinear(nn.Module):
         ### END SOLUTION
 
 # %% [markdown]
-# What each rank sends, next to the formula: the output is 64 · 1024 · 4 bytes, and a ring sends 2(N − 1)/N of it.
+# What each rank sends, next to the formula: the output is 64 · 1024 · 4 bytes, and a ring sends $\frac{2(N-1)}{N}$ of it.
 
 # %%
 def one_row_layer():
@@ -255,7 +255,8 @@ def tp_mlp_spec(mlp, x, world_size):
     return sum(part @ w.T for part, w in zip(inner, rows)) + mlp.down.bias
 
 small = models.MLP(models.GPTConfig(layers=1, heads=1, width=2, context=8))
-assert torch.allclose(tp_mlp_spec(small, torch.ones(3, 2), 4), small(torch.ones(3, 2)), atol=1e-6)
+y, summed = (each.detach() for each in (small(torch.ones(3, 2)), tp_mlp_spec(small, torch.ones(3, 2), 4)))
+holds("four partial sums, added up, and the whole MLP", summed, y, rtol=1e-5, atol=1e-6)
 
 # %% [markdown]
 # **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · no tensor of the inner width 4D is sent.
@@ -374,9 +375,9 @@ run = launch(one_step, world_size=4)
 
 # %%
 torch.manual_seed(0)
-print(f"one process  loss {models.gpt('1M')(*data.batch(0, batch_size=2)).item():.5f}")
-for rank, loss in enumerate(run.outputs):
-    print(f"rank {rank}       loss {loss:.5f}")
+in_one_process = models.gpt("1M")(*data.batch(0, batch_size=2)).item()
+rows = [("one process", in_one_process), *((f"rank {r}", loss) for r, loss in enumerate(run.outputs))]
+show_table({"": "", "loss": ".5f"}, rows)
 calls = sum(call.rank == 0 and call.op == "all_reduce" for call in run.calls)
 print(f"{calls} all-reduces in {models.SIZES['1M'].layers} layers: {calls / models.SIZES['1M'].layers} each")
 
@@ -449,8 +450,8 @@ def one_loss():
     vocab_parallel_cross_entropy(logits, torch.arange(256) * 32).backward()
 
 run = launch(one_loss, world_size=4)
-print(f"all logits       {256 * 8192 * 4:>9,} bytes")
-print(f"to collectives   {sum(call.bytes for call in run.calls if call.rank == 0):>9,} bytes")
+passed = sum(call.bytes for call in run.calls if call.rank == 0)
+show_table({"": "", "bytes": ",d"}, [("all logits", 256 * 8192 * 4), ("passed to collectives", passed)])
 
 # %% nbgrader={"grade_id": "check_vocab_parallel_cross_entropy", "grade": true, "points": 5}
 check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entropy)
@@ -477,7 +478,7 @@ tp_bytes_spec(step, models.SIZES["1M"].layers)
 # </details>
 # <details><summary>Hint 2 · nearly there</summary>
 #
-# Four all-reduces, and a ring sends 2(N − 1)/N of the tensor's bytes in each.
+# Four all-reduces, and a ring sends $\frac{2(N-1)}{N}$ of the tensor's bytes in each.
 # </details>
 
 # %% nbgrader={"grade_id": "tp_bytes_per_layer", "solution": true}
@@ -553,8 +554,11 @@ def sums_along_both_axes():
         sums[axis] = f"{ranks.item():04}"
     return sums
 
-for rank, sums in enumerate(launch(sums_along_both_axes, world_size=4).outputs):
-    print(f"rank {rank}  adds 10^{rank}   dp sum {sums['dp_group']}   tp sum {sums['tp_group']}")
+run = launch(sums_along_both_axes, world_size=4)
+show_table(
+    {"rank": "d", "adds": "04d", "sum of its dp_group": "", "sum of its tp_group": ""},
+    [(rank, 10**rank, sums["dp_group"], sums["tp_group"]) for rank, sums in enumerate(run.outputs)],
+)
 
 # %% nbgrader={"grade_id": "check_mesh_coords", "grade": true, "points": 2}
 check("tensor_parallel.mesh_coords", mesh_coords)

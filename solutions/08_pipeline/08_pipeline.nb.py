@@ -43,7 +43,7 @@ from torch import nn
 from torch.nn import functional
 
 from autograder import check
-from shardlab import launch
+from shardlab import launch, show_table
 from shardlab.simulate.pipeline import Costs, simulate
 from shardlab.widgets import pipeline_schedule, timeline
 
@@ -190,7 +190,7 @@ check("pipeline.gpipe_schedule", gpipe_schedule)
 #
 # The idle slots are called the **bubble**. For what fraction of the **whole step** does a device idle, with p devices, m micro-batches and v chunks of the model on each device? (Exercise 6 introduces chunks: filling and draining the pipeline takes p − 1 times F + B with one chunk, and 1/v of that with v chunks. Until then v is 1.)
 #
-# Watch the denominator. Papers often give (p − 1)/(v · m): the bubble over the *ideal* time, the time of the work alone. (With chunks, both formulas need m to be a multiple of p, and all questions keep to that.) Here the question is the bubble over the actual time of the step.
+# Watch the denominator. Papers often give $\frac{p-1}{v \cdot m}$: the bubble over the *ideal* time, the time of the work alone. (With chunks, both formulas need m to be a multiple of p, and all questions keep to that.) Here the question is the bubble over the actual time of the step.
 
 # %%
 def bubble_fraction_spec(schedule):
@@ -209,11 +209,11 @@ bubble_fraction_spec(gpipe_schedule_spec())
 # </details>
 # <details><summary>Hint 2 · the bubble</summary>
 #
-# (p − 1)/v units, whatever m is. The step takes m units and the bubble.
+# $\frac{p-1}{v}$ units, whatever m is. The step takes m units and the bubble.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# With b = (p − 1)/v it is b/(m + b).
+# With $b = \frac{p-1}{v}$ it is $\frac{b}{m+b}$.
 # </details>
 
 # %% nbgrader={"grade_id": "bubble_fraction", "solution": true}
@@ -228,8 +228,10 @@ def bubble_fraction(devices, micro_batches, chunks=1):
 # The effect of more micro-batches, for four devices:
 
 # %%
-for m in (1, 2, 4, 8, 16, 32, 64):
-    print(f"{m:3} micro-batches: idle {bubble_fraction(4, m):.1%} of the step")
+show_table(
+    {"micro-batches": "d", "idle, of the step": ".1%"},
+    [(m, bubble_fraction(4, m)) for m in (1, 2, 4, 8, 16, 32, 64)],
+)
 
 # %% nbgrader={"grade_id": "check_bubble_fraction", "grade": true, "points": 2}
 check("pipeline.bubble_fraction", bubble_fraction)

@@ -42,7 +42,7 @@ from torch import nn
 from torch.nn import functional
 
 from autograder import check
-from shardlab import launch, models, paper_layer
+from shardlab import launch, models, paper_layer, show_table
 from shardlab.widgets import memory_timeline, traffic_map
 
 # %% [markdown]
@@ -68,7 +68,7 @@ x.grad
 # - several losses, and several calls with the same function: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
 #
-# Not asked for: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
+# Not required: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
 #
 # Use a `torch.autograd.Function`. Autograd does not record its `forward`, so only what you save is kept; you write its `backward`:
 #
@@ -250,8 +250,10 @@ def how_often(n, budget):
     return "".join(map(str, counts))
 
 # %%
-for budget in (16, 12, 8, 6, 5, 4, 3.6):
-    print(f"room for {budget:4} layers   {how_often(16, budget)}")
+show_table(
+    {"room for layers": "g", "how often each layer runs": ""},
+    [(budget, how_often(16, budget)) for budget in (16, 12, 8, 6, 5, 4, 3.6)],
+)
 
 # %% [markdown]
 # The same for the GPT's eight blocks: a hook on the tensors that autograd saves counts what one block keeps. The budget is three blocks and three stored inputs. The dashed lines are the parameters, their gradients, and the budget on top of both.
@@ -338,18 +340,20 @@ def activation_bytes(
 
 # %%
 GPT_3 = {"tokens": 2048, "samples": 1, "width": 12288, "heads": 96}
-print(f"formula {activation_bytes(**GPT_3):,.0f}, counted {activation_bytes_spec(**GPT_3):,}")
+print(f"formula {activation_bytes(**GPT_3):,.0f}, counted {activation_bytes_spec(**GPT_3):,} bytes")
 
 # %%
-for variant in [
-    {},
-    {"tp_size": 8},
-    {"tp_size": 8, "sequence_parallel": True},
-    {"tp_size": 8, "sequence_parallel": True, "recompute": "selective"},
-    {"tp_size": 8, "recompute": "full"},
-]:
-    words = ", ".join(f"{name} {value}" for name, value in variant.items()) or "nothing"
-    print(f"{96 * activation_bytes(**GPT_3, **variant) / 2**30:7.2f} GiB with {words}")
+variants = {
+    "no parallelism": {},
+    "tensor parallel": {"tp_size": 8},
+    "tensor + sequence parallel": {"tp_size": 8, "sequence_parallel": True},
+    "… and selective": {"tp_size": 8, "sequence_parallel": True, "recompute": "selective"},
+    "tensor parallel, full": {"tp_size": 8, "recompute": "full"},
+}
+show_table(
+    {"GPT-3 on each rank": "", "GiB": ".2f"},
+    [(name, 96 * activation_bytes(**GPT_3, **how) / 2**30) for name, how in variants.items()],
+)
 
 # %% nbgrader={"grade_id": "check_activation_bytes", "grade": true, "points": 4}
 check("activation_checkpointing.activation_bytes", activation_bytes)
@@ -370,7 +374,7 @@ def pieces_spec(x, tp_size):
 pieces_spec(torch.arange(1, 6), 2)
 
 # %% [markdown]
-# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = (t − 1)/t of each padded input: one all-gather in backward, nothing in forward · leaves nothing but outputs and gradients after the backward · gradients bit-equal on each rank · random state restored, as in exercise 1.
+# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather in backward, nothing in forward · leaves nothing but outputs and gradients after the backward · gradients bit-equal on each rank · random state restored, as in exercise 1.
 #
 # <details><summary>Hint 1 · from exercise 1</summary>
 #

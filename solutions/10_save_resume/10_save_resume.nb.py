@@ -52,7 +52,7 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from autograder import check
-from shardlab import data, launch, models
+from shardlab import data, launch, models, show_table
 from shardlab.errors import RankError
 from shardlab.widgets import format_bytes, palette
 
@@ -127,10 +127,12 @@ def save_gpt(folder):
 # %%
 checkpoint = Path(tempfile.mkdtemp())
 run = launch(save_gpt, checkpoint, world_size=4)
-print("sent:", run.traffic.sent_by_rank.sum(), "bytes", "  in memory: ", end="")
-print(format_bytes(sum(each.numel() * 4 for each in gpt_state().values())))
-for path in sorted(checkpoint.iterdir()):
-    print(f"{path.name:20} {format_bytes(path.stat().st_size)}")
+in_memory = sum(each.numel() * 4 for each in gpt_state().values())
+print("sent:", run.traffic.sent_by_rank.sum(), "bytes; the state in memory:", format_bytes(in_memory))
+show_table(
+    {"file": "", "size": format_bytes},
+    [(path.name, path.stat().st_size) for path in sorted(checkpoint.iterdir())],
+)
 
 # %% nbgrader={"grade_id": "check_save_sharded", "grade": true, "points": 3}
 check("save_resume.save_sharded", save_sharded)
@@ -154,7 +156,7 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · opens only files that contain at least one element of its slices; padding does not count: in cases with "few files" in their name, a rank cannot open any other (their names are links to nothing). The order of the tensors in a file can differ from that in the index, and a process may load several checkpoints. Every rank has at least one element of each tensor.
+# **Budget** · opens only files that contain at least one element of its slices; padding does not count: in cases with "few files" in their name, a rank cannot open any other (their names are dangling links). The order of the tensors in a file can differ from that in the index, and a process may load several checkpoints. Every rank has at least one element of each tensor.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -297,8 +299,11 @@ for killed_in in (2, None):
         launch(commit_both, root, killed_in, world_size=4)
     except RankError as error:
         print(error.headline)
-    for folder in sorted(root.iterdir()):
-        print(f"   {folder.name}:", {path.name: path.stat().st_size for path in sorted(folder.iterdir())})
+    files = sorted(path for path in root.rglob("*") if path.is_file())
+    show_table(
+        {"folder": "", "file": "", "bytes": "d"},
+        [(path.parent.name, path.name, path.stat().st_size) for path in files],
+    )
 
 # %% nbgrader={"grade_id": "check_atomic_commit", "grade": true, "points": 5}
 check("save_resume.atomic_commit", atomic_commit)
@@ -405,7 +410,7 @@ resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 #
 # <details><summary>Hint 1 · where random numbers come from</summary>
 #
-# Dropout draws from torch's generator: `torch.get_rng_state()`, `torch.set_rng_state(state)`. `random.random()` draws from Python's: `random.getstate()`, `random.setstate(state)`. Each rank has its own of both.
+# Dropout draws from PyTorch's generator: `torch.get_rng_state()`, `torch.set_rng_state(state)`. `random.random()` draws from Python's: `random.getstate()`, `random.setstate(state)`. Each rank has its own of both.
 # </details>
 # <details><summary>Hint 2 · which rank writes what</summary>
 #
@@ -490,13 +495,13 @@ check("save_resume.train_resumable", train_resumable)
 # %% [markdown]
 # ## 5 · How often?
 #
-# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every √(2δM) seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
+# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every $\sqrt{2\,\delta M}$ seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_often", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
 # 2 + 12 = 14 bytes for each of 70 · 10⁹ parameters are 980 GB. At 20 GB/s, each rank writing its slice of 0.96 GB, that takes 49 s; through rank 0 at 2 GB/s it takes 490 s, and rank 0 would have to gather 980 GB, more than one host can hold.
 #
-# With M = 18,000 s the best interval for sharded saving is √(2 · 49 · 18000) = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7% of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7%; 7.4% in total. Through rank 0 it is √(2 · 490 · 18000) = 4200 s, 70 minutes: 11.7% and 11.7%, 23% in total. (A restart costs more, the same in both.)
+# With M = 18,000 s the best interval for sharded saving is $\sqrt{2 \cdot 49 \cdot 18000}$ = 1328 s, about 22 minutes: saving takes 49/1328 = 3.7% of the time, and each failure repeats half an interval, 664 s, 664/18000 = 3.7%; 7.4% in total. Through rank 0 it is $\sqrt{2 \cdot 490 \cdot 18000}$ = 4200 s, 70 minutes: 11.7% and 11.7%, 23% in total. (A restart costs more, the same in both.)
 #
 # To lose less, let ranks wait only until their slices are copied to host memory, and write from there while training continues (asynchronous saving): δ falls to the seconds of the copy, and you can save every few minutes. Or make the state smaller, or the storage faster; the lost time is proportional to √δ.
 #

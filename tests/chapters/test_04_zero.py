@@ -25,10 +25,9 @@ def floats(text):
 def test_sixteen_bytes_on_every_rank(chapter):
     together = {"model state": "together", "bytes per parameter": "16"}
     assert chapter.table_of("state_bytes = {")[-1] == together
-    printed = chapter.text_of("def states_per_rank")
-    rows = chapter.table_of("def states_per_rank")
+    rows = chapter.table_of('{"stage 0, on each rank"')
     assert [row["bytes per parameter"] for row in rows] == ["2.00", "2.00", "12.00"]
-    assert "measured 5 billion parameters" in printed
+    assert "measured 5 billion parameters" in chapter.text_of("predicted_largest.compare(")
 
 
 def test_states_fall_stage_by_stage(chapter):
@@ -89,10 +88,10 @@ def test_traffic_exceeds_the_papers_for_the_reasons_given(chapter):
 
 
 def test_stage_3_with_defaults_holds_more_than_stage_0(chapter):
-    printed = chapter.text_of("default_config = ")
-    assert "measured 2.5 bytes" in printed
-    assert printed.count("953.7 MiB") == 4
-    assert "measured 2.5, predicted 2.5" in chapter.text_of("persistent = zero_extras")
+    assert "measured 2.5 bytes" in chapter.text_of("default_config = ")
+    printed = chapter.text_of("persistent = zero_extras")
+    assert "measured 2.5, predicted 2.5" in printed
+    assert "✓ buckets on each rank: measured 4 × 1,000,000,000 bytes" in printed
 
 
 def test_kept_parameters_take_memory_and_save_a_gather(chapter):

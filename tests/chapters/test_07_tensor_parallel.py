@@ -40,7 +40,7 @@ def test_columns_are_finished_and_rows_give_partial_sums(chapter):
 
 
 def test_an_mlp_makes_one_all_reduce_each_way(chapter):
-    assert calls(chapter, "run = launch(mlp") == [("all_reduce", "1", "1")]
+    assert calls(chapter, "show_calls(run)") == [("all_reduce", "1", "1")]
     # The next cell compares outputs and gradients on every rank, and raises where they differ.
     assert chapter.text_of("whole = [each.clone()") == ""
 
@@ -51,7 +51,7 @@ def test_a_naive_split_gives_a_rank_only_queries(chapter):
 
 
 def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chapter):
-    assert calls(chapter, "plain = launch") == [("all_reduce", "2", "2")]
+    assert calls(chapter, "show_calls(plain)") == [("all_reduce", "2", "2")]
     sent = passes(chapter.text_of("def compare"))
     assert [predicted for predicted, _ in sent] == [3, 3]
     assert all(measured == pytest.approx(predicted, rel=0.01) for predicted, measured in sent)
@@ -60,7 +60,7 @@ def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chap
 
 
 def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
-    ratios = chapter.table_of("predicted_ratio.compare(")
+    ratios = chapter.table_of('{"reduce-scatter as": ""')
     assert [row["bytes over those of the all-reduces"] for row in ratios] == ["1.00", "1.50"]
     printed = chapter.text_of("compare(sequence")
     assert calls(chapter, "compare(sequence") == [
@@ -82,17 +82,18 @@ def test_activations_match_the_formula(chapter):
 
 
 def test_the_loss_takes_three_numbers_per_token(chapter):
-    gathered, split = floats(chapter.text_of("gathered = launch").split("first loss:")[1])
+    gathered, split = re.findall(r"\d\.\d+", chapter.text_of("first loss: {"))
+    gathered, split = float(gathered), float(split)
     assert gathered == pytest.approx(split, abs=1e-5)
-    printed = chapter.text_of("all_reduces_of_loss(split)")
-    assert "counted 9.0 KiB" in printed
-    assert "in 3 all-reduces" in printed
+    assert "counted 9.0 KiB" in chapter.text_of("all_reduces_of_loss(split)")
+    printed = chapter.text_of("first loss: {")
+    assert "3 all-reduces of one number" in printed
     assert "393,216 bytes" in printed
     assert "8.4 GB whole, 1.05 GB split" in chapter.text_of("logits_bytes = ")
 
 
 def test_two_nodes_are_faster_than_one_but_less_efficient(chapter):
-    rows = chapter.table_of("groups = {")
+    rows = chapter.table_of('"computes, ms": ".1f"')
     totals_ms = [float(row["computes, ms"]) + float(row["sends, ms"]) for row in rows]
     busy = [int(row["busy"].removesuffix("%")) for row in rows]
     assert totals_ms[:4] == sorted(totals_ms[:4], reverse=True)
@@ -104,7 +105,7 @@ def test_two_nodes_are_faster_than_one_but_less_efficient(chapter):
 
 
 def test_a_mesh_trains_like_one_process_and_each_pair_sends_what_is_predicted(chapter):
-    rows = chapter.table_of("mesh_run = launch")
+    rows = chapter.table_of('"dp": "d", "tp": "d"')
     assert [tuple(int(row[name]) for name in ("rank", "dp", "tp")) for row in rows] == [
         (0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)
     ]  # fmt: skip

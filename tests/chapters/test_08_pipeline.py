@@ -55,13 +55,19 @@ def test_the_puzzles_answer_is_left_to_the_lab(chapter):
 
 
 def test_real_ranks_compute_the_gradients_of_one_process(chapter):
-    assert "same gradients as one process" in chapter.text_of("check(launch(train, gpipe(p, m)")
+    cells = ['check("gpipe"', "def in_flight(run)", 'check("interleaved"', "zb_h1(p, m), 1)"]
+    printed = "\n".join(map(chapter.text_of, [*cells, 'check_gradients("two']))
+    shown = r"^✓ (\S+|two pipelines): {} in one process: measured .+ apart; .+ allowed"
+    schedules = ["gpipe", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"]
+    assert re.findall(shown.format("loss, and"), printed, re.M) == schedules
+    gradients = re.findall(shown.format("gradients on all ranks, and"), printed, re.M)
+    assert gradients == [*schedules, "two pipelines"]
     rows = [list(row.values())[2:] for row in chapter.table_of("def in_flight(run)")]
     assert rows == [[*"8888"], [*"4321"]]
 
 
 def test_measured_activations_match_the_simulation(chapter):
-    rows = chapter.table_of("held = {name: 1 +")
+    rows = chapter.table_of('{"micro-batches held": ""')
     gpipe, one_f_one_b = (list(map(float, list(row.values())[1:])) for row in rows)
     assert gpipe == pytest.approx([16] * 4, rel=0.02)
     assert one_f_one_b == pytest.approx([4, 3, 2, 1], rel=0.02)

@@ -23,7 +23,7 @@ def floats(text):
 
 
 def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter):
-    rows = chapter.table_of("uninterrupted = curves.pop")
+    rows = chapter.table_of('{"forgotten": ""')
     first = {row["forgotten"]: row["first loss that differs"] for row in rows}
     assert first.pop("nothing") == "–"
     in_first_loss = {name for name, loss in first.items() if loss == "0"}
@@ -60,9 +60,10 @@ def test_files_written_before_a_kill_remain(chapter):
 
 
 def test_a_kill_during_a_save_mixes_two_steps(chapter):
-    printed = chapter.text_of("launch(save_over_and_over")
+    printed = chapter.text_of("print(killed.headline)")
+    assert "rank 2 was killed by SIGKILL" in printed
     assert "in the files: [4, 4, 2, 4]" in printed
-    assert "measured rank 0, rank 1, rank 3>" in printed
+    assert "measured rank 0, rank 1, rank 3>" in chapter.text_of("predicted_files.compare(")
 
 
 def test_renamed_files_are_complete(chapter):
@@ -85,9 +86,9 @@ def test_dcp_loads_four_ranks_files_on_two(chapter):
 
 
 def test_deepspeed_refuses_two_ranks_until_its_tools_convert_the_checkpoint(chapter):
-    printed = chapter.text_of("print(error.message)")
-    assert "used a DP world size of 4" in printed
-    assert "Two ranks can load it: measured no>" in printed
+    assert "used a DP world size of 4" in chapter.text_of("print(refused.message)")
+    answer = chapter.text_of("predicted_two_load.compare(")
+    assert "Two ranks can load it: measured no>" in answer
     assert "29 tensors, equal to the engine's" in chapter.text_of("merged = launch(merge")
     printed = chapter.text_of("launch(make_universal")
     assert "✓ bit-equal on 2 ranks" in printed
