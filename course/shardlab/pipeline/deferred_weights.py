@@ -38,6 +38,7 @@ class DeferredWeightGradients(TorchFunctionMode):
                 return y if bias is None else y + bias
         return func(*args, **kwargs)
 
+    @torch.no_grad()
     def finish(self) -> None:
         """Run the second half: add each weight's gradient to its ``grad``."""
         for weight, x, grad_y in self.pending:

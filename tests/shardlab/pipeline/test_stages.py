@@ -58,6 +58,8 @@ def test_weight_gradients_are_deferred():
         deferred.finish()
         assert not deferred.pending
         torch.testing.assert_close([p.grad for p in module.parameters()], expected[1:])
+        # Without a graph, which would keep the micro-batch's activations.
+        assert not any(p.grad.requires_grad for p in module.parameters())
 
 
 def test_frozen_weights_and_no_grad_are_not_affected():
