@@ -81,7 +81,7 @@ def _examine(
 def _numbers(value: Any) -> np.ndarray | None:
     """As an array of numbers, or None if it is something else."""
     try:
-        array = np.asarray(value)
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
     except (ValueError, TypeError):
         return None
     return array if np.issubdtype(array.dtype, np.number) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from shardlab.claims import holds
 
@@ -54,6 +55,11 @@ def test_many_values_are_shown_as_a_range(capsys: pytest.CaptureFixture[str]) ->
 def test_one_value_that_is_off_fails(measured, held) -> None:
     with RAISES:
         holds("a claim", measured, **held)
+
+
+def test_a_tensor_may_require_a_gradient(capsys: pytest.CaptureFixture[str]) -> None:
+    holds("the loss", torch.ones(2, requires_grad=True) * 3, 3)
+    assert capsys.readouterr().out == "✓ the loss: measured 2 × 3, predicted 3 (equal)\n"
 
 
 def test_nothing_measured_is_an_error() -> None:

@@ -10,8 +10,8 @@ def cell(name: str, opener: Opener) -> str:
 
     Only a picture plays before any code is run: scripts in markdown do not, and JupyterLab asks
     before a button in a notebook that is not trusted may do anything. A picture begins when it is
-    loaded, and JupyterLab keeps no ``loading="lazy"``: so it plays three times, and the link opens
-    it in a tab of its own.
+    loaded, and JupyterLab keeps no ``loading="lazy"``: so it plays twice, and the link opens it in
+    a tab of its own.
     """
     path = f"openers/{name}.svg"
     return (

@@ -1,8 +1,8 @@
 """An opener as an animated SVG: a cursor moves through the recorded time and uncovers the marks.
 
 It is a picture (``<img>``) in a notebook's markdown, so only CSS moves it, and without CSS it is
-complete. It plays three times and then stays as it is at the end. Where the system asks for less
-motion it never moves.
+complete. It plays twice and then stays as it is at the end. Where the system asks for less motion
+it never moves.
 """
 
 from __future__ import annotations

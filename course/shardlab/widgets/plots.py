@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from html import escape
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from IPython import get_ipython
@@ -18,6 +19,7 @@ from shardlab.widgets.palette import PLOT_INK
 from shardlab.widgets.picture import SVG_IN_URL, frontend_can_draw
 
 if TYPE_CHECKING:
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 _PAGE_INK = f"var(--jp-content-font-color2, {PLOT_INK})"
@@ -48,10 +50,26 @@ def page_html(figure: Figure) -> str:
 
 
 def description(figure: Figure) -> str:
-    """What is drawn over what: titles and axis labels."""
+    """What is drawn over what: titles and axis labels, each axis with the range of its data."""
     parts = []
     for axes in figure.axes:
-        over = [text for text in (axes.get_ylabel(), axes.get_xlabel()) if text]
+        sides = (axes.yaxis, axes.dataLim.intervaly), (axes.xaxis, axes.dataLim.intervalx)
+        over = [_words(axis, *data) for axis, data in sides if axis.get_label_text()]
         title = axes.get_title() or axes.get_title(loc="left")
         parts.append(": ".join(filter(None, (title, " over ".join(over)))))
     return f"Plot. {'; '.join(filter(None, parts))}"
+
+
+def _words(axis: Axis, low: float, high: float) -> str:
+    """An axis's label and what it covers: "ranks (2 to 8)", or its ticks where these are words."""
+    from matplotlib.category import StrCategoryFormatter
+    from matplotlib.ticker import FixedFormatter, FixedLocator
+
+    label = axis.get_label_text().replace("\n", " ")
+    if isinstance(axis.get_major_formatter(), FixedFormatter | StrCategoryFormatter):
+        texts = [tick.get_text() for tick in axis.get_ticklabels()]
+        return f"{label} ({', '.join(texts)})"
+    ticks = axis.get_majorticklocs()
+    if isinstance(axis.get_major_locator(), FixedLocator) and len(ticks):  # bars have a width
+        low, high = min(ticks), max(ticks)
+    return f"{label} ({low:.3g} to {high:.3g})" if isfinite(high - low) else label
