@@ -215,9 +215,9 @@ class _GradingRun:
         if changed and not self.yes and not _confirmed():
             later = "To write these grades without grading again, add --yes to the same command."
             print(f"Nothing was changed. {later}")
-            self.outcome.new -= {record.student for record in regraded}
-            self.outcome.declined = len(regraded)
+            self.outcome.declined = {record.student for record in regraded}
             return
+        self.outcome.regraded = {record.student for record in regraded}
         for record in regraded:
             self.unconfirmed.move_to(self.journal, record.student)
             self.outcome.records[record.student] = record

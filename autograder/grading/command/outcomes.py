@@ -22,7 +22,8 @@ class Outcome:
     absent: Sequence[str] = ()  # students in the gradebook without a submission
     records: dict[str, Record] = field(default_factory=dict)
     new: set[str] = field(default_factory=set)  # graded in this run
-    declined: int = 0  # regraded, but not to be written
+    declined: set[str] = field(default_factory=set)  # regraded, but not to be written
+    regraded: set[str] = field(default_factory=set)  # regraded in this run or before, written now
     older: set[str] = field(default_factory=set)  # graded by another version of the course
     not_written: dict[str, str] = field(default_factory=dict)  # {student: why}
     broken: dict[str, str] = field(default_factory=dict)  # {student: why the record is unreadable}
@@ -38,13 +39,15 @@ def table(outcome: Outcome) -> str:
     for student, record in sorted(outcome.records.items()):
         students[record.state].append(student)
     submissions = _count([*outcome.records, *outcome.unusable], "submission")
-    now = "nothing to grade"
-    if outcome.declined:
-        now = f"{outcome.declined} regraded, but not written"
-    if outcome.new:
+    now = []
+    if count := len(outcome.new - outcome.declined):
         took, each_s = timedelta(seconds=round(outcome.took_s)), outcome.took_s / len(outcome.new)
-        now = f"{len(outcome.new)} graded now in {took} ({each_s:.1f} s each)"
-    lines = [f"{outcome.lab}: {submissions}, {now}", ""]
+        now.append(f"{count} graded now in {took} ({each_s:.1f} s each)")
+    if outcome.regraded:
+        now.append(f"{_count([*outcome.regraded], 'regrade')} written")
+    if outcome.declined:
+        now.append(f"{len(outcome.declined)} regraded, but not written")
+    lines = [f"{outcome.lab}: {submissions}, {', '.join(now) or 'nothing to grade'}", ""]
     width = max(map(len, STATES))
     for state in reversed(STATES):
         who = "" if state == GRADED else f"  {names(students[state])}"
@@ -102,7 +105,9 @@ def changes(records: Iterable[Record], scores: dict[str, dict[str, float | None]
 
 
 def _slowest(outcome: Outcome) -> list[str]:
-    timings = [(student, outcome.records[student].timing) for student in outcome.new]
+    timings = [
+        (student, outcome.records[student].timing) for student in outcome.new - outcome.declined
+    ]
     spent = [(t.get("ran_s", 0.0) + t.get("decided_s", 0.0), student) for student, t in timings]
     most = sorted(spent, reverse=True)[:SLOWEST]
     return [f"{student}: {spent_s:.1f} s" for spent_s, student in most if spent_s]

@@ -13,7 +13,7 @@ from typing import TextIO
 from autograder.grading.record.record import Record, Task
 
 REDRAW_S = 1.0
-STRAGGLER = 3.0  # at work for this many times the mean
+STRAGGLER = 3.0  # running for this many times the mean
 MOST_NAMES = 4
 MAX_CHARS = 160
 
@@ -82,17 +82,17 @@ class Progress:
             print(f"[{len(self._took_s)}/{self.total}] {event}", file=self._out, flush=True)
 
     def _draw(self, above: str = "") -> None:
-        now = f"{len(self._took_s)}/{self.total} graded{self._estimate()} · {self._at_work()}"
+        now = f"{len(self._took_s)}/{self.total} graded{self._estimate()} · {self._shown_running()}"
         width = min(shutil.get_terminal_size().columns - 1, MAX_CHARS)  # a wrapped line would stay
         print(f"\r\x1b[K{above}{now[:width]}", end="", file=self._out, flush=True)
 
-    def _at_work(self) -> str:
-        """ "at work: eve 2:10, bob 0:03 and 2 more": the longest first."""
+    def _shown_running(self) -> str:
+        """ "running: eve 2:10, bob 0:03 and 2 more": the longest first."""
         now_s = self._clock()
         longest = sorted(self._running.items(), key=lambda item: item[1])
         shown = [f"{name} {_clock_text(now_s - began)}" for name, began in longest[:MOST_NAMES]]
         more = f" and {len(longest) - MOST_NAMES} more" if longest[MOST_NAMES:] else ""
-        return f"at work: {', '.join(shown)}{more}" if shown else "nothing at work"
+        return f"running: {', '.join(shown)}{more}" if shown else "idle"
 
     def _estimate(self) -> str:
         """ " · 0.4 per s · 12:31 left"; empty until one is graded, and once only stragglers run.

@@ -281,7 +281,9 @@ def test_a_regrade_shows_changes_and_keeps_manual_marks(
 
     assert lab.grade("--regrade", "--yes") == 0
     assert lab.pool.graded == []  # kept from before
-    assert "bob: 1 → 1.5" in lab.output
+    output = lab.output
+    assert "bob: 1 → 1.5" in output
+    assert f"{LAB}: 2 submissions, 2 regrades written\n" in output
     assert lab.points() == {"ann": 2, "bob": 1.5}
     with lab.gradebook() as gradebook:
         notebook = gradebook.find_submission_notebook(LAB, LAB, "ann")

@@ -17,3 +17,18 @@ def test_students_are_named_in_every_state_but_graded() -> None:
     assert f"  student error            13  {shown} and 3 more" in lines
     assert "  tampering                 1  eve" in lines
     assert "  resource limit            0" in lines
+
+
+def test_new_grades_and_declined_regrades_are_both_counted() -> None:
+    found = Outcome("03_ring", took_s=6.0)
+    for student in ("ann", "bob", "cid"):
+        timing = {"ran_s": 1.0}
+        found.records[student] = Record(
+            "03_ring", student, "k", "h", GRADED, "", timing=timing
+        )  # fmt: skip
+    found.new, found.declined = {"ann", "bob", "cid"}, {"bob", "cid"}
+    printed = table(found)
+    heading = "3 submissions, 1 graded now in 0:00:06 (2.0 s each), 2 regraded, but not written"
+    assert printed.startswith(f"03_ring: {heading}\n")
+    assert "ann: 1.0 s" in printed
+    assert "bob: 1.0 s" not in printed  # an old run's

@@ -43,26 +43,26 @@ def test_a_hang_is_named_with_its_time_and_does_not_stop_the_estimate(
     progress = Progress(8, terminal, clock)
     for student in ("eve", "ann"):
         progress.start(task(student))
-    assert terminal.line == "0/8 graded · at work: eve 0:00, ann 0:00"
+    assert terminal.line == "0/8 graded · running: eve 0:00, ann 0:00"
     clock.now_s = 10
     progress.finish(record("ann"))
     progress.start(task("bob"))
-    # 5 wait, eve and bob are at work: 10 s each on two workers.
-    assert terminal.line == "1/8 graded · 0.1 per s · 0:30 left · at work: eve 0:10, bob 0:00"
+    # 5 wait, eve and bob are running: 10 s each on two workers.
+    assert terminal.line == "1/8 graded · 0.1 per s · 0:30 left · running: eve 0:10, bob 0:00"
 
     clock.now_s = 15
     progress.redraw()
-    assert "0:28 left · at work: eve 0:15, bob 0:05" in terminal.line
+    assert "0:28 left · running: eve 0:15, bob 0:05" in terminal.line
 
     for second, done, begun in ((20, "bob", "cid"), (30, "cid", "dan"), (40, "dan", "fay")):
         clock.now_s = second
         progress.finish(record(done))
         progress.start(task(begun))
-    # eve hangs: 2 wait and fay is at work, all on the other worker.
-    assert "4/8 graded · 0.1 per s · 0:30 left · at work: eve 0:40, fay 0:00" in terminal.line
+    # eve hangs: 2 wait and fay is running, all on the other worker.
+    assert "4/8 graded · 0.1 per s · 0:30 left · running: eve 0:40, fay 0:00" in terminal.line
     clock.now_s = 48
     progress.redraw()
-    assert "0:22 left · at work: eve 0:48, fay 0:08" in terminal.line
+    assert "0:22 left · running: eve 0:48, fay 0:08" in terminal.line
 
     for second, done, begun in ((50, "fay", "gus"), (60, "gus", "hal"), (70, "hal", "")):
         clock.now_s = second
@@ -71,11 +71,11 @@ def test_a_hang_is_named_with_its_time_and_does_not_stop_the_estimate(
             progress.start(task(begun))
     clock.now_s = 3730
     progress.redraw()
-    assert terminal.line == "7/8 graded · at work: eve 1:02:10"  # nobody knows how long it takes
+    assert terminal.line == "7/8 graded · running: eve 1:02:10"  # nobody knows how long it takes
 
     progress.finish(record("eve", INFRASTRUCTURE_ERROR, "the disk is full"))
     assert "eve: infrastructure error (the disk is full), 3730.0 s\n8/8" in terminal.getvalue()
-    assert terminal.line.endswith("8/8 graded · nothing at work")
+    assert terminal.line.endswith("8/8 graded · idle")
 
 
 def test_the_line_fits_the_terminal_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_free_days_extensions_and_their_withdrawal(
     with gradebook_of(course) as gradebook:
         assert gradebook.find_submission(SECOND, "ada").duedate == datetime(2026, 10, 9, 16)
 
-    # Without a due date nobody is late, and nbgrader would stumble over an extension of nothing.
+    # Without a due date nobody is late, and nbgrader cannot handle an extension.
     with gradebook_of(course) as gradebook:
         gradebook.find_assignment(SECOND).duedate = None
         gradebook.db.commit()
