@@ -90,7 +90,8 @@ def functions_in(module: ModuleType) -> Iterator[FunctionType]:
         elif isinstance(value, type):
             if value.__module__ == module.__name__:
                 waiting += [*vars(value).values()]
-        elif isinstance(value, Mapping):
+        # First without isinstance: most values have types that the ABC's cache does not know yet.
+        elif hasattr(type(value), "keys") and isinstance(value, Mapping):
             waiting += [*value.values()]
         elif isinstance(value, list | tuple | set | frozenset):
             waiting += [*value]

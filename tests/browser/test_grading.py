@@ -113,6 +113,7 @@ def test_a_submission_can_be_read_and_the_question_graded(
 def test_written_answers_are_graded_question_by_question(
     lab: JupyterLab, graded: LabServer, formgrader: FrameLocator, artifacts: Path
 ) -> None:
+    formgrader.locator(".breadcrumb").get_by_role("link", name="Manual Grading").click()
     formgrader.get_by_role("link", name="Manage Assignments").click()
     formgrader.locator("tr", has_text=LAB).locator(".num-submissions a").click()
     formgrader.locator("a.written-answers").click()

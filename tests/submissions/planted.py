@@ -35,12 +35,22 @@ HEADER = re.compile(r"^# /// shardlab-submission\n((?:#.*\n)+?)# ///$", re.MULTI
 class Submission:
     name: str  # of the file: the mistake
     lab: str
-    answers: dict[str, str]  # {grade id: source of the cell}
+    cells: str  # percent text, with the wrong answers
     loses: dict[str, float]  # {answer: points}
     says: dict[str, str]  # {answer: part of the message}
     cheats: bool
     typed: bool
     above: str
+
+    @property
+    def answers(self) -> dict[str, str]:
+        """{grade id: source of the cell}. Not read before: collecting tests needs only names."""
+        cells = jupytext.reads(self.cells, fmt="py:percent").cells
+        return {
+            cell.metadata["nbgrader"]["grade_id"]: cell.source
+            for cell in cells
+            if "nbgrader" in cell.metadata
+        }
 
 
 def read(path: Path) -> Submission:
@@ -48,16 +58,10 @@ def read(path: Path) -> Submission:
     header = HEADER.search(text)
     assert header, f"{path.name} has no header"
     facts = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
-    cells = jupytext.reads(text[header.end() :], fmt="py:percent").cells
-    answers = {
-        cell.metadata["nbgrader"]["grade_id"]: cell.source
-        for cell in cells
-        if "nbgrader" in cell.metadata
-    }
     return Submission(
         name=path.name.removesuffix(".nb.py"),
         lab=facts["lab"],
-        answers=answers,
+        cells=text[header.end() :],
         loses=facts["loses"],
         says=facts["says"],
         cheats=facts.get("cheats", False),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import traitlets
-from bitsandbytes.functional import dequantize_4bit, quantize_4bit
 from playwright.sync_api import Browser, expect
 
 from shardlab import pretrained
@@ -37,6 +36,8 @@ def grid(**settings: Any) -> QuantizationGrid:
 
 
 def test_nf4_is_that_of_bitsandbytes() -> None:
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit  # imports for seconds
+
     sample = WEIGHTS.detach().flatten()[:4096]
     codes, state = quantize_4bit(sample, blocksize=64, quant_type="nf4")
     wanted = dequantize_4bit(codes, state).flatten()

