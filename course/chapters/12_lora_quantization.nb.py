@@ -107,7 +107,7 @@ def replace_linears(gpt, make, targets=ALL_LINEARS):
 
 # %%
 def with_lora(r, targets=ALL_LINEARS):
-    """The trained GPT with adapters; with r=None without any, and nothing frozen."""
+    """The trained GPT with adapters; with r=None, no adapters and nothing frozen."""
     torch.manual_seed(0)  # the same A on every process
     gpt = pretrained.gpt()
     if r is not None:
@@ -128,7 +128,7 @@ with torch.no_grad():
 holds("logits with new adapters are bit-equal", torch.equal(before, after))
 
 # %% [markdown]
-# Both factors at 0 would never learn. The gradient of $B$ contains $A$ as a factor, and that of $A$ contains $B$. So in the first step only $B$ gets a gradient other than 0:
+# If both factors started at 0, they would never learn. The gradient of $B$ contains $A$ as a factor, and that of $A$ contains $B$. So in the first step only $B$ gets a gradient other than 0:
 
 # %%
 first = with_lora(r=4)
@@ -141,27 +141,27 @@ holds("largest gradient of any B", largest["B"], above=0)
 # %% [markdown]
 # ### What is trained, stored and held
 #
-# An adapter has $r \cdot (\text{rows} + \text{columns})$ elements, where $W$ has $\text{rows} \cdot \text{columns}$. For each trained element a step holds the element, its gradient and Adam's two means, all in fp32. We take one step of Adam and count the bytes of each:
+# An adapter has $r \cdot (\text{rows} + \text{columns})$ elements, where $W$ has $\text{rows} \cdot \text{columns}$. For each trained element a step holds the element, its gradient and Adam's two states, all in fp32. We take one step of Adam and count the bytes of each:
 
 # %%
 def bytes_of(tensors):
     return sum(tensor.nbytes for tensor in tensors)
 
 def bytes_after_a_step(gpt):
-    """Bytes of: all weights, those that a checkpoint of the change stores, gradients, Adam's means."""
+    """Bytes of: all weights, the trained ones (which a checkpoint stores), gradients, Adam's states."""
     trained = trainable(gpt)
     adam = torch.optim.AdamW(trained, lr=1e-3)
     gpt(*lora_batch).backward()
     adam.step()
-    means = [state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    return bytes_of(gpt.parameters()), bytes_of(trained), bytes_of(p.grad for p in trained), bytes_of(means)
+    states = [state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    return bytes_of(gpt.parameters()), bytes_of(trained), bytes_of(p.grad for p in trained), bytes_of(states)
 
 # %%
 shapes = [linear.weight.shape for linear in pretrained.gpt().blocks.modules() if isinstance(linear, nn.Linear)]
 psi = models.count_parameters(pretrained.gpt())
 held = {"full": bytes_after_a_step(with_lora(None))}
 held |= {f"LoRA, r {r}": bytes_after_a_step(with_lora(r)) for r in (1, 4, 16)}
-columns = ("all weights", "trained, stored", "gradients", "Adam's means")
+columns = ("all weights", "trained, stored", "gradients", "Adam's states")
 show_table(
     {"bytes": "", **dict.fromkeys(columns, ",d"), "share trained": ".2%"},
     [(name, *each, each[1] / 4 / psi) for name, each in held.items()],
@@ -169,7 +169,7 @@ show_table(
 for r in (1, 4, 16):
     _, *of_adapters = held[f"LoRA, r {r}"]
     predicted = lora.trained_bytes(lora.adapter_parameters(shapes, r))
-    holds(f"r {r}: adapters, gradients and means", sum(of_adapters), predicted, unit="bytes")
+    holds(f"r {r}: adapters, gradients and states", sum(of_adapters), predicted, unit="bytes")
 
 # %% [markdown]
 # All weights remain in memory, and the adapters are added to them. What shrinks is gradients, optimizer states, and the file that is stored for each task. (The share of a small model is large, because $r \cdot (\text{rows} + \text{columns})$ grows with the width and $\text{rows} \cdot \text{columns}$ with its square.)
@@ -196,7 +196,7 @@ show_table(
 holds("r 1 and r 8, in millions", [gpt3[1] / 1e6, gpt3[8] / 1e6], [4.7, 37.7], atol=0.05)
 
 # %% [markdown]
-# And the arithmetic? For each token, a matrix of n elements takes 2n floating-point operations in forward. Backward takes 2n for the gradient of the input and 2n for the gradient of the matrix. A frozen matrix does not need the last: 4n instead of 6n. PyTorch's own counter, on our model:
+# And the arithmetic? For each token, a matrix of n elements takes 2n floating-point operations in forward. Backward takes 2n for the gradient of the input and 2n for the gradient of the matrix. A frozen matrix does not need the latter: 4n instead of 6n. PyTorch's own counter, on our model:
 
 # %%
 def matrix_flops(gpt):
@@ -216,7 +216,7 @@ print(f"LoRA against full: {flops[1] / flops[None]:.2f} with r 1, {flops[16] / f
 #
 # ### What DDP sends
 #
-# DDP all-reduces gradients. It ignores parameters that are frozen when it wraps the model. **With r 4 on two ranks, how many bytes does each rank send in a step with full fine-tuning for each byte with LoRA?** The table of bytes above has what you need.
+# DDP all-reduces gradients. It ignores parameters that are frozen when it wraps the model. **With r = 4 on two ranks, how many times as many bytes does each rank send per step with full fine-tuning as with LoRA?** The table of bytes above has what you need.
 
 # %%
 predicted_lora_ratio = predict("Bytes sent, full over LoRA, r 4")
@@ -226,7 +226,7 @@ predicted_lora_ratio
 def lora_on_ddp(batch):
     for name, r in (("full", None), ("LoRA", 4)):
         ddp = DistributedDataParallel(with_lora(r))
-        for step in range(2):  # after the first, DDP orders its buckets anew
+        for step in range(2):  # after the first, DDP rebuilds its buckets
             with measure(f"{name}, step {step}"):
                 ddp(*batch).backward()
 
@@ -320,7 +320,7 @@ in_blocks = models.count_parameters(pretrained.gpt().blocks)
 root = psi - in_blocks  # whole from forward to backward, so gathered once
 gathered = [4 / 2 * (root + 2 * (in_blocks + adapters)) for adapters in (0, trained["LoRA"])]
 holds("FSDP: all-gathers, full and LoRA", [passed["FSDP", name][0] for name in trained], gathered, unit="bytes")
-predicted_smaller.compare("reduce-scatters", {"DDP's calls, of which there is one kind": "both"})
+predicted_smaller.compare("reduce-scatters", {"what would hold if frozen weights were not gathered": "both"})
 
 # %% [markdown]
 # Reduce-scatters shrink to the adapters' gradients; all-gathers do not, because frozen weights are still gathered for forward and for backward. Under FSDP they grow by the adapters; DeepSpeed gathers somewhat less than before. What remains of the traffic of full fine-tuning:
@@ -340,7 +340,7 @@ holds("DDP", remains["DDP"], below=0.1)
 #
 # ### Rank and modules: loss on another text
 #
-# The model knows English documentation. We fine-tune it on Python code: the same 40 batches for every setup, and the loss on four other batches at the end. LoRA and full training need different learning rates. We chose each from a few rates tried beforehand with this number of steps, and LoRA's is the same for every r. It is one seed, few steps and a small model, so differences as small as that between r 64 and full training mean nothing.
+# The model knows English documentation. We fine-tune it on Python code: the same 40 batches for every setup, and the loss on four other batches at the end. LoRA and full training need different learning rates. We chose each from a few rates tried beforehand with this number of steps, and LoRA's is the same for every r. This is one seed, few steps and a small model, so differences as small as that between r 64 and full training are noise.
 
 # %%
 LORA_LR, FULL_LR, LORA_STEPS = 5e-3, 5e-4, 40
@@ -377,7 +377,7 @@ for name, (r, targets, lr) in setups.items():
 # %%
 untrained = unseen_loss(pretrained.gpt())
 show_table(
-    {"setup": "", "trained parameters": ",d", "loss on unseen code": ".3f", "of full's gain": ".0%"},
+    {"setup": "", "trained parameters": ",d", "loss on unseen code": ".3f", "share of full's gain": ".0%"},
     [("before", 0, untrained, 0.0)]
     + [(name, lora_counts[name], loss, (untrained - loss) / (untrained - unseen["full"])) for name, loss in unseen.items()],
 )
@@ -406,7 +406,7 @@ by_step.legend(frameon=False, loc="lower left")
 figure.tight_layout()
 
 # %% [markdown]
-# (The curves of training rise and fall together, because some batches are harder than others.) In this run rank 1 already reaches most of the gain of full training, and larger ranks reach nearly all of it. r 4 in all linear layers has fewer parameters than r 16 in attention alone, and a lower loss: at equal size, adapt more matrices. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the paper of LoRA adapts attention only.
+# (The training curves rise and fall together, because some batches are harder than others.) In this run r = 1 already reaches most of the gain of full training, and a larger r nearly all of it. r 4 in all linear layers has fewer parameters than r 16 in attention alone, and a lower loss: at equal size, adapt more matrices. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the LoRA paper adapts attention only.
 #
 # ### Merging
 #
@@ -435,7 +435,7 @@ holds("modules and parameters are those of the trained model", [*merged_gpt.stat
 # %% [markdown]
 # ### peft
 #
-# Hugging Face's library `peft` does this to models of transformers. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights in bf16, so nothing is downloaded:
+# Hugging Face's library `peft` does this for models of its transformers library. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights in bf16, so nothing is downloaded:
 
 # %%
 print("Loading transformers and peft: some seconds …")
@@ -598,7 +598,7 @@ figure.tight_layout()
 # %% [markdown]
 # ### More scales
 #
-# The remedy is a scale for fewer weights. A **channel** is a row of the matrix, the weights of one output. A **block** is a fixed number of consecutive weights, often 64. Then an outlier affects only its own row or block. But more scales take more bits. The scales are in fp32. **How many bits does a weight take, including its part of a scale, with codes of 8 bits?**
+# The remedy is to share each scale among fewer weights. A **channel** is a row of the matrix, the weights of one output. A **block** is a fixed number of consecutive weights, often 64. Then an outlier affects only its own row or block. But more scales take more bits. The scales are in fp32. **How many bits does a weight take, including its part of a scale, with codes of 8 bits?**
 
 # %%
 predicted_bits = predict("Bits per weight", unit="bits", labels=["row of 96", "block of 64", "block of 16"])
@@ -718,7 +718,7 @@ def int8_product(x, weight):
     return (x_codes.int() @ codes.int().T) * x_scales * scales.T
 
 # %% [markdown]
-# We record what our matrix is multiplied with on 1,024 tokens of documentation.
+# We record the activations that our matrix is multiplied by, on 1,024 tokens of documentation.
 
 # %%
 recorded = []
@@ -731,7 +731,7 @@ activations = recorded[0].flatten(0, 1)  # [tokens, features]
 print(f"{tuple(activations.shape)}, largest {activations.abs().max():.1f}")
 
 # %% [markdown]
-# Large models differ from ours here: in those that Dettmers et al. (2022) studied, from 6.7 billion parameters on, a few features have far larger values than all others, in every layer. We give our layer such an **outlier feature** without changing what it computes: one feature is scaled up to 60, and its weights are scaled down by the same factor.
+# Large models differ from ours here: in those that Dettmers et al. (2022) studied, from 6.7 billion parameters upward, a few features have far larger values than all others, in every layer. We give our layer such an **outlier feature** without changing what it computes: one feature is scaled up to 60, and its weights are scaled down by the same factor.
 
 # %%
 exact = activations @ mlp_up.T
@@ -777,7 +777,7 @@ int8_errors = {name: product_error(product) for name, product in products.items(
 show_table({"product": "", "error, %": ".2f"}, int8_errors.items())
 
 # %% [markdown]
-# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. (bitsandbytes stores the weights of the outlier feature in int8, too; the activations are not known in advance.) The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
+# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. (bitsandbytes stores the weights of the outlier feature in int8, too, because the activations are not known in advance.) The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
 #
 # A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. The configuration of transformers has another:
 
@@ -791,7 +791,7 @@ holds("bitsandbytes.nn.Linear8bitLt: threshold", bnb_default, 0.0)
 holds("transformers.BitsAndBytesConfig: llm_int8_threshold", transformers_default, 6.0)
 
 # %% [markdown]
-# Whoever replaces the layers of a model by hand has to pass `threshold=6.0`.
+# If you replace the layers of a model yourself, pass `threshold=6.0`.
 #
 # ### NF4: code points where the weights are
 #
@@ -893,7 +893,7 @@ holds("uniform numbers: error of NF4 over that of absmax", nf4_over_absmax(unifo
 #
 # ### Double quantization
 #
-# In blocks of 64, an fp32 absmax costs half a bit for each weight: NF4 takes 4.5 bits. **Double quantization** quantizes the absmax values as well: their mean is subtracted, and the rest is stored in 8 bits, in blocks of 256 with an fp32 scale each. Then $4 + \frac{8}{64} + \frac{32}{64 \cdot 256} = 4.127$ bits. We do it with our absmax int8 (bitsandbytes has code points of its own, with 8 bits):
+# In blocks of 64, an fp32 absmax costs half a bit for each weight: NF4 takes 4.5 bits. **Double quantization** quantizes the absmax values as well: their mean is subtracted, and the rest is stored in 8 bits, in blocks of 256 with an fp32 scale each. Then $4 + \frac{8}{64} + \frac{32}{64 \cdot 256} = 4.127$ bits. We do it with our absmax int8 (bitsandbytes uses its own 8-bit code points):
 
 # %%
 def quantize_absmax_values(absmax):
@@ -975,7 +975,7 @@ change = added_loss["NF4, double quantization"] - added_loss["NF4"]
 holds("change of the loss by double quantization", abs(change), below=0.002)
 
 # %% [markdown]
-# With 8 bits, the loss of this model hardly changes, whatever shares a scale. (Changes as small as these are chance: a smaller error does not always come with a smaller loss.) With 4 bits, it matters where the scales and the code points are. Double quantization saves 0.37 bits, and no change is seen.
+# With 8 bits, the loss of this model hardly changes, whichever weights share a scale. (Changes as small as these are noise: a smaller error does not always come with a smaller loss.) With 4 bits, it matters where the scales and the code points are. Double quantization saves 0.37 bits, and the loss hardly changes.
 
 # %% [markdown]
 # ### 65 billion parameters
@@ -991,7 +991,7 @@ show_table(
 )
 
 # %% [markdown]
-# 780 GB are 12 bytes for each parameter: 2 for the weight, 2 for its gradient, and 8 for Adam's two means in fp32. With LoRA, frozen weights have no gradients and no means, and NF4 makes them small. What is left of 48 GB has to hold the adapters with their gradients and means, and the activations.
+# 780 GB are 12 bytes for each parameter: 2 for the weight, 2 for its gradient, and 8 for Adam's two states in fp32. With LoRA, frozen weights have no gradients and no states, and NF4 makes them small. What is left of 48 GB has to hold the adapters with their gradients and states, and the activations.
 
 # %%
 holds("fine-tuning in 16 bits, GB", (2 + 2 + 8) * 65e9 / 1e9, 780)
@@ -1022,7 +1022,7 @@ def pack_q8_0(weight):
     scale = np.abs(blocks).max(axis=1, keepdims=True) / 127
     exact = blocks * np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
     whole = np.trunc(exact)
-    codes = whole + np.trunc(2 * (exact - whole))  # halves go away from 0, as in C
+    codes = whole + np.trunc(2 * (exact - whole))  # halves round away from 0, as in C
     fields = scale.astype(np.float16), codes.astype(np.int8)
     return np.hstack([field.view(np.uint8) for field in fields])
 
@@ -1111,9 +1111,9 @@ axes.axis("off")
 figure.tight_layout()
 
 # %% [markdown]
-# ### Which formats there are
+# ### The formats
 #
-# The table has all of llama.cpp's formats that this course counts, and the error on our matrix, $\lVert W - Q\rVert / \lVert W\rVert$, for those that the Python package can write. `_1` formats store a minimum as well as a scale.
+# The table lists the llama.cpp formats that this course covers, and the error on our matrix, $\lVert W - Q\rVert / \lVert W\rVert$, for those that the Python package can write. `_1` formats store a minimum as well as a scale.
 
 # %%
 def gguf_error(name):
@@ -1177,7 +1177,7 @@ def inputs_of_layers(steps):
 calibration, other_inputs = inputs_of_layers(range(4)), inputs_of_layers(range(4, 6))
 
 # %% [markdown]
-# Plain rounding first: each row of W has $2^b$ values at even distances, `step` apart.
+# Plain rounding first: each row of W has $2^b$ evenly spaced values, `step` apart.
 
 # %%
 def row_steps(weight, bits):
@@ -1196,7 +1196,7 @@ def round_to_nearest(weight, inputs, bits):
 #
 # $$\delta = -\frac{w_j - q_j}{[H^{-1}]_{jj}} \, [H^{-1}]_{j,:}$$
 #
-# Afterwards column j is fixed, and $H^{-1}$ becomes the inverse without it. A little is added to H's diagonal, because inputs may be linearly dependent.
+# Afterwards column j is fixed, and $H^{-1}$ becomes the inverse without it. A small value is added to H's diagonal, because inputs may be linearly dependent.
 
 # %%
 def round_with_feedback(weight, inputs, bits, damping=0.01):
@@ -1249,7 +1249,7 @@ for bits in (4, 3):
     holds(f"{bits} bits, over plain rounding: error of the outputs", of_outputs, below=0.75)
 
 # %% [markdown]
-# To the nearest is by definition closest to W, so feedback can only increase the error of the weights. But the error of the outputs falls, on inputs that it has not seen: it puts the errors into directions in which the inputs are small. A format's error on the weights does not rank methods.
+# Rounding to nearest is by definition closest to W, so feedback can only increase the error of the weights. But the error of the outputs falls, on inputs that it has not seen: it puts the errors into directions in which the inputs are small. So the error of the weights alone does not rank methods.
 
 # %%
 figure, all_axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
@@ -1284,14 +1284,14 @@ show_table({"weights": "", "loss": ".3f"}, list(gptq_losses.items()))
 # %%
 unrounded, nearest, feedback = gptq_losses.values()
 regained = (nearest - feedback) / (nearest - unrounded)
-holds("share of the lost loss that feedback regains", regained, above=0.5)
+holds("share of the added loss that feedback recovers", regained, above=0.5)
 
 # %% [markdown]
-# What the real GPTQ adds: a Cholesky decomposition in place of our updates of $H^{-1}$, which is stable and fast for thousands of columns; columns in batches of 128, so that most updates are one large product; a scale for each group of, for example, 128 weights instead of one for the row; and inputs that come from the layers before *after* these are rounded. The paper quantizes models of 175 billion parameters in about 4 GPU-hours. It needs no training, only text to calibrate: 128 sequences of 2,048 tokens in the paper.
+# What the real GPTQ adds: a Cholesky decomposition in place of our updates of $H^{-1}$, which is stable and fast for thousands of columns; columns in batches of 128, so that most updates are one large product; a scale for each group of, for example, 128 weights instead of one for the row; and inputs that come from the earlier layers in their *rounded* form. The paper quantizes models of 175 billion parameters in about 4 GPU-hours. It needs no training, only text to calibrate: 128 sequences of 2,048 tokens in the paper.
 #
 # ## A kernel that dequantizes
 #
-# Fewer bits save memory. Do they also save time? When a model generates one token at a time, $Wx$ uses each weight once, in two operations, and a GPU reads weights far more slowly than it computes. So what counts is how many bytes cross the bus of the GPU's memory.
+# Fewer bits save memory. Do they also save time? When a model generates one token at a time, $Wx$ uses each weight once, in two operations, and a GPU reads weights far more slowly than it computes. So what counts is how many bytes are read from the GPU's memory.
 #
 # Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), in which one writes what a *block* of threads does (it needs a GPU, and is not run here):
 #
@@ -1366,7 +1366,7 @@ def dequantize_first(x):
     return y
 
 # %% [markdown]
-# With fp16 weights, $Wx$ moves 2 bytes for each weight. **How many bytes for each weight do the two ways move, together with a little for the scales, x and y?** (To whole bytes.)
+# With fp16 weights, $Wx$ moves 2 bytes for each weight. **How many bytes per weight does each of the two ways move?** (Round down to whole bytes: the scales, x and y add a little.)
 
 # %%
 predicted_moved = predict("Whole bytes for each weight", unit="bytes", labels=["fused", "dequantize first"])
@@ -1391,7 +1391,7 @@ holds("fused, bytes for each weight", moved["fused"], 1 + small)
 holds("dequantize first, bytes for each weight", moved["dequantize_first"], 1 + 2 + 2 + small)
 
 # %% [markdown]
-# Dequantize first moves *more* than no quantization at all: one byte read, two written, two read again. If the memory's bandwidth is the limit, the time for one token follows. For 7 billion weights on an H100, whose memory moves at most 3.35 TB/s by its data sheet:
+# Dequantize first moves *more* than no quantization at all: one byte read, two written, two read again. If the memory's bandwidth is the limit, the time for one token follows. For 7 billion weights on an H100, whose memory moves at most 3.35 TB/s according to its data sheet:
 
 # %%
 H100_BYTES_PER_S = 3.35e12
@@ -1402,13 +1402,13 @@ bytes_per_weight = {
     "4 bits, fused (Q4_0)": FORMATS["Q4_0"].bits_per_weight / 8,
 }
 show_table(
-    {"weights": "", "bytes for each weight": ".2f", "at least, ms for a token": ".2f"},
+    {"weights": "", "bytes for each weight": ".2f", "minimum ms per token": ".2f"},
     [(name, each, 1e3 * 7e9 * each / H100_BYTES_PER_S) for name, each in bytes_per_weight.items()],
     caption="Predicted from bandwidth alone",
 )
 
 # %% [markdown]
-# So quantization is faster only with a kernel that is written for it. With many tokens at once it is different, because each weight that is read is used for all of them. The same data sheet has 989 TFLOP/s for fp16:
+# So quantization is faster only with a kernel that is written for it. With many tokens at once it is different, because each weight that is read is used for all of them. The same data sheet gives 989 TFLOP/s for fp16:
 
 # %%
 H100_FLOPS_PER_S = 989e12
@@ -1422,13 +1422,13 @@ print(f"reading takes as long as computing with {reading_s / computing_s:.0f} to
 # %% [markdown]
 # ## QLoRA: adapters on a 4-bit base
 #
-# LoRA leaves the base in memory, and nobody updates it: it can be quantized. **QLoRA** (Dettmers et al. 2023) stores the frozen matrices in NF4 and trains adapters in higher precision. The library is bitsandbytes, which has kernels for CPUs too.
+# LoRA leaves the base in memory, and nothing updates it: it can be quantized. **QLoRA** (Dettmers et al. 2023) stores the frozen matrices in NF4 and trains adapters in higher precision. The library is bitsandbytes, which has kernels for CPUs too.
 
 # %%
 from bitsandbytes.functional import dequantize_4bit
 
 # %% [markdown]
-# `Linear4bit` stores a matrix in 4 bits. It quantizes when it is moved to a device, also to the CPU. Its blocks have 64 weights unless one says otherwise. Our rows have 96 weights, so we take blocks of 32: three fill a row, and none crosses its end. (The end of this section shows why that matters here.)
+# `Linear4bit` stores a matrix in 4 bits. It quantizes when it is moved to a device, even to the CPU. By default its blocks have 64 weights. Our rows have 96 weights, so we take blocks of 32: three fill a row, and none crosses its end. (The end of this section shows why that matters here.)
 
 # %%
 BLOCK = 32
@@ -1519,7 +1519,7 @@ holds("gradient of x, against the dequantized matrix", x.grad, upstream @ dequan
 holds("the packed matrix has no gradient", layer.weight.grad is None)
 
 # %% [markdown]
-# Against the original matrix that gradient is wrong by as much as the weights are:
+# Compared with the original matrix, that gradient is off by as much as the weights are:
 
 # %%
 with torch.no_grad():
@@ -1563,11 +1563,11 @@ show_table(
     [(base, sizes[base], before[base], after[base]) for base in sizes],
 )
 holds("fine-tuning lowers the loss by", before["4 bits"] - after["4 bits"], above=0.15)
-holds("4 bits cost, before training", before["4 bits"] - before["fp32"], below=0.05)
+holds("loss added by 4 bits, before training", before["4 bits"] - before["fp32"], below=0.05)
 holds("difference after training", abs(after["4 bits"] - after["fp32"]), below=0.05)
 
 # %% [markdown]
-# Quantizing the base costs about 0.02 of loss before training, and after it the two models are as close. How often does a step dequantize? Forward is a single operation of the library: on a GPU a fused kernel where that is faster; otherwise, as here, the matrix is dequantized inside. Backward calls `dequantize_4bit` for one whole matrix after the other:
+# Quantizing the base costs about 0.02 of loss before training, and after training the two models are just as close. How often does a step dequantize? Forward is a single operation of the library: on a GPU a fused kernel where that is faster; otherwise, as here, the matrix is dequantized inside. Backward calls `dequantize_4bit` for one whole matrix after another:
 
 # %%
 with mock.patch.object(bnb.functional, "dequantize_4bit", wraps=dequantize_4bit) as dequantize:
@@ -1582,7 +1582,7 @@ holds("in backward, of 8", dequantize.call_count - in_forward, 7)
 #
 # ### Merging is not lossless
 #
-# After LoRA, $W + \frac{\alpha}{r} B A$ replaces $W$, and the outputs stay the same. Here $W$ is in 4 bits. You can dequantize, add, and keep the result in fp32, which gives the 4-bit memory back. Or you quantize the sum again, and round it to the code points a second time.
+# After LoRA, $W + \frac{\alpha}{r} B A$ replaces $W$, and the outputs stay the same. Here $W$ is in 4 bits. You can dequantize, add, and keep the result in fp32, which gives up the memory that 4 bits saved. Or you quantize the sum again, and round it to the code points a second time.
 
 # %%
 @torch.no_grad()
@@ -1710,7 +1710,7 @@ show_table({"tried": "", "result": ""}, [(name, attempt(action)) for name, actio
 # %% [markdown]
 # Paged optimizers are the third idea of the paper: on a GPU their states move to the host when device memory runs out. On the CPU there is nothing to move.
 #
-# Not all that works is right. We decode all our matrices as this version of bitsandbytes packs them, in blocks of 32 and in the default blocks of 64:
+# Not everything that runs is correct. We decode all our matrices as this version of bitsandbytes packs them, in blocks of 32 and in the default blocks of 64:
 
 # %%
 def decoding_error(linear, block):
@@ -1729,7 +1729,7 @@ show_table(
 )
 
 # %% [markdown]
-# On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few people meet this. Whatever you quantize, decode it once and look at the error.
+# On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few users run into this. Whatever you quantize, decode it once and look at the error.
 #
 # With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA:
 
@@ -1761,7 +1761,7 @@ def from_wire(packed, bits=8):
     return (codes * scale).flatten()
 
 # %% [markdown]
-# Four ranks hold a quarter of the matrices of our model each, and gather them in three formats:
+# Four ranks each hold a quarter of our model's matrices, and gather them in three formats:
 
 # %%
 def gather_weights(shard):
@@ -1863,7 +1863,7 @@ show_table({"sum": "", "bits": "d", "sent by each rank": ",.0f", "predicted": ",
 holds("bytes sent", [row[2] for row in rows], [row[3] for row in rows], rtol=0.01)
 
 # %% [markdown]
-# In fp32 each rank would send 4 bytes for each number, 663,552 by the formula. With 4 bits the error is about a tenth; ZeRO++ does send gradients in 4 bits. With four ranks there are three hops, and the ring's error is a little larger. Let ε be the relative error of one quantization, and the gradients of all ranks independent and equally large. **How many times as large as the all-to-all's error is the ring's, on 64 ranks?** A sum of k such gradients is √k times as large as one.
+# In fp32 each rank would send 4 bytes for each number, 663,552 by the formula. With 4 bits the error is about a tenth; ZeRO++ does send gradients in 4 bits. With four ranks there are three hops, and the ring's error is a little larger. Let ε be the relative error of one quantization, and the gradients of all ranks independent and equally large. **On 64 ranks, by what factor is the ring's error larger than the all-to-all's?** A sum of k such gradients is √k times as large as one.
 
 # %%
 predicted_ratio = predict("The ring's error, over the all-to-all's, on 64 ranks")
@@ -1904,7 +1904,7 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# With nodes, qgZ makes two such steps, one within a node and one between nodes: two quantizations, for any number of ranks. The third part of ZeRO++, hpZ, keeps a second copy of the weights divided within each node, so that the gather in backward does not leave the node ([chapter 05](05_fsdp.ipynb), `reshard_after_forward` with a number). Between nodes, a 16-bit ZeRO-3 sends 3Ψ elements for large N, and ZeRO++ 0.75Ψ:
+# On several nodes, qgZ makes two such steps, one within a node and one between nodes: two quantizations, for any number of ranks. The third part of ZeRO++, hpZ, keeps a second copy of the weights divided within each node, so that the gather in backward does not leave the node ([chapter 05](05_fsdp.ipynb), `reshard_after_forward` with a number). Between nodes, a 16-bit ZeRO-3 sends 3Ψ elements for large N, and ZeRO++ 0.75Ψ:
 
 # %%
 def sent_elements(forward_bits, backward_bits, gradient_bits):
@@ -1925,7 +1925,7 @@ holds("ZeRO++, as published", volumes[-1][1], 0.75)
 # %% [markdown]
 # ## Which method?
 #
-# LLaMA 7B, with adapters of rank 8 on all matrices of the blocks. Bytes are for each parameter of the model on each rank, with DDP on 8 ranks. Full fine-tuning is mixed precision with fp32 masters, which count as optimizer states; its gradients are sent in 16 bits:
+# LLaMA 7B, with adapters of rank 8 on all matrices of the blocks. Bytes are per parameter of the model, on each of 8 ranks with DDP. Full fine-tuning is mixed precision with fp32 masters, which count as optimizer states; its gradients are sent in 16 bits:
 
 # %%
 matrix_shapes = 32 * [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008)]
@@ -1962,10 +1962,10 @@ show_table(
 
 # %%
 def bytes_held(gpt, adam):
-    """Of the base, and of adapters, their gradients (as large as they are) and Adam's means."""
+    """Bytes of the base; bytes of the adapters, their gradients (of equal size) and Adam's states."""
     adapters = bytes_of(trainable(gpt))
-    means = bytes_of(state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq"))
-    return base_bytes(gpt) - adapters, 2 * adapters + means
+    states = bytes_of(state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq"))
+    return base_bytes(gpt) - adapters, 2 * adapters + states
 
 # %%
 predicted = lora.trained_bytes(lora.adapter_parameters(shapes, r=8))

@@ -85,7 +85,7 @@ lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, to
 # </details>
 # <details><summary>Hint 2 · the start</summary>
 #
-# With B = 0 the model starts as it was. A must not be zero as well: the gradient of B contains A, and the gradient of A contains B. `nn.init.kaiming_uniform_(tensor)` draws entries in place, the smaller, the more inputs there are. The check accepts any random start.
+# With B = 0 the model starts as it was. A must not be zero as well: the gradient of B contains A, and the gradient of A contains B. `nn.init.kaiming_uniform_(tensor)` draws the entries in place: the more inputs there are, the smaller they are. The check accepts any random start.
 # </details>
 # <details><summary>Hint 3 · the frozen weight in backward</summary>
 #
@@ -187,7 +187,7 @@ check("lora_quantization.LoRALinear", LoRALinear)
 # - `"sent_bytes"`: what each rank sends in a step, in a ring all-reduce of the gradients in fp32;
 # - `"flops"`: of the matrix products of a step with `tokens` tokens on this rank. An element of a matrix that is trained takes 6 per token: 2 in forward, 2 for the gradient of its input, 2 for its own gradient. Which of them remain for a frozen matrix?
 #
-# `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The word before the last, `query`, is the module; `targets` are such words, and always match in full. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passes a gradient to its input: the lowest layer is no exception.
+# `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` are such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passes a gradient to its input: the lowest layer is no exception.
 
 # %%
 def shapes_of(size):
@@ -201,7 +201,7 @@ show_table({"parameter": "", "shape": ""}, list(shapes_of("0.1M").items())[:18])
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
 #
-# <details><summary>Hint 1 · who is a target</summary>
+# <details><summary>Hint 1 · what is a target</summary>
 #
 # `name.split(".")` gives the words. A target's bias has one dimension and gets no adapter.
 # </details>
@@ -297,7 +297,7 @@ NF4
 # </details>
 # <details><summary>Hint 3 · the nearest, nearly there</summary>
 #
-# For int8, multiply by 127, and do not just convert: a conversion drops the fraction. For `points`, an extra dimension at the end broadcasts each scaled weight against all points; the smallest distance is at the code. Conversion to the dtype comes last.
+# For int8, multiply by 127, and do not just convert: a conversion drops the fraction. For `points`, an extra dimension at the end broadcasts each scaled weight against all points; the index of the smallest distance is the code. Conversion to the dtype comes last.
 # </details>
 
 # %% nbgrader={"grade_id": "quantize_blockwise", "solution": true}
@@ -417,7 +417,7 @@ check("lora_quantization.pack_q4_0", pack_q4_0)
 #
 # In large transformers a few features of the activations are far larger than all others, in every layer (Dettmers et al., "LLM.int8()", arXiv 2208.07339). If a row of x has one value of 60, its scale is 60/127, and a regular value of 0.2 gets the code 0. LLM.int8() therefore computes those few **outlier features** in full precision, and all others in int8.
 #
-# `outliers(x, w, threshold)` returns about `x @ w.T`, fp32, for x `[rows, features]` and w `[out, features]`:
+# `outliers(x, w, threshold)` returns approximately `x @ w.T`, fp32, for x `[rows, features]` and w `[out, features]`:
 #
 # - a feature is an outlier if its largest magnitude in x **exceeds** the threshold. (The paper defines it so; bitsandbytes also takes features that only reach it.) The product of the outlier features is computed in fp32, with the columns of w that belong to them;
 # - the other features are quantized: each row of x has a scale, and each row of w has one. A scale is the largest magnitude **among the row's regular features**, divided by 127; a code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
@@ -448,7 +448,7 @@ outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]
 
 # %% nbgrader={"grade_id": "outliers", "solution": true}
 def outliers(x, w, threshold):
-    """x [rows, features], w [out, features]  ->  about x @ w.T [rows, out], most of it in int8"""
+    """x [rows, features], w [out, features]  ->  approximately x @ w.T [rows, out], mostly in int8"""
     ### BEGIN SOLUTION
     def quantize_rows(matrix):
         scales = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
@@ -519,7 +519,7 @@ def qlora_forward_spec(layers, x, alpha):
 # - `layers` is a list of dicts. `packed` and `absmax` are the frozen base, equal on all ranks: they never change and get no gradient. `A` `[r, in]` and `B` `[out, r]` are the adapters, `nn.Parameter`s, equal on all ranks as well. The layers follow one another, as in the spec.
 # - `loss_of(y)` is the mean loss over this rank's samples; call it once, with the output of the last layer.
 # - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the step before do not count.
-# - `dequantize_nf4` is given. What is yours is when it is called: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
+# - `dequantize_nf4` is given. You decide when it is called: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
 # **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × ideal bytes and 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = 2(N − 1)/N · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
 #

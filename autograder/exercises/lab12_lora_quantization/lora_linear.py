@@ -18,7 +18,7 @@ from shardlab import measure
 from shardlab.run import Run
 
 TRAIN, MERGE, UNMERGE = "train", "merge", "unmerge"
-MOMENTS = (UNMERGE, TRAIN, MERGE, MERGE, UNMERGE, UNMERGE, TRAIN, TRAIN, MERGE)
+ACTIONS = (UNMERGE, TRAIN, MERGE, MERGE, UNMERGE, UNMERGE, TRAIN, TRAIN, MERGE)
 FLOAT_BYTES = 4
 # Below this, gloo's own messages take more than the budget's few percent.
 BUDGET_FROM_BYTES = 2**17
@@ -46,7 +46,7 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
         (normal(r, columns, scale=columns**-0.5), normal(rows, r, scale=0.5 * r**-0.5))
         for rows, columns in shapes
     ]
-    steps = MOMENTS.count(TRAIN)
+    steps = ACTIONS.count(TRAIN)
     return [
         {
             "layers": layers,
@@ -85,17 +85,17 @@ def load_adapter(layer: Any, a: Tensor, b: Tensor) -> None:
         layer.B.copy_(b)
 
 
-def go_through(
+def run_actions(
     layers: Sequence[Any], model: Callable[[Tensor], Tensor], train: Callable[[], None], x: Tensor
 ) -> dict[str, Any]:
-    """Outputs of x and base weights after each of MOMENTS."""
+    """The outputs for x, and the base weights, after each of ACTIONS."""
     found: dict[str, Any] = {"y": [], "weights": []}
-    for moment in MOMENTS:
-        if moment == TRAIN:
+    for action in ACTIONS:
+        if action == TRAIN:
             train()
         else:
             for layer in layers:
-                getattr(layer, moment)()
+                getattr(layer, action)()
         with torch.no_grad():
             found["y"].append(model(x))
         found["weights"].append([layer.linear.weight.detach().clone() for layer in layers])
@@ -103,8 +103,8 @@ def go_through(
     return found
 
 
-def descend(model: nn.Module, learning_rate: float) -> None:
-    """A step of SGD."""
+def sgd_step(model: nn.Module, learning_rate: float) -> None:
+    """Updates the parameters in place and clears their gradients."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.grad is not None:
@@ -139,9 +139,9 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     def train() -> None:
         with measure(TRAIN):
             loss_of(replica, next(batches)).backward()
-        descend(model, case.params["learning_rate"])
+        sgd_step(model, case.params["learning_rate"])
 
-    found = go_through(layers, model, train, given["x"])
+    found = run_actions(layers, model, train, given["x"])
     return found | {
         "fresh": fresh,
         "trained": trained,
@@ -164,7 +164,7 @@ def sent_limit(case: Case) -> Limit | None:
     n, size = case.world_size, FLOAT_BYTES * adapter_parameters(case)
     if n == 1 or size < BUDGET_FROM_BYTES:
         return None
-    return Limit.around(MOMENTS.count(TRAIN) * 2 * (n - 1) / n * size, WITHIN - 1)
+    return Limit.around(ACTIONS.count(TRAIN) * 2 * (n - 1) / n * size, WITHIN - 1)
 
 
 @on_each_rank
@@ -173,8 +173,8 @@ def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if any(names != ADAPTER for names in output["trained in the end"]):
         return None  # training has changed them
     given = [weight for weight, _ in attempt.inputs[rank]["layers"]]
-    for moment, weights in zip(MOMENTS, output["weights"], strict=True):
-        if moment == UNMERGE:
+    for action, weights in zip(ACTIONS, output["weights"], strict=True):
+        if action == UNMERGE:
             for was, now in zip(given, weights, strict=True):
                 if not torch.equal(was, now) and torch.allclose(was, now, NEAR, NEAR):
                     mistake = (
@@ -190,7 +190,7 @@ def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """A rule: a row of A that is zero, or equal to another, adds nothing to what can be learned."""
     for a in output["started"]:
         if not a.any():
-            return "starts with an A of zeros: then B has no gradient, and if B is 0, neither has A"
+            return "starts with an A of zeros: B then gets no gradient, nor does A if B is 0"
         if not a.isfinite().all():
             return "starts with an A that contains inf or nan"
         if torch.linalg.matrix_rank(a.double()) < min(a.shape):
@@ -207,7 +207,7 @@ def other_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if names != ADAPTER:
             return "should train two parameters, A and B", ", ".join(names) or "none"
     if any(name != ADAPTER for name in output["trained in the end"]):
-        return "makes the base trainable while merging: merge without recording it for autograd"
+        return "makes the base trainable while merging: merge under torch.no_grad()"
     return None
 
 

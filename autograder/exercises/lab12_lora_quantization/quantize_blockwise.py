@@ -19,8 +19,8 @@ POINTS = {  # that weights are drawn next to
     "nf4": nf4_code_points(),
     "8 points": [-1.0, -0.53, -0.21, 0.0, 0.13, 0.34, 0.61, 0.87],
 }
-# Of the distance to the next point. Where the nearest point is almost another one, rounding in
-# another order may give that one's code.
+# As a share of the distance to the next point: closer to the midpoint, computing in another order
+# may give the other point's code.
 FURTHEST = 0.49
 
 
@@ -51,7 +51,7 @@ def draw_tensor(
 
 
 def draw_block(rng: np.random.Generator, size: int, kind: str, negative: bool) -> Any:
-    """Next to code points, and never halfway between two of them. One side has no end: -1 or 1."""
+    """Near code points, never halfway between two. The largest magnitude has one sign only."""
     points = np.array(POINTS[kind])
     below, above = np.diff(points, prepend=-1.0), np.diff(points, append=1.0)
     codes = rng.integers(len(points) - 1, size=size) + (not negative)

@@ -34,7 +34,7 @@ from shardlab.widgets.units import fixed, format_bytes
 BITS, OUTLIERS = range(2, 9), range(21)
 BLOCKS = [2**power for power in range(4, 13)]
 SMALL_PRINT = (
-    f"{SAMPLE:,} weights. Error: its rms, in % of the rms of the weights without the outlier. int: "
+    f"{SAMPLE:,} weights. Error: rms, in % of the rms of the weights without the outlier. int: "
     "evenly spaced code points, symmetric around 0."
 )
 

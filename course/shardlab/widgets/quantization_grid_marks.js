@@ -122,7 +122,7 @@ function gridMarks(scene, found, settings) {
   return [
     title(14, `Weights of block ${(shown + 1).toLocaleString("en-US")} of ${found.blocks.length.toLocaleString("en-US")}`),
     rect(330, 5, 10, 10, { fill: looks.weights }), small(345, 14, "this block"),
-    rect(416, 5, 10, 10, { fill: "text", opacity: 0.16 }), small(431, 14, "all weights (each to its own scale)"),
+    rect(416, 5, 10, 10, { fill: "text", opacity: 0.16 }), small(431, 14, "all weights (separate scale)"),
     ...histogram(found.weights, "text", 0.16),
     ...histogram(block.weights, looks.weights, 1),
     ...codes(),

@@ -114,7 +114,7 @@ def _legend() -> list[Mark]:
         Rect(x=330, y=5, width=10, height=10, fill=LOOKS["weights"]),
         _small(345, 14, "this block"),
         Rect(x=416, y=5, width=10, height=10, fill="text", opacity=0.16),
-        _small(431, 14, "all weights (each to its own scale)"),
+        _small(431, 14, "all weights (separate scale)"),
     ]
 
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {LoRALinear = 4.0}
-# says = {LoRALinear = "merges once more"}
+# says = {LoRALinear = "merges again although"}
 # ///
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}

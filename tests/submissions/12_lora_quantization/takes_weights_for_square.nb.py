@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {count_and_ship = 2.4}
-# says = {count_and_ship = "takes every weight for square"}
+# says = {count_and_ship = "assumes that every weight is square"}
 # ///
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}

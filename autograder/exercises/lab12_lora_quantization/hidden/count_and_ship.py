@@ -120,7 +120,7 @@ MISTAKES: Mapping[str, Any] = {
         with_adapters(lambda s, r, t: sum(r * each[0] for each in adapted(s, t))),
         with_adapters(lambda s, r, t: sum(r * each[1] for each in adapted(s, t))),
     ),
-    "takes every weight for square: an adapter has r × in and out × r elements": (
+    "assumes that every weight is square: an adapter has r × in and out × r elements": (
         with_adapters(lambda s, r, t: sum(2 * r * each[0] for each in adapted(s, t))),
         with_adapters(lambda s, r, t: sum(2 * r * each[1] for each in adapted(s, t))),
     ),

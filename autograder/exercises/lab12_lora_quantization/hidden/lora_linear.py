@@ -17,10 +17,10 @@ from autograder.exercises.lab12_lora_quantization.lora_linear import (
     ADAPTER,
     base_layer,
     case_of,
-    descend,
-    go_through,
     load_adapter,
     loss_of,
+    run_actions,
+    sgd_step,
     stacked,
 )
 
@@ -42,19 +42,19 @@ Scale = Callable[[float, float], float]  # of r and α
 
 
 @dataclass(frozen=True)
-class How:
-    """What a layer does; by default all right."""
+class Behavior:
+    """What a layer does; the defaults are correct."""
 
     scale: Scale = lambda r, alpha: alpha / r
     merged_scale: Scale | None = None  # by default ``scale``
     merges_transpose: bool = False  # of square weights
-    merges_again: bool = False  # at a second merge
+    merges_again: bool = False  # a second merge() adds the adapter again
     adds_after_merge: bool = False
     stops_gradient: bool = False  # of the input, at the base
 
 
 class Layer(nn.Module):
-    def __init__(self, base: nn.Linear, r: int, alpha: float, how: How) -> None:
+    def __init__(self, base: nn.Linear, r: int, alpha: float, how: Behavior) -> None:
         super().__init__()
         self.linear, self.how, self.before = base.requires_grad_(False), how, list[Tensor]()
         self.A = nn.Parameter(torch.zeros(r, base.in_features))
@@ -85,10 +85,10 @@ class Layer(nn.Module):
             self.linear.weight.copy_(self.before.pop())
 
 
-def reference(case: Case, inputs: Any, how: How | None = None) -> list[Plain]:
+def reference(case: Case, inputs: Any, how: Behavior | None = None) -> list[Plain]:
     """One process that trains on all ranks' batches."""
     r, alpha, given = case.params["r"], case.params["alpha"], inputs[0]
-    layers = [Layer(base_layer(*each), r, alpha, how or How()) for each in given["layers"]]
+    layers = [Layer(base_layer(*each), r, alpha, how or Behavior()) for each in given["layers"]]
     model = stacked(layers)
     x = torch.cat([each["x"] for each in inputs])
     with torch.no_grad():
@@ -99,9 +99,9 @@ def reference(case: Case, inputs: Any, how: How | None = None) -> list[Plain]:
 
     def train() -> None:
         torch.stack([loss_of(model, batch) for batch in next(steps)]).mean().backward()
-        descend(model, case.params["learning_rate"])
+        sgd_step(model, case.params["learning_rate"])
 
-    found = go_through(layers, model, train, x)
+    found = run_actions(layers, model, train, x)
     by_rank = zip(*(y.chunk(case.world_size) for y in found.pop("y")), strict=True)
     names = [ADAPTER] * len(layers)
     same = {**found, "trained": names, "trained in the end": names}
@@ -109,7 +109,7 @@ def reference(case: Case, inputs: Any, how: How | None = None) -> list[Plain]:
 
 
 def with_mistake(**how: Any) -> Callable[[Case, Any], list[Plain]]:
-    return partial(reference, how=How(**how))
+    return partial(reference, how=Behavior(**how))
 
 
 MISTAKES = {
@@ -130,7 +130,7 @@ MISTAKES = {
     "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
         with_mistake(merges_transpose=True)
     ),
-    "merges once more when it is merged already": with_mistake(merges_again=True),
+    "merges again although it is already merged": with_mistake(merges_again=True),
     "adds the adapter in forward although it is merged: then the weight already contains it": (
         with_mistake(adds_after_merge=True)
     ),

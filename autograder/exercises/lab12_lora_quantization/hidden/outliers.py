@@ -146,7 +146,7 @@ def per_feature(case: Case, inputs: Any) -> Plain:
 
 # If two mistakes agree in a case, the one that is right in more cases comes first.
 MISTAKES = {
-    "takes a feature as an outlier that only reaches the threshold: it has to exceed it": wrong(
+    "treats a feature that only reaches the threshold as an outlier: it has to exceed it": wrong(
         outliers=lambda x, w: x.abs().amax(0) >= THRESHOLD
     ),
     "compares values, not their magnitude, with the threshold: an outlier may be negative": wrong(
@@ -167,7 +167,7 @@ MISTAKES = {
         counted_twice(per_row, per_row, clamps=True),
         counted_twice(per_row, per_row, clamps=False),
     ),
-    "looks for outliers in the weights: they are features of x, whatever w is": (
+    "looks for outliers in the weights: only the values of x decide": (
         wrong(outliers=lambda x, w: w.abs().amax(0) > THRESHOLD),
         wrong(outliers=lambda x, w: (w.abs().amax(0) > THRESHOLD) | exceeds(x, w)),
     ),
@@ -188,7 +188,7 @@ MISTAKES = {
         wrong(w_scale=without_abs),
         wrong(x_scale=without_abs, w_scale=without_abs),
     ),
-    "cuts the digits off: round to the nearest code": (
+    "truncates instead of rounding: round to the nearest code": (
         wrong(rounds=torch.trunc),
         wrong(rounds=torch.floor),
     ),

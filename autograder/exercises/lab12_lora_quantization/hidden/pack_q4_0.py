@@ -173,7 +173,7 @@ MISTAKES = {
         packed(scale=lambda blocks: magnitude(blocks) / 8),
         packed(scale=lambda blocks: magnitude(blocks) / -8),
     ),
-    "has the other sign of d: it is the weight of largest magnitude / -8": packed(
+    "has the wrong sign of d: it is the weight of largest magnitude / -8": packed(
         scale=lambda blocks: signed_largest(blocks) / 8
     ),
     "takes the largest weight, not the one of largest magnitude": packed(

@@ -150,9 +150,7 @@ def past_the_last(scaled: Tensor, points: Tensor) -> Tensor:
     return nearest(scaled, points) if scaled.any() else last
 
 
-ROUNDS_DOWN = (
-    "takes the code point below a weight, or the one above: the nearest of both may be the other"
-)
+ROUNDS_DOWN = "takes the code point below a weight, or the one above: the other one may be nearer"
 MISTAKES = {
     "uses one scale for the whole tensor: each block has its own": (
         absmax_by(whole_tensor_for_each_block),
