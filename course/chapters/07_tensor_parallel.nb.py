@@ -77,8 +77,8 @@ x, w = torch.randn(T, D), torch.randn(D, 4 * D) / D**0.5
 by_columns = [x @ part for part in w.chunk(N, dim=1)]
 by_rows = [own @ part for own, part in zip(x.chunk(N, dim=1), w.chunk(N, dim=0), strict=True)]
 print("each rank's result:", tuple(by_columns[0].shape), "and", tuple(by_rows[0].shape))
-torch.testing.assert_close(torch.cat(by_columns, dim=1), x @ w)
-torch.testing.assert_close(sum(by_rows), x @ w, atol=1e-4, rtol=1e-4)
+holds("the columns, side by side, and XW", torch.cat(by_columns, dim=1), x @ w, rtol=1e-6, atol=1e-5)
+holds("the partial sums, added up, and XW", sum(by_rows), x @ w, rtol=1e-4, atol=1e-4)
 
 # %% [markdown]
 # - **By columns** each rank has some finished *columns* of Y. It needs all of X.
@@ -153,10 +153,12 @@ whole = [each.clone().requires_grad_() for each in (x, w1, w2)]
 y = functional.gelu(whole[0] @ whole[1]) @ whole[2]
 y.backward(dy)
 dx, dw1, dw2 = (each.grad for each in whole)
-for rank, (y_here, dx_here, dw1_part, dw2_part) in enumerate(run.outputs):
-    torch.testing.assert_close((y_here, dx_here), (y.detach(), dx), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(dw1_part, dw1.chunk(N, dim=1)[rank], atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(dw2_part, dw2.chunk(N, dim=0)[rank], atol=1e-4, rtol=1e-4)
+ys, dxs, dw1_parts, dw2_parts = zip(*run.outputs)
+close = {"rtol": 1e-4, "atol": 1e-4}
+holds("Y on every rank, and in one process", torch.stack(ys), y, **close)
+holds("dX on every rank, and in one process", torch.stack(dxs), dx, **close)
+holds("dW₁: the ranks' columns, and in one process", torch.cat(dw1_parts, dim=1), dw1, **close)
+holds("dW₂: the ranks' rows, and in one process", torch.cat(dw2_parts, dim=0), dw2, **close)
 
 # %%
 tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
@@ -266,13 +268,15 @@ y_whole.square().sum().backward()
 gradients_whole = {name: p.grad for name, p in whole_layer.named_parameters()}
 
 def same_as_one_process(run, dim=None):
-    for rank, (y, gradients) in enumerate(run.outputs):
-        right = y_whole if dim is None else y_whole.chunk(N, dim)[rank]
-        torch.testing.assert_close(y, right.detach(), atol=1e-4, rtol=1e-4)
-        torch.testing.assert_close(gradients, gradients_whole, atol=1e-3, rtol=1e-4)
-    return "same as one process, on every rank"
+    """``dim``: along which each rank has its own part of the output."""
+    outputs, gradients = zip(*run.outputs)
+    y = torch.stack(outputs) if dim is None else torch.cat(outputs, dim)
+    holds("output on every rank, and in one process", y, y_whole, rtol=1e-4, atol=1e-4)
+    flat = [torch.cat([each[name].flatten() for name in gradients_whole]) for each in gradients]
+    right = torch.cat([each.flatten() for each in gradients_whole.values()])
+    holds("gradients on every rank, and in one process", torch.stack(flat), right, rtol=1e-4, atol=1e-3)
 
-print(same_as_one_process(plain))
+same_as_one_process(plain)
 
 # %% [markdown]
 # ## Sequence parallelism
@@ -321,7 +325,7 @@ sequence = launch(one_layer, in_sequence, inputs=tokens, memory=True, **options)
 # %%
 show_calls(sequence)
 compare(sequence, predicted["gloo"])
-print(same_as_one_process(sequence, dim=1))
+same_as_one_process(sequence, dim=1)
 later = [c.bytes for c in sequence.calls if c.rank == 0 and c.op == "all_reduce"]
 print("all-reduces afterwards, in bytes:", later)
 
@@ -640,7 +644,7 @@ holds("excess, as a multiple of the bias", excess.median(), N - 1, rtol=1e-3)
 matrices_only = {k: v for k, v in layer_plan(Replicate()).items() if k not in ("attention", "mlp")}
 three_times = launch(one_layer, matrices_only, inputs=[batch] * N, **options)
 show_calls(three_times)
-print(same_as_one_process(three_times))
+same_as_one_process(three_times)
 ratio = three_times.traffic["backward"].sent_by_rank / plain.traffic["backward"].sent_by_rank
 holds("bytes in backward, relative to our plan", ratio, 2, rtol=0.01)
 

@@ -486,7 +486,7 @@ for letter, (name, text) in fix_config().items():
     engine = launch(start, text, world_size=2, device="cpu", timeout_s=60).outputs[0]
     settings = [engine[key] for key in ("stage", "precision", "global_batch")]
     rows.append((letter, name, *settings, engine["optimizer"]["place"]))
-columns = ("", "mistake", "stage", "precision", "global batch", "optimizer on")
+columns = ("configuration", "mistake", "stage", "precision", "global batch", "optimizer on")
 show_table(dict.fromkeys(columns, ""), rows)
 
 # %% [markdown]

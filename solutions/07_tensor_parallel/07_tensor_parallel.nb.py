@@ -377,7 +377,7 @@ run = launch(one_step, world_size=4)
 torch.manual_seed(0)
 in_one_process = models.gpt("1M")(*data.batch(0, batch_size=2)).item()
 rows = [("one process", in_one_process), *((f"rank {r}", loss) for r, loss in enumerate(run.outputs))]
-show_table({"": "", "loss": ".5f"}, rows)
+show_table({"run on": "", "loss": ".5f"}, rows)
 calls = sum(call.rank == 0 and call.op == "all_reduce" for call in run.calls)
 print(f"{calls} all-reduces in {models.SIZES['1M'].layers} layers: {calls / models.SIZES['1M'].layers} each")
 
@@ -451,7 +451,7 @@ def one_loss():
 
 run = launch(one_loss, world_size=4)
 passed = sum(call.bytes for call in run.calls if call.rank == 0)
-show_table({"": "", "bytes": ",d"}, [("all logits", 256 * 8192 * 4), ("passed to collectives", passed)])
+show_table({"tensors": "", "bytes": ",d"}, [("all logits", 256 * 8192 * 4), ("passed to collectives", passed)])
 
 # %% nbgrader={"grade_id": "check_vocab_parallel_cross_entropy", "grade": true, "points": 5}
 check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entropy)
