@@ -39,6 +39,7 @@
 # %%
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -63,6 +64,7 @@ from shardlab import DeadlockError, data, holds, launch, measure, models, show_t
 from shardlab.estimate import hybrid_sharding, memory, traffic
 from shardlab.estimate.fsdp_units import unit_step
 from shardlab.widgets import memory_timeline, palette, predict, timeline, traffic_map, unit_life
+from shardlab.widgets.memory_log import thin
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)
@@ -145,10 +147,10 @@ zero3_config = {
 }
 
 # %% [markdown]
-# In fp32 with AdamW a parameter takes 4 bytes, its gradient 4, and Adam's two means 8. **How many bytes per parameter does each of the four ranks hold after backward, with `fully_shard`?**
+# In fp32 with AdamW a parameter takes 4 bytes, its gradient 4, and Adam's two means 8. These are its *model states*. **How many bytes of them per parameter does each of the four ranks hold at the end of a step in `train`, with DDP and with `fully_shard`?**
 
 # %%
-predicted_states = predict("Bytes per parameter on each rank, with fully_shard", unit="bytes")
+predicted_states = predict("Bytes of model states per parameter at the end of a step", labels=["DDP", "FSDP"])
 predicted_states
 
 # %%
@@ -161,15 +163,26 @@ runs = {
 
 # %%
 STATES = ("parameters", "gradients", "optimizer")
-each = {
-    name: np.array([run.memory.at("backward")[state].max() for state in STATES]) / parameters
-    for name, run in runs.items()
-}
+
+def states_at(moment):
+    """{method: [3] bytes per parameter, on the rank with the most}"""
+    return {
+        name: np.array([run.memory.at(moment)[state].max() for state in STATES]) / parameters
+        for name, run in runs.items()
+    }
+
+each, between = states_at("backward"), states_at("step 2")
+named = {"what they hold after backward, before zero_grad": [each[name].sum() for name in ("DDP", "FSDP")]}
+predicted_states.compare([between[name].sum() for name in ("DDP", "FSDP")], named)
+
+# %% [markdown]
+# `zero_grad` has freed the gradients. After backward, where all states are there, each rank holds
+
+# %%
 show_table(
     {"bytes per parameter": "", **dict.fromkeys(STATES, ".2f"), "together": ".2f"},
     [(name, *held, held.sum()) for name, held in each.items()],
 )
-predicted_states.compare(each["FSDP"].sum(), {"what DDP holds": each["DDP"].sum()})
 
 # %% [markdown]
 # With FSDP it is a quarter of everything: 16/N. (DeepSpeed holds one more number per parameter of its slice, because its optimizer updates an fp32 copy even if the parameters are fp32 already.) The formulas, held against the run:
@@ -195,7 +208,39 @@ farthest = max(abs(by_rank - losses["DDP"]).max() for by_rank in losses.values()
 holds("largest difference from DDP on any rank", farthest, below=1e-5)
 
 # %% [markdown]
-# What differs is when memory is used. Choose a run below. DDP's parameters are a flat band; FSDP's go up and down while blocks are gathered and freed. (At the left each rank creates the whole model and then shards it. A model too large for that is created on the `meta` device, which allocates nothing, sharded, and then initialized.)
+# What differs is when memory is used. Here are all live bytes of rank 0 over the third step, of the three runs on one scale of bytes (each has its own times):
+
+# %%
+def third_step(run):
+    """Times in ms since the step began, and {category: bytes per parameter} from each time on."""
+    log = run.memory[0]
+    (step,) = (phase for phase in log.phases if phase.name == "step 2")
+    first, last = np.searchsorted(log.times_s, (step.start_s, step.end_s), side="right")
+    span = slice(max(first - 1, 0), last)  # with the entry that holds when the step begins
+    live = {name: log.live_bytes[name][span] / parameters for name in palette.MEMORY}
+    return 1000 * (log.times_s[span].clip(step.start_s) - step.start_s), live
+
+# %%
+figure, panels = plt.subplots(1, 3, figsize=(8, 3.6), sharey=True)
+for axes, (name, run) in zip(panels, runs.items()):
+    times_ms, live = third_step(run)
+    kept = thin(sum(live.values()), 100)  # fewer points, but every peak
+    drawn = [amounts[kept] for amounts in live.values()]
+    axes.stackplot(times_ms[kept], *drawn, colors=palette.MEMORY.values(), step="post", labels=live)
+    axes.set(title=name, xlabel="ms", xlim=(0, times_ms[-1]))
+panels[0].set_ylabel("live bytes per parameter")
+figure.legend(*panels[0].get_legend_handles_labels(), loc="lower center", ncols=6, frameon=False)
+figure.tight_layout(rect=(0, 0.08, 1, 1))
+
+# %%
+highest_and_lowest = [(name, sum(third_step(run)[1].values())) for name, run in runs.items()]
+show_table(
+    {"live bytes per parameter": "", "least": ".1f", "most": ".1f"},
+    [(name, live.min(), live.max()) for name, live in highest_and_lowest],
+)
+
+# %% [markdown]
+# DDP's parameters are a flat band, and so are its buckets, which are as large as all gradients. FSDP's parameters go up and down while blocks are gathered and freed. Below is everything that was recorded, for each rank: choose a run. (At the left each rank creates the whole model and then shards it. A model too large for that is created on the `meta` device, which allocates nothing, sharded, and then initialized.)
 
 # %%
 memory_timeline(runs)
@@ -218,7 +263,7 @@ show_table(
 )
 
 # %% [markdown]
-# FSDP makes 13 all-gathers, not 14: two for each block, but one for the root, which stays whole between forward and backward. Each of these seven is reduce-scattered once. DeepSpeed gathers smaller pieces: each Linear, norm and embedding separately. Predicted and measured:
+# FSDP makes 13 all-gathers, not 14: two for each block, but one for the root, which stays whole between forward and backward. Each unit's gradients are reduce-scattered once. DeepSpeed gathers smaller pieces: each Linear, norm and embedding separately. Predicted and measured:
 
 # %%
 units = [block] * 6
@@ -288,11 +333,6 @@ block_runs = {
     method: launch(one_block, method, inputs=inputs[method], device="cpu", quiet=True)
     for method in inputs
 }
-for method, run in block_runs.items():
-    print(f"{method}: rank 0 multiplies by", run.stdout[0].strip())
-
-# %% [markdown]
-# The matrix is (384, 96). With FSDP each rank multiplies 32 of the 128 tokens by all of it, with tensor parallelism 128 tokens by a quarter of it. The same number of operations, and nothing else in common:
 
 # %%
 def sent_by_tokens(method):
@@ -308,6 +348,15 @@ named = {"the right factors, for the wrong methods": growth[::-1],
 predicted_growth.compare(growth, named)
 
 # %% [markdown]
+# What did `note_shapes` see, in the first batch of 128 tokens?
+
+# %%
+for method, run in block_runs.items():
+    print(f"{method}: rank 0 multiplies by", run.stdout[0].strip())
+
+# %% [markdown]
+# The matrix is (384, 96). With FSDP each rank multiplies 32 of the 128 tokens by all of it, with tensor parallelism 128 tokens by a quarter of it: the same number of operations, and nothing else in common.
+#
 # FSDP sends parameters and gradients: $\frac{3(N-1)}{N} \Psi$ of the layer (4 with gloo), whatever the tokens. Tensor parallelism sends activations: $8\,T D\,\frac{N-1}{N}$ elements for $T$ tokens (chapter 07), whatever the parameters.
 
 # %%
@@ -376,16 +425,24 @@ def one_step(batch):
     model(*batch).backward()
 
 # %% [markdown]
-# Six blocks and the root. **How many all-gathers and how many reduce-scatters will this step make?**
+# The gradients of a unit are reduce-scattered as soon as backward has computed all of them. The root has the embeddings, which forward uses first, and the last norm, which it uses last. **Which unit's gradients are reduced first, and which unit's last?** (The embedding's matrix is also the head's.)
 
 # %%
-predicted_messages = predict("Messages of one step", labels=["all-gathers", "reduce-scatters"])
-predicted_messages
+UNITS = ["block 0", "block 5", "the root"]
+FIRST_AND_LAST = [f"first {first}, last {last}" for first in UNITS for last in UNITS if first != last]
+predicted_order = predict("Units whose gradients are reduced", options=FIRST_AND_LAST)
+predicted_order
 
 # %%
 two_batches = [data.batch(0, 8, 64, rank, 2) for rank in range(2)]
 two = {"inputs": two_batches, "world_size": 2, "device": "cpu"}
 life = launch(one_step, memory=True, **two)
+
+# %%
+reduces = sorted(event.start_s for event in life.memory[0].units if event.event == "reduce")
+unit_at = {event.start_s: event.unit for event in life.memory[0].units}
+first, *_, last = (unit_at[start].replace("blocks.", "block ") or "the root" for start in reduces)
+predicted_order.compare(f"first {first}, last {last}")
 
 # %% [markdown]
 # Below is the recorded step of one rank, above it a simulation by FSDP's rules, both with the bytes that are alive. Find the root, which is whole until backward ends, and a block that is gathered twice. Compare the order and the bytes; the times of the simulation come from its sliders. (Move "units": what happens to the peak, and to the number of messages?)
@@ -411,9 +468,6 @@ def order_of(run):
 print(order_of(life))
 made = Counter(call.op for call in life.calls if call.rank == 0)
 holds("all-gathers and reduce-scatters", list(made.values()), [fsdp.all_gathers, fsdp.reduce_scatters])
-once, twice = fsdp.reduce_scatters, 2 * fsdp.reduce_scatters
-named = {"one gather for each unit": [once, once], "two gathers for each unit, also for the root": [twice, once]}
-predicted_messages.compare(list(made.values()), named, "counted")
 
 # %% [markdown]
 # - **Forward**: gather the root (the embedding is needed first), then gather a block, compute, free it, gather the next one. The root stays whole: the last norm and the logits need it, and backward begins with them.
@@ -463,11 +517,15 @@ def two_steps(batches, choice, reshard=True):
             optimizer.zero_grad()
 
 # %% [markdown]
-# We look at the second step; in the first, each rank still creates the model. DDP keeps 4 bytes per parameter whole. **If the root is the only unit, how many bytes does a rank hold at most per parameter, counting parameters alone?**
+# We look at the second step; in the first, each rank still creates the model. DDP keeps 4 bytes per parameter whole. **If the root is the only unit, how many bytes does a rank hold at most per parameter, counting parameters alone? And if each of the 24 Linears is a unit, how many all-gathers and how many reduce-scatters does a step make?**
 
 # %%
 predicted_root_only = predict("Bytes per parameter, of parameters alone, with the root only", unit="bytes")
 predicted_root_only
+
+# %%
+predicted_messages = predict("Messages with 24 Linears", labels=["all-gathers", "reduce-scatters"])
+predicted_messages
 
 # %%
 choices = ["root only", "2 × 3 blocks", "3 × 2 blocks"]
@@ -483,6 +541,20 @@ def highest(run, *categories):
     step = next(phase for phase in log.phases if phase.name == "step 1")
     within_step = (log.times_s >= step.start_s) & (log.times_s <= step.end_s)
     return sum(log.live_bytes[category] for category in categories)[within_step].max()
+
+# %%
+whole, sliced = 4, 4 / N
+named = {"all parameters, without the rank's slice": whole, "the slice, without what is gathered": sliced}
+predicted_root_only.compare(highest(by_choice["root only"], "parameters") / parameters, named)
+
+# %%
+made = Counter(call.op for call in by_choice["24 Linears"].calls_in("step 1"))
+named = {
+    "one gather for each unit": [25, 25],
+    "two gathers for each unit, also for the root": [50, 25],
+    "the Linears without the root": [48, 24],
+}
+predicted_messages.compare([made["all_gather_single"], made["reduce_scatter_single"]], named, "counted")
 
 # %% [markdown]
 # The formula: a rank holds its slice of everything, the root, and the largest unit. The number of messages is two gathers and a reduce-scatter for each unit, less the root's second gather.
@@ -514,11 +586,6 @@ show_table(
 counts, _, formula_peaks, measured_peaks, _ = zip(*rows.values())
 holds("messages", counts, [predicted[choice].messages for choice in choices])
 holds("bytes of parameters at the peak, per parameter", measured_peaks, formula_peaks, rtol=0.01)
-
-# %%
-whole, sliced = 4, 4 / N
-named = {"all parameters, without the rank's slice": whole, "the slice, without what is gathered": sliced}
-predicted_root_only.compare(highest(by_choice["root only"], "parameters") / parameters, named)
 
 # %%
 messages = [predicted[choice].messages for choice in choices]
@@ -561,7 +628,7 @@ figure.tight_layout()
 # | a number m that divides N | keep 1/m | gather from m ranks, say a node's | ZeRO++ |
 # | `None`, the default | `True`, but `False` for the root | | |
 #
-# The root is special because backward begins right after its forward ends: it would be freed and gathered again at once. **How many elements does each of the four ranks send per step with True, with False, and with 2?** (Over gloo, where a reduce-scatter sends 2(N − 1)/N.)
+# The root is special because backward begins right after its forward ends: it would be freed and gathered again at once. **How many elements does each of the four ranks send per step with True, with False, and with 2?** (Over gloo, where a reduce-scatter sends $\frac{2(N-1)}{N}$ of a tensor.)
 
 # %%
 predicted_reshard = predict("Elements that each rank sends", unit="Ψ", labels=["True", "False", "2"])
@@ -573,21 +640,20 @@ for reshard in (False, 2):
     by_reshard[reshard] = launch(two_steps, "6 blocks", reshard, inputs=batches, **options)
 
 # %%
-for reshard, run in by_reshard.items():
-    how = {"reshard_after_forward": reshard, "reduce_scatter": "gloo"}
-    expected = unit_step(units, N, root=root, **how)
-    sent = run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters
-    gathers = sum(call.op == "all_gather_single" for call in run.calls_in("step 1"))
-    holds(f"{reshard}: gathers", gathers, expected.all_gathers)
-    holds(f"{reshard}: sent, in Ψ", sent, expected.sent_bytes / 4 / parameters, rtol=0.02)
-
-# %%
 measured = [run.traffic["step 1"].sent_by_rank.mean() / 4 / parameters for run in by_reshard.values()]
 in_a_ring = [
     unit_step(units, N, root=root, reshard_after_forward=each).sent_bytes / 4 / parameters
     for each in by_reshard
 ]
 predicted_reshard.compare(measured, {"what they send where a reduce-scatter is a ring": in_a_ring})
+
+# %%
+for (reshard, run), sent in zip(by_reshard.items(), measured):
+    how = {"reshard_after_forward": reshard, "reduce_scatter": "gloo"}
+    expected = unit_step(units, N, root=root, **how)
+    gathers = sum(call.op == "all_gather_single" for call in run.calls_in("step 1"))
+    holds(f"{reshard}: gathers", gathers, expected.all_gathers)
+    holds(f"{reshard}: sent, in Ψ", sent, expected.sent_bytes / 4 / parameters, rtol=0.02)
 
 # %% [markdown]
 # What is not gathered again has to stay. Here is what a rank holds at the end of forward, beyond what it holds with `True`:
@@ -658,7 +724,7 @@ holds("one ahead: gathers begun before the previous block computed", begun_early
 #
 # ## What goes wrong
 #
-# The first three mistakes give no error. We train on the same batch in each step, so that the loss should fall.
+# The first four mistakes give no error. For the first we train on the same batch in each step, so that the loss should fall.
 #
 # **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before has the old ones, which nothing uses anymore.
 
@@ -726,6 +792,60 @@ show_table(
     {"rank": "d", "norm of its slice": ".3f", "norm over all ranks": ".3f"},
     [(rank, *both) for rank, both in enumerate(launch(norms, **small).outputs)],
 )
+
+# %% [markdown]
+# **Two forwards before one backward**, as for a loss that compares two outputs. On its own that is right: backward gathers a unit for each forward, and reduces the sum of their gradients. But *reentrant* checkpointing calls forward again and runs a backward of its own for each of the two. A unit inside the checkpointed block is then reduced after the first of these, and what the other adds never reaches its shards:
+
+# %%
+def two_forwards(pair, weight, reentrant=None):
+    from torch.utils.checkpoint import checkpoint
+
+    model = fresh_model()
+    for block in model.blocks:
+        fully_shard(block.mlp)
+        if reentrant is not None:
+            block.forward = partial(checkpoint, block.forward, use_reentrant=reentrant)
+    fully_shard(model)
+    shards = list(model.parameters())
+    (weight * model(*pair[0]) + model(*pair[1])).backward()
+    return [shard.grad.full_tensor() for shard in shards]
+
+# %%
+pairs = {**small, "inputs": [of_rank[:2] for of_rank in batches[:2]], "quiet": True}
+ways = {"none": (1,), "not reentrant": (1, False), "reentrant": (1, True), "second alone": (0,)}
+found = {way: launch(two_forwards, *how, **pairs).outputs[0] for way, how in ways.items()}
+
+def different(way, other):
+    return sum(not torch.allclose(*both, atol=1e-6) for both in zip(found[way], found[other]))
+
+of_all = len(found["none"])
+show_table(
+    {"checkpointing": "", "wrong gradients": "d", "equal to those of the second forward alone": "d", "of": "d"},
+    [(way, different(way, "none"), of_all - different(way, "second alone"), of_all) for way in list(ways)[:3]],
+)
+
+# %% [markdown]
+# So pass `use_reentrant=False`, or both batches in one forward.
+#
+# **A method other than `forward`.** Units are gathered by hooks, and PyTorch calls them when you call the module: `model(x)`, not `model.forward(x)`, nor a method of your own such as `generate`. Without them the parameters are still shards:
+
+# %%
+def call_a_method(batch):
+    from torch.distributed.fsdp import register_fsdp_forward_method
+
+    model = fresh_model()
+    for unit in (*model.blocks, model):
+        fully_shard(unit)
+    try:
+        model.forward(*batch)
+    except RuntimeError as error:
+        print(str(error).split(",")[0])
+    register_fsdp_forward_method(model, "forward")
+    return model.forward(*batch).item(), model(*batch).item()
+
+by_method = launch(call_a_method, **small)
+print(by_method.stdout[0])
+holds("after register_fsdp_forward_method: the loss is that of model(…)", *by_method.outputs[0])
 
 # %% [markdown]
 # **Only rank 0 evaluates.** With DDP that works, because a forward pass sends nothing. With FSDP each forward gathers, so all ranks must take part. What will happen here?
@@ -800,18 +920,19 @@ mesh_runs = {
 }
 
 # %%
+leaving = [run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi for run in mesh_runs.values()]
+predicted_leaving.compare(leaving, {"the same for both": leaving[0]})
+
+# %%
 equal = torch.allclose(*(torch.stack(run.outputs) for run in mesh_runs.values()))
 holds("the losses of both are equal, on every rank and in both steps", equal)
 show_table(
     {"in Ψ": "", "sent out of the node": ".2f", "gradients kept by a rank": ".2f"},
     [
-        (name, run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi,
-         run.memory.at("step 1")["gradients"][0] / 4 / psi)
-        for name, run in mesh_runs.items()
+        (name, amount, run.memory.at("step 1")["gradients"][0] / 4 / psi)
+        for (name, run), amount in zip(mesh_runs.items(), leaving)
     ],
 )
-leaving = [run.traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi for run in mesh_runs.values()]
-predicted_leaving.compare(leaving, {"the same for both": leaving[0]})
 
 # %% [markdown]
 # HSDP sends about a third of what FSDP sends to the other node, and keeps twice as much on each rank. Which collectives are they? Here are the calls of rank 0 in one step, with the ranks that take part. The bytes are those of a call's input.
@@ -858,13 +979,11 @@ traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
 # %%
 flat = hybrid_sharding.sent_bytes(psi, 1, 4, **here).within / 4 / psi
 ring = traffic.sent_bytes("zero3", 1, 4)[0] / 4
-leaving = mesh_runs["FSDP"].traffic["step 1"].sent_bytes[:2, 2:].sum() / 4 / psi
-hybrid = sent_matrix[:2, 2:].sum() / 4 / psi
 show_table(
     {"leaves the node, in Ψ": "", "with a ring": ".2f", "with our calls": ".2f", "measured": ".2f"},
-    [("FSDP", ring, flat, leaving), ("HSDP", 2 * in_column / 4 / psi, 2 * in_column / 4 / psi, hybrid)],
+    [("FSDP", ring, flat, leaving[0]), ("HSDP", *[2 * in_column / 4 / psi] * 2, leaving[1])],
 )
-holds("FSDP: leaves the node, in Ψ", leaving, flat, rtol=0.02)
+holds("FSDP: leaves the node, in Ψ", leaving[0], flat, rtol=0.02)
 
 # %% [markdown]
 # ### Two link speeds
@@ -978,7 +1097,7 @@ for step in range(40):
     optimizer.zero_grad()
 
 # %% [markdown]
-# Two ranks train it on one batch each, from the same weights, loaded once in fp32 and once in bf16. We also count how many weights the first step changes.
+# Two ranks train it on one batch each, from the same weights, loaded once in fp32 and once in bf16. We also keep the first step's gradient, and count how many weights the step changes.
 
 # %%
 lr = 1e-5
@@ -999,11 +1118,13 @@ def train_and_count(model, optimizer, batch, steps=20):
     for step in range(steps):
         losses.append(loss_of(model, *batch))
         losses[-1].backward()
+        if step == 0:
+            gradient = torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])
         optimizer.step()
         optimizer.zero_grad()
         if step == 0:
             changed = sum((shard != old).sum() for shard, old in zip(shards, before))
-    return torch.stack(losses).detach(), changed / sum(map(torch.numel, shards))
+    return torch.stack(losses).detach(), changed / sum(map(torch.numel, shards)), gradient
 
 # %% [markdown]
 # Adam's first step moves every weight by about lr = 10⁻⁵, whatever its gradient is. **Which share of the weights does the first step change if the model was loaded in bf16?**
@@ -1026,44 +1147,67 @@ cases = {
 on_two = {"inputs": text, "world_size": 2, "device": "cpu", "quiet": True}
 tuned, changed = {}, {}
 for name, case in cases.items():
-    (tuned[name], changed[name]), _ = launch(finetune, weights, *case, **on_two).outputs
+    (tuned[name], changed[name], gradient), _ = launch(finetune, weights, *case, **on_two).outputs
+share = float(changed["bf16, no policy"])
+predicted_changed.compare(share, {"the share that it changes in fp32": float(changed["fp32, with a policy"])})
+
+# %%
 show_table(
     {"loaded in": "", "share of weights that changed": ".3f", "first loss": ".4f", "last loss": ".4f"},
     [(name, changed[name].item(), tuned[name][0].item(), tuned[name][-1].item()) for name in cases],
 )
-share = float(changed["bf16, no policy"])
-predicted_changed.compare(share, {"the share that it changes in fp32": float(changed["fp32, with a policy"])})
 
 # %% [markdown]
 # From bf16 the loss hardly falls, and a policy for a model loaded in bf16 does not help: it sets the dtype for computing, and that was bf16 already. `reduce_dtype` is not the reason either.
 #
-# Why? Between $2^e$ and $2^{e+1}$ bf16 numbers are $\mathrm{ulp} = 2^{e-7}$ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than $\mathrm{ulp}(w)/2$ is lost**, in every step anew. With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
+# Why? Between $2^e$ and $2^{e+1}$ bf16 numbers are $\mathrm{ulp} = 2^{e-7}$ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than $\mathrm{ulp}(w)/2$ is lost**, in every step anew. (One exception: below $2^e$ the numbers are half as far apart, so a weight of exactly $\pm 2^e$ moves towards zero from $\mathrm{ulp}(w)/4$ on.) With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
 
 # %%
 def half_ulp(weights):
     exponents = torch.frexp(weights).exponent  # 2ᵉ ≤ |w| < 2ᵉ⁺¹ has exponent e + 1
     return torch.where(weights == 0, 0.0, torch.exp2(exponents - 9.0))
 
-loaded = torch.cat([each.to(bf16).float().flatten() for each in pretrained.parameters()])
+loaded = torch.cat([each.detach().to(bf16).float().flatten() for each in pretrained.parameters()])
 shares = {each: (half_ulp(loaded) < each).float().mean().item() for each in (1e-6, 1e-5, 1e-4, 1e-3)}
 show_table({"learning rate": ".0e", "share of weights that should change": ".3f"}, shares.items())
 holds("share of weights that changed in bf16", changed["bf16, no policy"], shares[lr], rtol=0.05)
 
+# %% [markdown]
+# And the real updates? Each point is a weight of the bf16 run and what SGD would subtract from it at this learning rate, $\mathrm{lr} \cdot |g|$, with the gradient of the first backward. Below the orange line it is lost.
+
 # %%
-figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4))
+updates = {"SGD, lr · g": lr * gradient.float(), "Adam, lr": torch.full_like(loaded, lr)}
+def share_above(update):
+    return (update.abs() > half_ulp(loaded)).float().mean().item()
+
+def share_that_moves(update):
+    """Of the weights, counted: subtract, and round to bf16."""
+    return ((loaded - update).bfloat16() != loaded).float().mean().item()
+
+show_table(
+    {"update": "", "median size": ".1e", "share above half an ulp": ".4f", "share that moves": ".4f"},
+    [(name, u.abs().median().item(), share_above(u), share_that_moves(u)) for name, u in updates.items()],
+)
+holds("SGD: share of the weights that move", share_that_moves(updates["SGD, lr · g"]), below=0.01)
+
+# %%
+figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.6))
 for name, style in (("fp32, with a policy", "-"), ("bf16, no policy", "--")):
     left.plot(tuned[name], style, color=palette.MEASURED, label=f"loaded in {name}")
 left.set(xlabel="step", ylabel="loss on rank 0", title=f"fine-tuning with lr = {lr:.0e}")
 left.legend(frameon=False)
-size = torch.logspace(-4, 0.2, 600)
+points = slice(None, None, 199)  # of 100,000
+of_sgd = updates["SGD, lr · g"][points].abs()
+right.loglog(loaded[points].abs(), of_sgd, ".", ms=2, color=palette.MEASURED, label="SGD's updates, lr · |g|")
+right.axhline(lr, color=palette.PLOT_INK, linestyle=":", label="Adam's updates, lr")
+size = torch.logspace(-5, 0.2, 600)
 right.loglog(size, half_ulp(size), color=palette.PREDICTED, label="half an ulp of bf16")
-right.axhline(lr, color=palette.MEASURED, label="Adam's update, lr")
-right.set(xlabel="|w|", title="updates below half an ulp are lost")
-right.legend(frameon=False)
+right.set(xlabel="|w|", title="which updates are lost", xlim=(1e-5, 2), ylim=(1e-13, 10))
+right.legend(frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# At lr = 10⁻⁵ only weights below 2⁻⁸ = 0.004 can move. Their ulp grows with them: one that reaches 0.004 stops there.
+# At lr = 10⁻⁵ Adam can move only weights below 2⁻⁸ = 0.004. Their ulp grows with them: one that has grown to 0.004 grows no further. SGD moves almost none.
 #
 # DeepSpeed trains the same bf16 model without this problem. With `"bf16": {"enabled": True}` its engine makes an fp32 master copy of the parameters ([chapter 04](04_zero.ipynb)), whatever dtype you pass in, and updates that:
 
@@ -1162,14 +1306,14 @@ for name, sync in (("reduce every time", True), ("reduce once", False)):
     predicted = 3 / 4 * (4 * gathers + 2 * (4 if sync else 1))  # 2: gloo's reduce-scatter
     rows.append((name, total["all_gather"], total["reduce_scatter"], held, predicted, sent))
     sums.append(run.outputs[0])
+found = [amount for _, _, reduced, held, *_ in rows for amount in (reduced, held)]
+predicted_accumulation.compare(found, {"the two ways, exchanged": found[2:] + found[:2]})
+
+# %%
 columns = ("gathered", "reduced", "held", "sent, predicted", "sent")
 show_table({"in Ψ": "", **dict.fromkeys(columns, ".2f")}, rows)
 holds("sent by each rank, in Ψ", [row[-1] for row in rows], [row[-2] for row in rows], rtol=0.02)
 holds("the two sums of gradients are equal", *sums, atol=1e-6)
-
-# %%
-found = [amount for _, _, reduced, held, *_ in rows for amount in (reduced, held)]
-predicted_accumulation.compare(found, {"the two ways, exchanged": found[2:] + found[:2]})
 
 # %% [markdown]
 # The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: $\Psi$ instead of $\Psi/N$. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
@@ -1221,6 +1365,10 @@ def two_state_dicts():
 state_run = launch(two_state_dicts, world_size=4, device="cpu", quiet=True)
 predicted = 3 / 4 * (1 + models.gpt("0.3M").token.weight.numel() / psi)
 sent = {label: state_run.traffic[label].sent_by_rank.mean() / 4 / psi for label in ("shards", "full")}
+named = {"the formula without the tied matrix's second copy": [0, (4 - 1) / 4]}
+predicted_state_dicts.compare(list(sent.values()), named)
+
+# %%
 show_table(
     {"state dict": "", "sent by each rank, in Ψ": ".2f", "calls": ""},
     [(label, amount, ", ".join(op for op, *_ in calls_of(state_run, label)) or "none") for label, amount in sent.items()],
@@ -1232,10 +1380,6 @@ show_table(
     [(rank, *output) for rank, output in enumerate(state_run.outputs)],
 )
 holds("sent for the full one, in Ψ", sent["full"], predicted, rtol=0.05)
-
-# %%
-named = {"the formula without the tied matrix's second copy": [0, (4 - 1) / 4]}
-predicted_state_dicts.compare(list(sent.values()), named)
 
 # %% [markdown]
 # `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. The others get an empty dictionary, but they have to call the function, or rank 0 would wait for them forever.
@@ -1302,8 +1446,11 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 #
 # ## What to remember
 #
+# - A unit is whole only while it computes. At the peak a rank holds its slice of everything, the root, and the largest unit. Smaller units lower the peak and send the same bytes in more messages: two all-gathers and a reduce-scatter for each unit.
+# - The root stays whole from forward to backward, and backward prefetches by itself. `reshard_after_forward=False` saves the second gather, for a whole copy of the parameters between forward and backward.
+# - FSDP is data parallelism: a rank computes whole layers for its own tokens, and sends parameters and gradients. What tensor parallelism sends grows with the tokens.
 # - HSDP: within a row $\frac{3(S-1)}{S} \Psi$, across $\frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$. From each node $2\Psi$ leave instead of $3\Psi$, for model states of $16\Psi/S$.
-# - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. An update below $\mathrm{ulp}(w)/2$ is lost.
+# - FSDP keeps masters in the dtype that you load, DeepSpeed in fp32. In bf16 an update below $\mathrm{ulp}(w)/2$ is lost.
 # - Accumulation without reducing saves m − 1 reduce-scatters and keeps whole gradients.
 # - A sharded state dict sends nothing, a full one gathers everything and has to be called on all ranks.
 #
