@@ -2,9 +2,9 @@
 
     make update FROM=~/Downloads/shardlab-students.zip
 
-A notebook that differs from the package it came in is somebody's work and stays as it is. All other
-files are replaced, and so is the front page: running it only shows results. It uses
-only the standard library and runs before the environment exists.
+A notebook that differs from the package it came in is a student's work and stays as it is. All
+other files are replaced, and so is the front page: running it only shows results. It uses only the
+standard library and runs before the environment exists.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def update(root: Path, archive: Path) -> tuple[list[str], list[str]]:
-    """Files that were written, and notebooks that were kept because somebody ran or changed them.
+    """Files that were written, and notebooks that were kept because they were run or changed.
 
     Raises UpdateError, before anything is changed, if ``archive`` is not a students' package.
     """

@@ -20,7 +20,7 @@ class Keys:
     """What identifies a person: comparable text."""
 
     identifiers: frozenset[str]
-    names: frozenset[str]  # always whole names: a last name alone may be somebody else's
+    names: frozenset[str]  # always whole names: a last name alone may be another person's
 
 
 def keys(identifiers: Iterable[str], *name: str) -> Keys:

@@ -50,7 +50,7 @@ class Scores:
     has_submission: bool = False
     submitted_at: datetime | None = None  # UTC
     due_at: datetime | None = None  # UTC, with this student's extension
-    penalty: float = 0.0  # points taken off for being late
+    penalty: float = 0.0  # points deducted for being late
     max_points: float = 0.0  # of the lab
     marks: dict[str, Mark] = field(default_factory=dict)  # {grade id: ...}
     comments: dict[str, str] = field(default_factory=dict)  # {grade id of the answer: Markdown}
@@ -81,7 +81,7 @@ def digest(scores: Scores, record_key: str) -> str:
 
 
 def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> list[Scores]:
-    """Of everybody in the gradebook, sorted by id, or of one student.
+    """Of all in the gradebook, sorted by id, or of one student.
 
     Raises MissingEntry for a lab or student that is not in the gradebook.
     """

@@ -27,7 +27,7 @@ class ReleaseError(Exception):
 def write(files: Mapping[str, bytes], folder: Path) -> None:
     """Write ``files`` to ``folder``, replacing an earlier release if there is one.
 
-    Raises ReleaseError if it contains anything else, or a release that somebody has worked in.
+    Raises ReleaseError if it contains anything else, or a release that contains work.
     """
     _require_unchanged_release(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -84,8 +84,8 @@ def moodle(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
 
 def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
     """STUDENT/anything.ipynb or STUDENT.ipynb. With a roster, both may be in another folder that
-    contains all files; deeper folders are the student's own, and may have anybody's name. Without
-    a roster, STUDENT/anything.ipynb may be.
+    contains all files; deeper folders are the student's own, and may have another student's name.
+    Without a roster, STUDENT/anything.ipynb may be.
 
     Raises CollectError if it is unclear which folders are students.
     """
@@ -108,7 +108,7 @@ def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
 
 
 def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
-    """``submission_metadata.yml`` names everybody who submitted, and when."""
+    """``submission_metadata.yml`` names all who submitted, and when."""
     described = _metadata_file(files)
     if described is None:
         raise CollectError(
@@ -124,7 +124,7 @@ def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]
         submitters = [each for each in about.get(":submitters") or () if isinstance(each, dict)]
         if not submitters:
             yield Handed(file, why_not=f"{METADATA} does not say who submitted it")
-        for each in submitters:  # a group: everybody gets a copy
+        for each in submitters:  # a group: each member gets a copy
             email, sid, name = (str(each.get(key) or "") for key in (":email", ":sid", ":name"))
             handed = _of(file, roster, ids=(email, sid), name=name)
             yield replace(handed, order=(time or file.time, _number(file)), time=time)

@@ -56,7 +56,7 @@ class LateWork:
             save(gradebook, found)
 
     def unknown_students(self) -> list[str]:
-        """A sentence for each row about somebody whom the gradebook does not know."""
+        """A sentence for each row about a student who is not in the gradebook."""
         with self._gradebook() as gradebook:
             known = {student.id for student in gradebook.students}
             rows = (extensions_of(self._course, gradebook) or {}).values()

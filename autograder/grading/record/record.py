@@ -53,7 +53,7 @@ class Task:
 
     @property
     def submission_hash(self) -> str:
-        return _hash([self.unreadable, list(self.notes)], self.submitted or b"")
+        return hash_of_submission(self.submitted, self.unreadable, self.notes)
 
     @property
     def key(self) -> str:
@@ -116,6 +116,11 @@ def failed(task: Task, why: str) -> Record:
     """The record of a submission that could not be graded, through no fault of the student."""
     facts = task.lab, task.student, task.key, task.submission_hash
     return Record(*facts, INFRASTRUCTURE_ERROR, reason=why)
+
+
+def hash_of_submission(content: bytes | None, unreadable: str, notes: tuple[str, ...]) -> str:
+    """Of what `tasks.read_submission` returns; in a record: of what was graded."""
+    return _hash([unreadable, list(notes)], content or b"")
 
 
 def _hash(facts: list[Any], content: bytes = b"") -> str:

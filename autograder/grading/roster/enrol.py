@@ -1,4 +1,4 @@
-"""Adds the people in a table to nbgrader's gradebook and to the roster. Deletes nobody."""
+"""Adds the people in a table to nbgrader's gradebook and to the roster. Deletes none."""
 
 from __future__ import annotations
 

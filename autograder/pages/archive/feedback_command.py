@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--archive", action="store_true", help="write the pages into one zip")
     parser.add_argument(
         "--platform", choices=("moodle", "canvas", "gradescope"),
-        help="in the form that it takes back; default: a folder for each student",
+        help="in the format that this platform accepts; default: a folder for each student",
     )  # fmt: skip
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="DOWNLOAD",
@@ -114,7 +114,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not pages:
         raise CannotArchive("every feedback page is out of date")
     if not entries:
-        raise CannotArchive(f"{arguments.source} names nobody who has a feedback page")
+        raise CannotArchive(f"{arguments.source} contains no student who has a feedback page")
     suffix = f"-{platform}" if platform else ""
     to = arguments.to or grading_folder(course) / f"feedback-{lab}{suffix}.zip"
     write_whole(to, archive({entry: pages[student] for student, entry in entries.items()}))

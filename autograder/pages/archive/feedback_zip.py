@@ -111,7 +111,7 @@ def digest(content: bytes) -> str:
 
 
 def _files(download: Path) -> Iterator[tuple[str, str]]:
-    """(path, digest of the content) of each file; the digest is "" for what is no notebook."""
+    """(path, digest of the content) of each file; the digest is "" unless it is a notebook."""
     if download.is_dir():
         for path in sorted(download.rglob("*")):
             if path.is_file() and not path.is_symlink():

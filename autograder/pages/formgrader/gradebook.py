@@ -36,7 +36,7 @@ _KINDS = {
 _FAILED = and_(_cell.c.cell_type == "code", Grade.auto_score < _cell.c.max_score)
 
 
-# A mark given to an earlier submission does not count until somebody confirms it.
+# A mark given to an earlier submission does not count until a person confirms it.
 _GRADED_SCORE = case((Grade.needs_manual_grade, 0.0), else_=Grade.score)
 
 
@@ -80,7 +80,7 @@ class ClassGradebook(Gradebook):
         return next(map(_after_penalty, self._read_submissions(of)), None)
 
     def late_points(self) -> dict[str, float]:
-        """{student: points taken off in all labs together} of those who were late."""
+        """{student: points deducted in all labs together} of those who were late."""
         lost: dict[str, float] = defaultdict(float)
         for row in self._read_submissions(SubmittedAssignment.late_submission_penalty > 0):
             lost[row["student"]] += min(row["late_penalty"], row["score"])

@@ -3,7 +3,9 @@ colours; tables give the same numbers."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -33,11 +35,21 @@ def report(labs: list[Lab], to: Path | None) -> None:
     summary = summarize(lab)
     charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
     path = to or Path("grading/reports") / f"{lab.name}.html"
+    earlier = {
+        student: [(time, _address(lab.history / student / lab.name / time, path)) for time in times]
+        for student, times in lab.earlier.items()
+    }
     page = render(
-        "report/page.html", summary=summary, names=names, min_students=MIN_STUDENTS, **charts
-    )
+        "report/page.html", summary=summary, names=names, min_students=MIN_STUDENTS,
+        earlier=earlier, **charts,
+    )  # fmt: skip
     write_page(path, page)
     print(f"{as_text(summary)}\n\nwrote {path}")
+
+
+def _address(folder: Path, page: Path) -> str:
+    """Of a link in ``page``: relative, so that the course's folder can be moved."""
+    return quote(f"{os.path.relpath(folder.resolve(), page.resolve().parent)}/")
 
 
 def _exercises(summary: Summary) -> str:

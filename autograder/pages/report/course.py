@@ -12,19 +12,25 @@ from nbgrader.api import Gradebook
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.collect.store import Store
+from autograder.grading.collect.store import EARLIER, Store
 from autograder.grading.gradebook.database import opened
 from autograder.grading.late.course import LateWork
 from autograder.grading.late.standings import Standing
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder, students_who_submitted, unusable_names
-from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.pool.tasks import (
+    grading_folder,
+    read_submission,
+    students_who_submitted,
+    unusable_names,
+)
+from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
 from autograder.grading.roster.people import Person, read_roster
 from autograder.grading.tables import BadTable
 from autograder.pages.people import read_people
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
 NOT_GRADED, NOT_SUBMITTED = "not graded yet", "not submitted"
+RESUBMITTED = "resubmission not graded yet"  # the points are of an earlier submission
 
 
 class NothingToReport(Exception):
@@ -37,16 +43,20 @@ class Lab:
 
     name: str
     cells: tuple[str, ...]  # grade ids, in the notebook's order
-    scores: tuple[Scores, ...]  # of everybody in the gradebook, sorted by id
+    scores: tuple[Scores, ...]  # of all in the gradebook, sorted by id
     records: dict[str, Record]  # {student: ...} of those that the grader has graded
     submitted: frozenset[str]  # students with a submission, graded or not
     unusable: dict[str, str]  # {folder name: why it is not graded}
     late: dict[str, Standing]  # {student: ...} of those in the gradebook with a submission
     earlier: dict[str, list[str]] = field(default_factory=dict)  # {student: times}; oldest first
-    roster: frozenset[str] | None = None  # None: there is no roster, so everybody counts
+    history: Path = Path()  # the folder with earlier submissions: STUDENT/LAB/TIME
+    resubmitted: frozenset[str] = frozenset()  # students whose newest submission is not graded yet
+    roster: frozenset[str] | None = None  # None: there is no roster, so all count
 
     def state(self, scores: Scores) -> str:
         """The state of the record, or why there is none."""
+        if scores.student in self.resubmitted:
+            return RESUBMITTED
         if record := self.records.get(scores.student):
             return record.state
         if scores.marks:
@@ -117,7 +127,17 @@ def _read(
     enrolled = frozenset(people) if roster else None
     store = Store(course, lab)
     earlier = {s: times for s in sorted(submitted) if (times := store.earlier(s))}
-    return Lab(lab, cells, tuple(scores), records, submitted, unusable, late, earlier, enrolled)
+    resubmitted = frozenset(
+        student
+        for student in submitted & records.keys()
+        if hash_of_submission(*read_submission(course, lab, student))
+        != records[student].submission_hash
+    )
+    history = grading_folder(course) / EARLIER
+    return Lab(
+        lab, cells, tuple(scores), records, submitted, unusable, late, earlier, history,
+        resubmitted, enrolled,
+    )  # fmt: skip
 
 
 def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str, ...]:

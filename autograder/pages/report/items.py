@@ -1,4 +1,5 @@
-"""Item analysis: how difficult each exercise was, and whether it separates strong from weak work.
+"""Item analysis: the mean share of an exercise's points, and whether it separates strong from weak
+work.
 
 How many tries an exercise took is not known: a student's checks keep only their last result, on
 the student's own computer (autograder/course/checks.py), and a submission does not contain it.
@@ -25,7 +26,7 @@ class Item:
     """One exercise. ``why_not``: why there is no discrimination, else ""."""
 
     name: str
-    difficulty: float | None  # mean share of the points, from 0 (nobody has any); None: no marks
+    mean_share: float | None  # of the points: 1 if all students have all; None: no marks
     discrimination: float | None  # from -1 to 1
     why_not: str
     students: int  # with final points
@@ -45,7 +46,7 @@ def analyse(
         }
         for cell in cells
     }
-    # A rest score needs the same exercises for everybody.
+    # A rest score needs the same exercises for all students.
     complete = [cell for cell in cells if submitted and len(final[cell]) == len(submitted)]
     items = []
     for cell in cells:

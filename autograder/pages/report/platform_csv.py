@@ -15,7 +15,7 @@ from autograder.grading.record.record import INFRASTRUCTURE_ERROR
 from autograder.grading.roster.people import Person, same_name
 from autograder.grading.tables import BadTable, Table, no_formula, read_table, write_whole
 from autograder.pages.people import Keys, keys, match
-from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, Lab
+from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, RESUBMITTED, Lab
 from autograder.pages.report.scores_csv import number
 
 PLATFORMS = ("canvas", "moodle")
@@ -46,7 +46,9 @@ def export(
         raise BadTable(f"--to {to} would replace the platform's own file: name another one")
     table = read_table(source) if source else _new_table(labs, people, platform)
     if platform == "canvas" and not {_ID, _SECTION} <= set(table.header):
-        raise BadTable(f"{source} is no gradebook of Canvas: no column {_ID!r} or {_SECTION!r}")
+        raise BadTable(
+            f"{source} is not a gradebook exported from Canvas: no column {_ID!r} or {_SECTION!r}"
+        )
     places = _places(labs, table, platform, headers, source)
     of_students = [i for i, row in enumerate(table.rows) if _is_student(table, row, platform)]
     for index in of_students:
@@ -64,7 +66,7 @@ def export(
         _say(f"wrote {to}")
     else:
         sys.stdout.write(text)
-    # Only somebody with points, or a name on the platform, is worth a look.
+    # Only a student with points, or a name on the platform, needs a look.
     others = [_label(table.rows[i][:first]) for i in of_students if i not in rows.values()]
     unplaced = [f"{student} (has points)" for student in sorted(missing)]
     absent = {p.student for p in people} - set(rows) - missing
@@ -80,7 +82,8 @@ def _fill(lab: Lab, table: Table, place: int, rows: Mapping[str, int]) -> set[st
         state, row = lab.state(scores), rows.get(scores.student)
         if state == NOT_SUBMITTED:
             continue
-        if state in (NOT_GRADED, INFRASTRUCTURE_ERROR) or scores.pending or not scores.marks:
+        is_waiting = state in (NOT_GRADED, RESUBMITTED, INFRASTRUCTURE_ERROR)
+        if is_waiting or scores.pending or not scores.marks:
             waiting.append(scores.student)
         elif row is None:
             missing.add(scores.student)

@@ -11,7 +11,13 @@ from autograder.grading.command.outcomes import names
 from autograder.grading.late.course import show_time
 from autograder.grading.record import record as states
 from autograder.grading.record.record import STATES, Record
-from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, Lab, exercise_of
+from autograder.pages.report.course import (
+    NOT_GRADED,
+    NOT_SUBMITTED,
+    RESUBMITTED,
+    Lab,
+    exercise_of,
+)
 from autograder.pages.report.items import Item, analyse
 from autograder.pages.report.mistakes import Mistake, count_mistakes
 from autograder.pages.scores import Mark, Scores
@@ -105,7 +111,7 @@ def summarize(lab: Lab) -> Summary:
     in_state = defaultdict(list)
     for scores in lab.scores:
         in_state[lab.state(scores)].append(scores.student)
-    order = [*reversed(STATES), "graded without a record", NOT_GRADED, NOT_SUBMITTED]
+    order = [*reversed(STATES), "graded without a record", RESUBMITTED, NOT_GRADED, NOT_SUBMITTED]
     records = list(lab.records.values())
     misnamed = [
         (repr(name), NOT_GRADED, f"The folder name {why}: rename the folder and grade again.")
@@ -183,9 +189,10 @@ def _times(records: Sequence[Record]) -> Iterator[tuple[str, list[str]]]:
 def as_text(summary: Summary) -> str:
     """For a terminal."""
     lines = [f"{summary.lab}: {summary.students} students", ""]
+    width = max((len(state) for state, _ in summary.states), default=0)
     for state, students in summary.states:
         who = "" if state == states.GRADED else f"  {names(students)}"
-        lines.append(f"  {state:<21}  {len(students):>5}{who}".rstrip())
+        lines.append(f"  {state:<{width}}  {len(students):>5}{who}".rstrip())
     if summary.so_far:
         points = f"median {summary.median} {summary.of_points}, {summary.extent}"
         lines += ["", f"  points: {points}; {summary.late} late"]
@@ -198,11 +205,11 @@ def as_text(summary: Summary) -> str:
     for e in summary.exercises:
         counts = "  ".join(f"{e.counts[part]:>4}" for part in ("full", "part", "none", "unwritten"))
         lines.append(f"  {e.name:<{width}}  {counts}  {e.counts['pending']:>14}   {e.mean_words}")
-    lines += ["", f"  {'exercise':<{width}}  difficulty  discrimination"]
+    lines += ["", f"  {'exercise':<{width}}  mean share of the points  discrimination"]
     for item in summary.items:
-        difficulty = "" if item.difficulty is None else f"{item.difficulty:.2f}"
+        share = "" if item.mean_share is None else f"{item.mean_share:.2f}"
         found = "" if item.discrimination is None else f"{item.discrimination:.2f}"
-        lines.append(f"  {item.name:<{width}}  {difficulty:>10}  {found or item.why_not:>14}")
+        lines.append(f"  {item.name:<{width}}  {share:>24}  {found or item.why_not:>14}")
     if summary.mistakes:
         lines += ["", "  students  mistake"]
         for m in summary.mistakes:

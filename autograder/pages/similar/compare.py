@@ -1,4 +1,4 @@
-"""Which submissions share passages that were not given to everybody and are not common."""
+"""Which submissions share passages that the course did not give and that are not common."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Comparison:
 def compare(works: Sequence[Work], given: Iterable[Text]) -> Comparison:
     """All pairs with at least LEAST_TOKENS in shared passages, except two of earlier terms.
 
-    ``given``: code that everybody was given, which does not count.
+    ``given``: code that the course gave to all students, which does not count.
     """
     given_hashes = {value for text in given for value in text.hashes}
     common_over = max(COMMON_LEAST, int(COMMON_SHARE * len(works)))

@@ -1,4 +1,4 @@
-"""Reads the code of a class's submissions, of earlier terms, and what everybody was given."""
+"""Reads the code of a class's submissions, of earlier terms, and the code that the course gave."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -61,3 +62,10 @@ def test_a_resubmission_overwrites_nothing(
     assert "ada: 1 (2026-10-01_10-00-00)" in capsys.readouterr().out
     page = (tmp_path / f"grading/reports/{LAB}.html").read_text()
     assert 'data-earlier="ada"' in page
+    (address,) = re.findall(r'<a href="([^"]*)">2026-10-01_10-00-00</a>', page)
+    assert (tmp_path / "grading/reports" / address / f"{LAB}.ipynb").exists()
+    assert main(["report", LAB, "--to", "page.html"]) == 0
+    assert (
+        f'<a href="grading/earlier/ada/{LAB}/2026-10-01_10-00-00/">'
+        in Path("page.html").read_text()
+    )

@@ -1,4 +1,4 @@
-"""Difficulty and discrimination of exercises, from a class's marks."""
+"""Mean share of the points and discrimination of exercises, from a class's marks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POINTS = [(n % 5, min(n % 5, 3), 4 - n % 5, 0.0) for n in range(MIN_STUDENTS)]
 def test_discrimination_is_the_correlation_with_the_rest_of_the_points() -> None:
     essays = [scores(n, *points, essay_pending=n < 3) for n, points in enumerate(POINTS)]
     a, _, c, essay = analyse(CELLS, essays, [Mistake("a", "adds twice", 3, 5, False)])
-    assert a.difficulty == pytest.approx(0.5)
+    assert a.mean_share == pytest.approx(0.5)
     assert a.mistakes == ("adds twice (3)",)
     # The same by the textbook formula, which corrects the correlation with the whole total.
     of_a = [points[0] for points in POINTS]
@@ -45,8 +45,8 @@ def test_discrimination_is_the_correlation_with_the_rest_of_the_points() -> None
 def test_no_correlation_for_small_classes_or_equal_points() -> None:
     small = [scores(n, *points) for n, points in enumerate(POINTS[1:])]
     assert all(item.discrimination is None for item in analyse(CELLS, small, []))
-    assert analyse(CELLS, small, [])[0].difficulty is not None
+    assert analyse(CELLS, small, [])[0].mean_share is not None
     same = [scores(n, 4, *points[1:]) for n, points in enumerate(POINTS)]
     item = analyse(CELLS, same, [])[0]
-    assert (item.difficulty, item.discrimination, item.why_not) == (1, None, "all the same points")
-    assert analyse(CELLS, [], [])[0].difficulty is None
+    assert (item.mean_share, item.discrimination, item.why_not) == (1, None, "all the same points")
+    assert analyse(CELLS, [], [])[0].mean_share is None

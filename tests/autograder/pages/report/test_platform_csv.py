@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autograder.__main__ import main
+from autograder.grading.record.record import hash_of_submission
 from tests.autograder.pages.feedback.graded_course import LAB, GradedCourse, Submission
 
 CANVAS = f"""\
@@ -108,6 +110,38 @@ def test_a_lab_with_another_name_on_the_platform(
     code, written = export("canvas", other, "--column", f"{LAB}=Ring")
     assert code == 3
     assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,20,90' in written
+
+
+def test_a_resubmission_that_is_not_graded_changes_no_cell(
+    course: GradedCourse,
+    export: Callable[..., tuple[int, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The points that the gradebook has are of the submission before it."""
+    folder = course.root / "grading/submitted/ada" / LAB
+    folder.mkdir(parents=True)
+    shutil.copy(course.root / f"grading/autograded/ada/{LAB}/{LAB}.ipynb", folder)
+    try:
+        code, written = export("canvas", CANVAS)
+        assert code == 3
+        assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,3,90' in written
+        assert "not completely graded, so left as it was: ada, ben" in capsys.readouterr().err
+        assert main(["export", LAB]) == 0
+        assert f"ada,Lovelace,Ada,{LAB},resubmission not graded yet," in capsys.readouterr().out
+        assert main(["report", LAB]) == 0
+        assert "resubmission not graded yet      1  ada\n" in capsys.readouterr().out
+        # The same submission as was graded.
+        record = course.root / f"grading/records/{LAB}/ada.json"
+        before = record.read_text()
+        same = hash_of_submission((folder / f"{LAB}.ipynb").read_bytes(), "", ())
+        record.write_text(
+            before.replace('"submission_hash": "key-of-ada"', f'"submission_hash": "{same}"')
+        )
+        assert main(["export", LAB]) == 0
+        assert f"ada,Lovelace,Ada,{LAB},graded," in capsys.readouterr().out
+        record.write_text(before)
+    finally:
+        shutil.rmtree(folder.parent)
 
 
 @pytest.mark.parametrize(
