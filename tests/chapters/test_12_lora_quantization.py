@@ -38,6 +38,10 @@ def test_new_adapters_change_nothing_and_only_b_has_a_gradient(chapter):
     assert "largest gradient of any A: measured 0," in chapter.text_of("first = with_lora")
 
 
+def test_other_starts_learn_nothing_or_change_the_model(chapter):
+    assert chapter.text_of("both_zero, both_random = ").count("✓") == 2
+
+
 def test_adapters_gradients_and_means_are_16_bytes_each(chapter):
     full, *by_rank = map(numbers, chapter.table_of("held |= "))
     assert full == [1_042_944, 1_042_944, 1_042_944, 2_085_888, 100]
@@ -63,7 +67,7 @@ def test_ddp_sends_only_adapters(chapter):
 
 
 def test_sharded_training_still_gathers_frozen_weights(chapter):
-    rows = {tuple(row.values())[:2]: row for row in chapter.table_of("def passed_bytes")}
+    rows = {tuple(row.values())[:2]: row for row in chapter.table_of('"all-gather": ",d"')}
     for method in ("FSDP", "ZeRO-3"):
         full, with_lora = (numbers_of_calls(rows[method, name]) for name in ("full", "LoRA"))
         assert (full[1], with_lora[1]) == (1_042_944, 49_152)
@@ -81,16 +85,17 @@ def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
     rows = {row["setup"]: row for row in chapter.table_of("untrained = ")}
     assert list(rows) == [
         "before",
-        *(f"all linears, r {r}" for r in (1, 4, 16, 64)),
+        *(f"all linears, r {r}" for r in (1, 2, 4, 8, 16, 32, 64)),
         "attention, r 16",
+        "MLP, r 10",
         "full",
     ]
     few, many = (
         numbers(rows[name])[0] for name in ("all linears, r 4", "attention, r 16")
     )  # the lower loss has fewer parameters
     assert few < many
-    assert chapter.text_of("untrained = ").count("✓") == 4
-    assert "<svg" in chapter.svg_of("figure, (by_r, by_step)")
+    assert chapter.text_of("untrained = ").count("✓") == 5
+    assert "<svg" in chapter.svg_of("figure, (by_size, by_step)")
 
 
 def test_merging_changes_only_rounding(chapter):
