@@ -23,7 +23,7 @@
 # - quantize weights to 8 and 4 bits, byte for byte as bitsandbytes and GGUF do, and predict the error;
 # - fine-tune with QLoRA, and say which bytes it removes and which it leaves.
 #
-# **The short route**, about a third of the chapter: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *All formats at once*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
+# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What it costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
 #
 # **You need:** [05 FSDP](05_fsdp.ipynb) and [09 Activation checkpointing](09_activation_checkpointing.ipynb).
 
@@ -362,7 +362,7 @@ holds("DDP", remains["DDP"], below=0.1)
 #
 # ### Rank and modules: loss on another text
 #
-# The model knows English documentation. We fine-tune it on Python code: the same 40 batches for every setup, and the loss on four other batches at the end. LoRA and full training need different learning rates. LoRA's rate, ten times that of full training, is the same for every r. This is one seed, few steps and a small model, so differences as small as that between r 64 and full training are noise.
+# The model knows English documentation. We fine-tune it on Python code: the same 40 batches for every setup, and the loss on four other batches at the end. LoRA and full training need different learning rates. We chose each from a few rates tried beforehand with this number of steps; LoRA's, ten times that of full training, is the same for every r. This is one seed, few steps and a small model, so differences as small as that between r 64 and full training are noise.
 
 # %%
 LORA_LR, FULL_LR, LORA_STEPS = 5e-3, 5e-4, 40
