@@ -185,8 +185,8 @@ def traffic(case: Case) -> Limit | None:
         sent = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in exchanged)
         return sent * int(case.params["batches"])
 
-    # Two units may stay whole from forward to backward: they are not gathered again.
-    return Limit(WITHIN * ideal(*sizes * 3), AT_LEAST * ideal(*sizes * 2, *sizes[:-2]))
+    # The last unit may stay whole from forward to backward: it is not gathered again.
+    return Limit(WITHIN * ideal(*sizes * 3), AT_LEAST * ideal(*sizes * 2, *sizes[:-1]))
 
 
 def live(label: str, phase: str, units: float, slices: float) -> Budget:
@@ -258,10 +258,10 @@ def schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
     after = following(moment, k, units)
+    done = [j for j in whole if (j < k if moment == IN_FORWARD else j > k)]
+    evidence = f"units {_listed(whole)} while unit {k} computes"
     if len(whole) > 2:
-        is_done = (lambda j: j < k) if moment == IN_FORWARD else (lambda j: j > k)
-        evidence = f"units {_listed(whole)} while unit {k} computes"
-        if any(map(is_done, whole)):
+        if done:
             return (
                 f"has more than two units in memory {moment}, and some have computed already: "
                 "free each one after it",
@@ -274,6 +274,39 @@ def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
             "computes",
             f"while unit {k} computes, unit {after} has no memory",
         )
+    if done and moment == IN_FORWARD:  # in backward it stays until the end, where that is named
+        return (
+            "has a unit in memory in forward that has computed already: free each one after it; "
+            "only the last may stay whole, from forward to backward",
+            evidence,
+        )
+    return None
+
+
+def exchanges_late(attempt: Attempt) -> Finding | None:
+    """By the order of calls: before a unit computes backward, all units after it have started at
+    least one exchange each."""
+    run, units = attempt.run, len(attempt.case.params["inner"])
+    if run is None or attempt.error is not None:
+        return None
+    for rank in range(attempt.case.world_size):
+        blocks = [each for each in run.traffic.blocks if each.rank == rank]
+        moments = [each.start_s for each in blocks if each.label == IN_BACKWARD]
+        exchanges = [
+            call.start_s
+            for call in run.calls
+            if call.rank == rank and call.bytes and not call.op.startswith("all_gather")
+        ]
+        for i, moment in enumerate(moments):
+            complete = i % units
+            started = sum(moments[i - complete] < start < moment for start in exchanges)
+            if started < complete:
+                return Finding(
+                    f"rank {rank}",
+                    "exchanges the gradients of a unit late: start their reduce-scatter as soon as "
+                    "they are complete, before the next unit's backward pass",
+                    f"{complete} units are done with backward, {started} exchanges were started",
+                )
     return None
 
 
@@ -376,7 +409,7 @@ EXERCISE = OnRanks(
         process_memory(IN_FORWARD, units=2, slices=1),
         process_memory(IN_BACKWARD, units=4, slices=2),
     ),
-    rules=(wrong_slices, schedule, gathers_again, *RULES),
+    rules=(wrong_slices, schedule, exchanges_late, gathers_again, *RULES),
     signs=(
         incomplete,
         never_waits,

@@ -252,9 +252,9 @@ def start_gather(unit):
     unit.gathering = dist.all_gather(parts, unit.own, async_op=True)
 """ + changed("gather_and_free", ("units[k].start_gather()", "start_gather(units[k])"))
 FREES = "        units[k].free()\n        output."
-KEEPS_TWO = changed(
+KEEPS_THE_LAST = changed(
     "gather_and_free",
-    (FREES, "        if k < len(units) - 2:\n            units[k].free()\n        output."),
+    (FREES, "        if k < len(units) - 1:\n            units[k].free()\n        output."),
 )
 WITH_A_HOOK_OF_THE_MODULE = changed(
     "gather_and_free",
@@ -270,7 +270,8 @@ WITH_A_HOOK_OF_THE_MODULE = changed(
 )
 
 
-EXCHANGES_LATER = changed(
+# It starts the exchange at once, and waits for it after the next unit.
+WAITS_LATER = changed(
     "gather_and_free",
     (
         "        units[k].own.grad = reduce_scatter(flat) / dist.get_world_size()\n",
@@ -290,7 +291,14 @@ EXCHANGES_LATER = changed(
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    "source", [WRAPS_FORWARD, GATHERS_A_LIST, KEEPS_TWO, WITH_A_HOOK_OF_THE_MODULE, EXCHANGES_LATER]
+    "source",
+    [
+        WRAPS_FORWARD,
+        GATHERS_A_LIST,
+        KEEPS_THE_LAST,
+        WITH_A_HOOK_OF_THE_MODULE,
+        WAITS_LATER,
+    ],
 )
 def test_other_right_answers_pass(source):
     for case in (SMALL, LARGE):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {gather_and_free = 3.0}
-# says = {gather_and_free = "exchange gradients as soon as they are complete"}
+# loses = {gather_and_free = 4.5}
+# says = {gather_and_free = "as soon as they are complete"}
 # ///
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
