@@ -4,7 +4,6 @@ or try the checks with changed solutions"""
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: list[str] | None = None) -> int:
-    gc.set_threshold(50_000)  # as grading.pool.worker does
     parser: argparse.ArgumentParser = _Parser(prog="python -m autograder", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     command = commands.add_parser("build", help="build every .ipynb from its .nb.py, and labs/")

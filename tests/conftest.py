@@ -33,8 +33,6 @@ os.environ["OMP_WAIT_POLICY"] = "passive"
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shardlab-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
-gc.set_threshold(50_000)  # or collecting and importing all tests takes a fifth longer
-
 ARTIFACTS = ROOT / "tests/artifacts"
 STEP_LIMIT_MS = 60_000  # generous, since a cell may start real ranks
 expect.set_options(timeout=STEP_LIMIT_MS)

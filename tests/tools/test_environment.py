@@ -193,7 +193,8 @@ class FakeEnvironment:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256((self.root / "requirements.lock").read_bytes()).hexdigest()
+        lock = (self.root / "requirements.lock").read_bytes()
+        return hashlib.sha256(lock + environment.START.encode()).hexdigest()
 
     @property
     def pip_calls(self) -> list[str]:

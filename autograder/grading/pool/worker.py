@@ -30,8 +30,6 @@ Reply = Record | str | CannotGrade  # str: why the machine failed to grade this 
 def work(connection: Connection, unsandboxed: bool, fork_servers: RequestSockets) -> None:
     """Grade tasks as they arrive. ``fork_servers``: request sockets of those that workers share."""
     _end_with_parent()
-    # By default, importing torch spends a fifth of its time on garbage collection.
-    gc.set_threshold(50_000)
     with (
         contextlib.closing(connection),
         Grader(unsandboxed, fork_servers) as grader,

@@ -25,12 +25,18 @@ class TooLarge(ValueError):
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
+    return _begin(header, body) + body
+
+
+def _begin(header: dict[str, Any], body: bytes) -> bytes:
     text = json.dumps(header).encode()
-    return _SIZES.pack(len(text), len(body)) + text + body
+    return _SIZES.pack(len(text), len(body)) + text
 
 
 def send(sock: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
-    sock.sendall(pack(header, body))
+    sock.sendall(_begin(header, body))
+    if body:  # not joined: it may be large
+        sock.sendall(body)
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], bytes]:
@@ -87,6 +93,7 @@ class Inbox:
             raise TooLarge(
                 f"the output is {body_bytes:,} bytes; the limit is {self.max_body_bytes:,}"
             )
-        body = bytes(self.buffer[body_start:end])
+        with memoryview(self.buffer) as view:  # a slice of the buffer itself would be a copy more
+            body = bytes(view[body_start:end])
         del self.buffer[:end]
         return header, body

@@ -58,6 +58,9 @@ TRAINING_IMPORTS = (
     "torch.distributed.checkpoint",
     "torch.optim",
 )
+# Python's own thresholds, whatever this environment starts with (tools/environment.py): tensors in
+# reference cycles live as long as in any other program.
+RANKS_GC = 700, 10, 10
 IDLE_S, IDLE_ON_A_BUSY_MACHINE_S = 1.5, 15.0
 # A fork from small pages costs 6 ms more, and moving the heap to huge pages costs 400 ms, once.
 FORKS_BEFORE_COLLAPSE = 64
@@ -377,6 +380,7 @@ def preload(*names: str, ignored: tuple[type[Exception], ...] = ()) -> None:
         gc.enable()
     gc.collect()
     gc.freeze()  # or garbage collection in a rank would touch, and so copy, every shared page
+    gc.set_threshold(*RANKS_GC)
 
 
 if __name__ == "__main__":
