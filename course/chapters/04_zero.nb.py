@@ -49,7 +49,7 @@ import torch.distributed as dist
 from shardlab import data, holds, launch, measure, models, shards, show_table
 from shardlab.estimate import memory, traffic
 from shardlab.estimate.zero_extras import zero_extras
-from shardlab.widgets import format_bytes, memory_bars, memory_timeline, palette, predict, shard_map
+from shardlab.widgets import memory_bars, memory_timeline, palette, predict, shard_map
 
 # %config InlineBackend.figure_formats = ["svg"]
 plt.style.use(palette.PLOT_STYLE)

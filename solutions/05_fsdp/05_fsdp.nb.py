@@ -49,7 +49,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
 from autograder import check
-from shardlab import launch, measure, step_traces
+from shardlab import launch, measure, show_table, step_traces
 from shardlab.widgets import memory_timeline, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -63,7 +63,7 @@ plt.style.use(palette.PLOT_STYLE)
 # - a row is a **shard group**: its S ranks share one copy of the model, each has 1/S of it. They gather the parameters and reduce-scatter the gradients, as in FSDP;
 # - a column is a **replica group**: its R ranks hold the same shard, and all-reduce their shards of the gradients.
 #
-# How many bytes does **one rank** send in a step with one forward and one backward pass? Return a dict of two numbers: `"within"` its shard group, and `"across"`, to ranks of other groups. Each collective is a ring: an all-gather or a reduce-scatter over n ranks sends (n − 1)/n of the whole tensor per rank, an all-reduce twice as much. With `reshard_after_forward=False` the parameters stay whole between forward and backward. Sizes are not rounded, and nothing is padded.
+# How many bytes does **one rank** send in a step with one forward and one backward pass? Return a dict of two numbers: `"within"` its shard group, and `"across"`, to ranks of other groups. Each collective is a ring: in an all-gather or a reduce-scatter over n ranks each rank sends $\frac{n-1}{n}$ of the whole tensor, in an all-reduce twice as much. With `reshard_after_forward=False` the parameters stay whole between forward and backward. Sizes are not rounded, and nothing is padded.
 
 # %%
 def mesh_spec(replicas, shards):
@@ -104,10 +104,12 @@ def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forw
 # 7 billion parameters in 16 bits on 64 ranks, with your formula: from DDP (S = 1) to FSDP over all ranks (S = 64). Nodes of 8 ranks: up to S = 8, only what goes across uses the slow links.
 
 # %%
-print(" S   R  within, GB  across, GB")
-for shards in (1, 2, 4, 8, 16, 64):
-    sent = hsdp_bytes(7e9, 64 // shards, shards)
-    print(f"{shards:2}  {64 // shards:2}  {sent['within'] / 1e9:10.2f}  {sent['across'] / 1e9:10.2f}")
+meshes = [(shards, 64 // shards) for shards in (1, 2, 4, 8, 16, 64)]
+sent = [hsdp_bytes(7e9, replicas, shards) for shards, replicas in meshes]
+show_table(
+    {"S": "d", "R": "d", "within, GB": ".2f", "across, GB": ".2f"},
+    [(*mesh, each["within"] / 1e9, each["across"] / 1e9) for mesh, each in zip(meshes, sent)],
+)
 
 # %% nbgrader={"grade_id": "check_hsdp_bytes", "grade": true, "points": 2}
 check("fsdp.hsdp_bytes", hsdp_bytes)
@@ -222,9 +224,9 @@ class Unit:
 #
 # - a unit is gathered before it computes, and freed after it: in forward after the module's call, in backward once its gradients are complete;
 # - **one** unit is prefetched: before unit k computes, the all-gather of the next one is started, but not waited for. In forward the next one is k + 1, in backward k − 1;
-# - as soon as a unit's gradients are complete, they are reduce-scattered, and only the slice remains.
+# - as soon as a unit's gradients are complete, before the next unit's backward pass, their reduce-scatter starts. When it is done, only the slice remains.
 #
-# Every forward pass is followed by its backward pass, and every parameter gets a gradient. The last unit may stay whole between forward and backward, because backward needs it first.
+# Every forward pass is followed by its backward pass, and every parameter gets a gradient. The last unit may stay whole between forward and backward, because backward needs it first. No other unit may.
 
 # %%
 def gather_and_free_spec(units):
@@ -246,7 +248,7 @@ gather_and_free_spec(3)
 #
 # The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` is no replacement: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = 3(N − 1)/N · Ψ: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget has room for two exchanges more · no unit has memory after backward.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward.
 #
 # <details><summary>Hint 1 · one function for both directions</summary>
 #
@@ -315,16 +317,18 @@ check("fsdp.gather_and_free", gather_and_free)
 #
 # Now PyTorch's own `fully_shard`. Each call makes one **unit**: the parameters of that module, without those that an earlier call took. A unit is gathered as a whole, computes, and is freed. So the choice of units has two costs:
 #
-# - **memory**: while a layer computes, its unit is whole, and so are the units around it, up to the root.
-# - **messages**: a step gathers every unit twice, for forward and for backward, and reduce-scatters its gradients once. The root stays whole after forward and is gathered once: 3U − 1 messages with U units.
+# - **memory**: while a layer computes, its unit is whole, and so are the units that contain it, up to the root.
+# - **messages**: in a step every unit is gathered twice, for forward and for backward, and its gradients are reduce-scattered once. The root stays whole after forward and is gathered once. So $U$ units send $3U - 1$ messages.
 #
-# `wrap(model, unit_bytes)` applies `fully_shard` to the right modules of `model`, the root included, so that **no unit has more than `unit_bytes` bytes of parameters, and there are as few units as possible**. It returns the optimizer, `torch.optim.SGD` with learning rate 0.1. The check then trains with your optimizer for two steps; losses and parameters must equal those of one process on all ranks' batches.
+# `wrap(model, unit_bytes)` calls `fully_shard` on some modules of `model`, and on `model` itself, so that **no unit has more than `unit_bytes` bytes of parameters, and there are as few units as possible**. It then builds and returns the optimizer, `torch.optim.SGD` with learning rate 0.1. The check trains the model with it for two steps; losses and parameters must equal those of one process on all ranks' batches.
 #
-# The models differ: a block may be too large and has to be split; tiny blocks are not worth a message and belong to the unit around them. Read the sizes, not the names. A unit is one module: call `fully_shard` with one module at a time, and leave its options at their defaults. Every module has a `forward`, no parameter is shared by two modules, all are float32 and trained, there are no buffers, and every layer (a module without children) fits into a unit. A block may have parameters of its own, next to those of its children.
+# The models differ. In some a block is too large for a unit and has to be split. In others, blocks are so small that they should not be units: their parameters stay in the unit of the module that contains them. Decide by the sizes, not by the modules' names. Call `fully_shard` with one module at a time, and leave its options at their defaults.
+#
+# You may assume: every module has a `forward`; no parameter is shared by two modules; all parameters are float32 and trained; there are no buffers; every layer (a module without children) fits into a unit. A block may have parameters of its own, next to those of its children.
 
 # %%
 def wrap_spec(sizes, unit_bytes):
-    """One level: the sizes of a root's children  ->  (units, messages in a step)"""
+    """One level: the sizes of a root's children  ->  (sizes of the units, the root's last; messages)"""
     in_the_root, units = sorted(sizes), []
     while sum(in_the_root) > unit_bytes:
         units.append(in_the_root.pop())
@@ -333,9 +337,9 @@ def wrap_spec(sizes, unit_bytes):
 wrap_spec([30, 50, 10, 50], unit_bytes=50)
 
 # %% [markdown]
-# **Budget** · no unit above `unit_bytes` · whole parameters ≤ `unit_bytes` × the levels of units around each other (the root, a block, a layer: 3) · exactly 3U − 1 messages per step, with U the least possible number of units.
+# **Budget** · no unit above `unit_bytes` · parameters that are whole at one time ≤ `unit_bytes` × the number of units that can contain each other (the root, a block, a layer: 3) · exactly $3U - 1$ messages per step, where $U$ is the least possible number of units.
 #
-# On the wire, this lab's backend gloo sends twice as much for `reduce_scatter` as a ring would (lab 04). The number of messages is the same with every backend, so that is what counts here.
+# We count messages rather than bytes, because gloo sends twice as many bytes for a reduce-scatter as a ring would (lab 04). The number of messages is the same with every backend.
 #
 # <details><summary>Hint 1 · the order of calls</summary>
 #
@@ -343,11 +347,11 @@ wrap_spec([30, 50, 10, 50], unit_bytes=50)
 # </details>
 # <details><summary>Hint 2 · one level</summary>
 #
-# Suppose you know how many bytes each child leaves for the unit around it. While they are too many together, one child must become a unit: the one with the most bytes, since no other choice frees more. What it keeps is then in its own unit, and its parent no longer counts it.
+# Suppose you know how many bytes each child leaves for the unit that contains it. While their sum is too large, one child must become a unit: the one that leaves the most bytes, since no other choice reduces the sum more. These bytes are then in a unit of their own, and no longer count for the parent.
 # </details>
 # <details><summary>Hint 3 · all levels</summary>
 #
-# A recursive function: `rest(module)` returns the bytes that this module leaves for the unit around it. It calls itself for each of `module.children()`, applies hint 2, and returns its own parameters, `module.parameters(recurse=False)`, plus what the remaining children leave. A module without children leaves its own parameters. Read the sizes before you shard.
+# A recursive function: `rest(module)` returns the bytes that this module leaves for the unit that contains it. It calls itself for each of `module.children()`, applies hint 2, and returns its own parameters, `module.parameters(recurse=False)`, plus what the remaining children leave. A module without children leaves its own parameters. Read the sizes before you shard.
 # </details>
 
 # %% nbgrader={"grade_id": "wrap", "solution": true}
@@ -355,7 +359,7 @@ def wrap(model, unit_bytes):
     """model, equal on all ranks  ->  its optimizer; the model is sharded in few enough units"""
     ### BEGIN SOLUTION
     def rest(module):
-        """Bytes that this module leaves for the unit around it."""
+        """Bytes that this module leaves for the unit that contains it."""
         own = sum(p.numel() * p.element_size() for p in module.parameters(recurse=False))
         left = {child: rest(child) for child in module.children()}
         while own + sum(left.values()) > unit_bytes:
@@ -370,7 +374,7 @@ def wrap(model, unit_bytes):
     ### END SOLUTION
 
 # %% [markdown]
-# Your units on two ranks, for three budgets. This model has a large block, four of medium size and two tiny ones. With 1,000 KiB all of it fits into one unit.
+# Your units on two ranks, for three budgets. This model has a large block, four of medium size and two tiny ones. In 1,000 KiB the whole model fits into one unit.
 
 # %%
 def make_model():
@@ -388,13 +392,18 @@ def one_step(unit_bytes):
     optimizer.step()
 
 runs = {f"{kib} KiB": launch(one_step, kib * 1024, world_size=2, memory=True) for kib in (1000, 300, 140)}
-for name, run in runs.items():
+
+def peak_bytes(run):
     in_step = [phase for phase in run.memory[0].phases if phase.name in ("forward", "backward")]
-    peak_bytes = max(sum(phase.at_peak.values()) for phase in in_step)
-    print(f"{name:>8}: {len(run.calls) // 2:2} messages, {peak_bytes:9,} bytes live at the peak")
+    return max(sum(phase.at_peak.values()) for phase in in_step)
+
+show_table(
+    {"unit_bytes": "", "messages": "d", "bytes live at the peak": ",d"},
+    [(name, len(run.calls) // 2, peak_bytes(run)) for name, run in runs.items()],
+)
 
 # %% [markdown]
-# At first each rank has the whole model, until `wrap` has sharded it. Then come forward, where each unit rises and falls, and backward.
+# At first each rank has the whole model, until `wrap` has sharded it. Forward and backward follow: live bytes rise when a unit is gathered and fall when it is freed.
 
 # %%
 memory_timeline(runs)
@@ -405,14 +414,17 @@ check("fsdp.wrap", wrap)
 # %% [markdown]
 # ## 4 · `accumulate`
 #
-# One step on several micro-batches: their gradients are added up, and the optimizer steps once. On a sharded model there is a choice. Backward can reduce-scatter the gradients of every micro-batch, so that only shards stay; or it can keep whole gradients on every rank and reduce-scatter once, at the last micro-batch. And between micro-batches the parameters do not change: whoever keeps them whole gathers them only once.
+# In gradient accumulation a step has several micro-batches: their gradients are added up, and the optimizer steps once. On a sharded model there are two choices:
 #
-# `accumulate(model, micro_batches, loss_of, save)` runs forward and backward for each micro-batch in turn. Afterwards each rank's shards have in `.grad` **the mean gradient over all micro-batches and all ranks**. `loss_of(model, micro_batch)` runs the forward pass and returns the mean loss of the micro-batch; all micro-batches have the same number of samples. `model` is already sharded: each block is a unit, and so is the root. The optimizer steps after your function returns, not in it.
+# - **gradients**: every backward pass reduce-scatters them, so that a rank keeps only its shards; or each rank keeps whole gradients, and only the last micro-batch's backward pass reduce-scatters their sum;
+# - **parameters**: they do not change between micro-batches. A unit is freed after use and gathered again for each micro-batch; or it stays whole and is gathered once in the step.
 #
-# - `save="bytes"`: with the fewest bytes on the wire; memory does not matter.
-# - `save="memory"`: with the least memory; bytes do not matter.
+# `accumulate(model, micro_batches, loss_of, save)` runs forward and backward for each micro-batch in turn. When it returns, the `.grad` of each of the model's parameters, which are shards, is this rank's shard of **the mean gradient over all micro-batches and all ranks**. `loss_of(model, micro_batch)` runs the forward pass and returns the mean loss of the micro-batch; all micro-batches have the same number of samples. `model` is already sharded: each block is a unit, and the root has the rest. The caller's optimizer steps afterwards, so your function does not.
 #
-# The same model may be used with the one and then with the other.
+# - `save="bytes"`: send as few bytes as possible; memory does not matter.
+# - `save="memory"`: use as little memory as possible; bytes do not matter.
+#
+# The same model may be used for a step of one kind and then for a step of the other.
 
 # %%
 def accumulate_spec(gradients_by_rank):
@@ -422,9 +434,9 @@ def accumulate_spec(gradients_by_rank):
 accumulate_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]] * 2)
 
 # %% [markdown]
-# **Budget** · `save="bytes"`: its messages carry 2(N − 1)/N · Ψ per rank and step, as much as DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, 2Ψ/N; when a block begins in forward or backward ≤ 1.02 × (2Ψ/N + 2 × (the root + the largest block)), because these two units are whole, and so may be their gradients.
+# **Budget** · `save="bytes"`: each rank sends $\frac{2(N-1)}{N}\,\Psi$ elements in a step, as many as in DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, $2\Psi/N$; when a block begins its forward or backward pass ≤ 1.02 × ($2\Psi/N$ + 2 × (the root + the largest block)), because these two units are whole, and so may be their gradients.
 #
-# The bytes of messages are computed from the recorded calls, as a ring would send them: (N − 1)/N of the whole tensor for an all-gather as well as for a reduce-scatter. On the wire the second costs twice as much here, because gloo runs it as an all-reduce.
+# What a rank sends is computed from the recorded calls, as if each were a ring: $\frac{N-1}{N}$ of the whole tensor for an all-gather or a reduce-scatter. On the wire a reduce-scatter takes twice as many bytes here, because gloo runs it as an all-reduce.
 #
 # <details><summary>Hint 1 · the mean</summary>
 #
@@ -432,11 +444,11 @@ accumulate_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]] * 2)
 # </details>
 # <details><summary>Hint 2 · the switches</summary>
 #
-# Methods of the sharded model, which apply to all its units: `set_requires_gradient_sync(False)`: backward keeps whole gradients and sends nothing. `set_reshard_after_forward(False)`: a unit stays whole from forward to backward. `set_reshard_after_backward(False)`: it stays whole after backward, too. By default all three are `True`, except that the root does not reshard after forward.
+# These methods of the sharded model apply to all its units. After `set_requires_gradient_sync(False)`, backward keeps whole gradients and reduces nothing. After `set_reshard_after_forward(False)`, a unit stays whole from forward to backward. After `set_reshard_after_backward(False)`, it stays whole after backward, too. By default all three are `True`, except that the root does not reshard after forward.
 # </details>
 # <details><summary>Hint 3 · the last micro-batch</summary>
 #
-# Its backward pass must reduce-scatter what has been added up, or the shards have no gradient. And it must reshard: the optimizer changes the shards, and units that stay whole would keep the old parameters. Which switches does a step with `save="memory"` find after one with `save="bytes"`?
+# Its backward pass must reduce-scatter what has been added up, or the shards have no gradient. It must also reshard: the optimizer changes the shards, and units that stay whole would keep the old parameters. The switches keep their values after your function returns. Which ones does a step with `save="memory"` have to set, if the step before had `save="bytes"`?
 # </details>
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
@@ -470,8 +482,10 @@ def four_micro_batches(save):
         accumulate(model, list(torch.randn(4, 8, 64)), loss_of, save)
 
 saves = {save: launch(four_micro_batches, save, world_size=2, memory=True) for save in ("bytes", "memory")}
-for save, run in saves.items():
-    print(f"{save:>6}: {run.traffic[save].sent_by_rank[0]:9,} bytes sent by rank 0")
+show_table(
+    {"save": "", "bytes sent by rank 0": ",d"},
+    [(save, run.traffic[save].sent_by_rank[0]) for save, run in saves.items()],
+)
 
 # %%
 memory_timeline(saves)
@@ -487,41 +501,41 @@ check("fsdp.accumulate", accumulate)
 # A trace is a dict. `trace["calls"]` lists the calls in order, each a dict with
 #
 # - `"op"`: `"all_reduce"`, `"all_gather"` or `"reduce_scatter"`
-# - `"bytes"` of the tensor that this rank passed in: for an all-gather **its own slice**, otherwise the whole tensor
-# - `"ranks"` of the call's group
-# - `"phase"`: `"forward"`, `"backward"` or `"step"`
+# - `"bytes"`: the size of the tensor that this rank passed in. For an all-gather that is **its own slice**, otherwise the whole tensor
+# - `"ranks"`: the ranks of the call's group
+# - `"phase"`: `"forward"`, `"backward"` or `"step"` (the optimizer's)
 #
-# and `trace` has three numbers to compare them with: `"world_size"`, `"parameter_bytes"` (Ψ in bytes: the whole model, in fp32) and `"activation_bytes"` (the tensor that one block passes to the next, for the whole batch that this rank works on). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Nine of them are here; grading uses others, of other models and other numbers of ranks.
+# `trace` also has three numbers to compare these sizes with: `"world_size"`, `"parameter_bytes"` (the whole model in fp32; call it $\Psi$ here) and `"activation_bytes"` (the tensor that one block passes to the next, for the micro-batch that this rank computes). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Nine traces, A to I, are here; grading uses others, of other models and other numbers of ranks.
 
 # %%
 def which_is_it_spec(name):
     """The method that the trace was recorded from."""
     return step_traces.load()[name][0]
 
-{name: which_is_it_spec(name) for name in "ABCDEFGHI"}
+show_table({"trace": "", "method": ""}, [(name, which_is_it_spec(name)) for name in "ABCDEFGHI"])
 
 # %% [markdown]
-# What a trace contains: for each phase and operation the number of calls, their bytes, and the groups.
+# Here is what each trace contains: for each phase, operation and group of ranks, the number of calls and the sum of their bytes.
 
 # %%
 def summary(trace):
+    """(phase, operation, ranks, calls, bytes in all)"""
     groups = {}
     for call in trace["calls"]:
         key = call["phase"], call["op"], tuple(call["ranks"])
         groups.setdefault(key, []).append(call["bytes"])
-    for (phase, op, ranks), sizes in groups.items():
-        print(f"  {phase:8} {len(sizes):2} × {op:14} of ranks {ranks}: {sum(sizes):7,} bytes in all")
+    return [(*key, len(sizes), sum(sizes)) for key, sizes in groups.items()]
 
 # %%
+columns = {"phase": "", "operation": "", "ranks": str, "calls": "d", "bytes in all": ",d"}
 for name, (method, trace) in step_traces.load().items():
-    sizes = f"Ψ {trace['parameter_bytes']:,} bytes, activations {trace['activation_bytes']:,} bytes"
-    print(f"{name}: {method}, {trace['world_size']} ranks, {sizes}")
-    summary(trace)
+    sizes = f"parameters {trace['parameter_bytes']:,} bytes, activations {trace['activation_bytes']:,} bytes"
+    show_table(columns, summary(trace), caption=f"{name}: {method}, {trace['world_size']} ranks, {sizes}")
 
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
 #
-# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), or a gradient's norm is summed before it is clipped (I). Some runs gather parameters in bf16 (I), some have several micro-batches in a step (H). And two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
+# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), or squared norms are summed before gradients are clipped (I). Some runs gather parameters in bf16 (I), some have several micro-batches in a step (H). Two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
 #
 # <details><summary>Hint 1 · what is in the tensor</summary>
 #
@@ -529,11 +543,11 @@ for name, (method, trace) in step_traces.load().items():
 # </details>
 # <details><summary>Hint 2 · when</summary>
 #
-# DDP reduces gradients in backward and gathers nothing. ZeRO-2 gathers parameters in the step, after the update; FSDP gathers them in forward, before use, and again in backward if they were freed in between.
+# DDP all-reduces gradients in backward and gathers nothing. ZeRO-2 gathers parameters in the step, after the update. FSDP gathers them in forward, before use, and again in backward if they were freed in between.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Add up the whole tensors' bytes in a `Counter` with the keys `(op, phase)`, and return `"TP"` when one of them is `activation_bytes`. The small calls do not count: ignore a sum that is less than a tenth of Ψ. HSDP is FSDP within groups; the slices of the gradients are then all-reduced across the groups.
+# Compute the bytes of each call's whole tensor. If one of them equals `activation_bytes`, return `"TP"`. Otherwise add them up in a `Counter` with the keys `(op, phase)`, and ignore each sum that is less than a tenth of Ψ: these are the small calls. HSDP is FSDP within groups, and the slices of the gradients are then all-reduced across the groups.
 # </details>
 
 # %% nbgrader={"grade_id": "which_is_it", "solution": true}
@@ -560,8 +574,11 @@ def which_is_it(trace):
 # Your answers, next to the methods of the runs:
 
 # %%
-for name, (method, trace) in step_traces.load().items():
-    print(f"trace {name}: {which_is_it(trace):20} recorded from {method}")
+traces = step_traces.load().items()
+show_table(
+    {"trace": "", "your answer": str, "recorded from": ""},
+    [(name, which_is_it(trace), method) for name, (method, trace) in traces],
+)
 
 # %% nbgrader={"grade_id": "check_which_is_it", "grade": true, "points": 3}
 check("fsdp.which_is_it", which_is_it)
@@ -569,7 +586,7 @@ check("fsdp.which_is_it", which_is_it)
 # %% [markdown]
 # ## 6 · `stalled`
 #
-# A colleague fine-tunes a model with FSDP. Its loss does not fall. No error, no NaN, and the same script works at a learning rate ten times as large. Here is a small copy of it: `load(dtype)` loads the pretrained model, stored in fp32, as `from_pretrained(…, dtype=…)` does.
+# A colleague fine-tunes a model with FSDP, and the loss does not fall. There is no error and no NaN, and at a learning rate ten times as large the same script works. Here is a small copy of it. `load(dtype)` returns the pretrained model, whose weights are stored in fp32, converted to `dtype`, as `from_pretrained(…, dtype=…)` does.
 
 # %%
 class Tiny(nn.Module):
@@ -624,7 +641,7 @@ stalled_run = launch(fine_tune, stalled_spec, world_size=2, device="cpu")
 print("the loss on rank 0:", *(f"{loss:.3f}" for loss in stalled_run.outputs[0]))
 
 # %% [markdown]
-# Why? Look at one matrix. The distance between a number w and the next larger one of its dtype is its **ulp** (*unit in the last place*). An optimizer adds an update to w, for SGD lr · g; AdamW divides the gradient by its own size, so its update is about lr. The sum is rounded to the nearest number of w's dtype. **Which share of the bf16 weights does an update of lr change?**
+# Why? Look at one matrix. The distance between a number w and the next larger one of its dtype is its **ulp** (*unit in the last place*). An optimizer subtracts an update from w: with SGD lr · g; AdamW divides the gradient by its own size, so its update is about lr. The result is rounded to the nearest number of w's dtype. **Which share of the bf16 weights does an update of lr change?**
 
 # %%
 predicted_share = predict("Share of the bf16 weights that an update of lr changes", most=1)
@@ -634,24 +651,30 @@ predicted_share
 def share_that_moves(weight, update):
     return (weight - update != weight).float().mean().item()
 
-lr, shares = 3e-4, {}
-for dtype in (torch.bfloat16, torch.float32):
-    weight = load(dtype).head.weight.detach()
-    ulp = torch.finfo(dtype).eps * weight.float().abs().log2().floor().exp2()
-    shares[dtype] = share_that_moves(weight, lr)
-    print(f"{dtype}: half an ulp is {ulp.mean() / 2:.1e} on average, the update {lr:.1e}")
+lr = 3e-4
+weights = {dtype: load(dtype).head.weight.detach() for dtype in (torch.bfloat16, torch.float32)}
+shares = {dtype: share_that_moves(weight, lr) for dtype, weight in weights.items()}
 predicted_share.compare(shares[torch.bfloat16], {"the share of fp32 weights": shares[torch.float32]})
 
+# %%
+def half_ulp(weight):
+    return torch.finfo(weight.dtype).eps * weight.float().abs().log2().floor().exp2() / 2
+
+show_table(
+    {"weights": str, "half an ulp, on average": ".1e", "update": ".1e", "share that moves": ".2f"},
+    [(dtype, half_ulp(weight).mean().item(), lr, shares[dtype]) for dtype, weight in weights.items()],
+)
+
 # %% [markdown]
-# Write `stalled(load, lr)`: the same model in the same units, one for each module in `model.blocks` and the root for the rest, and its AdamW with **the same learning rate**, so that the loss falls as it does with fp32 parameters. It returns `model, optimizer`. The check trains both with a loop like the one above.
+# Write `stalled(load, lr)`, a repaired `stalled_spec`. It returns `model, optimizer`: the model in the same units (one for each module in `model.blocks`, and the root for the rest), and AdamW with **the same learning rate**. With them the loss must fall as it does with fp32 parameters. The check trains them with a loop like the one above.
 #
-# FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and these are what the optimizer updates. (DeepSpeed's bf16 mode makes fp32 masters by itself, as in chapter 04.) But fp32 parameters without a policy are gathered in fp32, twice as many bytes as before. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, given to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the one in which gradients are reduced.
+# FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and the optimizer updates these. (DeepSpeed's bf16 mode makes fp32 masters by itself: see chapter 05.) But fp32 parameters without a policy are also gathered in fp32, which sends twice as many bytes as in bf16. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, passed to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the dtype in which gradients are reduced.
 #
-# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = (N − 1)/N · (2 · 2 + 2 · 4) bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2 % of one process that keeps fp32 parameters and computes with a bf16 copy.
+# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = $\frac{N-1}{N} \cdot (2 \cdot 2 + 2 \cdot 4)$ bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2 % of one process that keeps fp32 parameters and computes with a bf16 copy.
 #
 # <details><summary>Hint 1 · what is too coarse</summary>
 #
-# A bf16 number has 8 significant bits. Between 1/8 and 1/4 two neighbours are 2⁻¹⁰ ≈ 0.001 apart, and an update of 0.0003 is rounded away. It is the sum w − update that loses it; the gradients are fine, in whatever dtype they were reduced.
+# A bf16 number has 8 significant bits. Between 1/8 and 1/4 two neighbours are 2⁻¹⁰ ≈ 0.001 apart, and an update of 0.0003 is rounded away. The subtraction loses it; the gradients are fine, whatever dtype they were reduced in.
 # </details>
 # <details><summary>Hint 2 · where the fp32 copy is</summary>
 #
@@ -684,9 +707,17 @@ axes.plot(stalled_run.outputs[0], "o-", color=palette.ERROR, label="as it was")
 axes.plot(run.outputs[0], "o-", color=palette.MEASURED, label="yours")
 axes.set(xlabel="step", ylabel="loss on rank 0")
 axes.legend(frameon=False)
-for name, each in (("as it was", stalled_run), ("yours", run)):
-    dtypes = sorted({(call.op, call.dtype) for call in each.calls})
-    print(f"{name}: {each.traffic.sent_by_rank[0]:,} bytes sent by rank 0;", dtypes)
+
+def dtypes_of(run):
+    return ", ".join(sorted({f"{call.op} in {call.dtype}" for call in run.calls}))
+
+show_table(
+    {"run": "", "bytes sent by rank 0": ",d", "calls": ""},
+    [
+        (name, each.traffic.sent_by_rank[0], dtypes_of(each))
+        for name, each in (("as it was", stalled_run), ("yours", run))
+    ],
+)
 
 # %% nbgrader={"grade_id": "check_stalled", "grade": true, "points": 3}
 check("fsdp.stalled", stalled)
@@ -700,7 +731,7 @@ check("fsdp.stalled", stalled)
 # ### BEGIN SOLUTION
 # The model has 40 · 0.5 + 4 = 24 billion parameters: 384 GB of model states, 48 GB on each of 8 ranks, so sharded they fit. But FSDP does not split a matrix multiplication. Each rank gathers the whole head, 8 GB in bf16, to compute it on its own tokens. In backward its whole gradient is next to it, 8 GB in bf16; then the parameters are freed, and the gradient is copied to fp32 to be reduced, 8 + 16 GB. That makes 48 + 24 = 72 GB, and only 8 GB remain for activations and for a prefetched block (1 GB): too tight, although a block, an eighth of the head, is no problem.
 #
-# FSDP's traffic does not depend on the tokens: two all-gathers and a reduce-scatter of the parameters, 3(N − 1)/N · Ψ elements per step. Tensor parallelism sends activations, so its traffic grows with batch and sequence length: with few tokens it sends less, with many tokens FSDP sends less. So neither "must send more".
+# FSDP's traffic does not depend on the tokens: two all-gathers and a reduce-scatter of the parameters, $\frac{3(N-1)}{N}\,\Psi$ elements per step. Tensor parallelism sends activations, so its traffic grows with batch and sequence length: with few tokens it sends less, with many tokens FSDP sends less. So neither "must send more".
 #
 # For the head tensor parallelism is a good choice: each rank keeps and computes an eighth of the matrix, 0.5 billion parameters, and never gathers the rest; the blocks can stay with FSDP. Smaller units would not help, because the head is one layer.
 #
