@@ -17,11 +17,13 @@
 #
 # The question of this chapter: how do you find out what really runs?
 #
+# The chapter is long, and you can read it in three parts, on different days: an example repaired, DeepSpeed's engine, Accelerate. Each part needs only the first two code cells.
+#
 # **After this chapter you can**
 #
 # - repair a DeepSpeed configuration, and compare what the engine does with what its author wanted;
 # - read an engine's keys: precision, loss scale, buckets, schedulers, checkpoints, launchers;
-# - port a hand-written DDP loop to Accelerate, and assert what Accelerate leaves unsaid.
+# - port a hand-written DDP loop to Accelerate, and assert what Accelerate does not report.
 #
 # **You need:** [05 FSDP](05_fsdp.ipynb), [06 Offload](06_offload.ipynb).
 
@@ -68,9 +70,9 @@ warm_up("deepspeed")  # loads in the background while you read
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# ## A public example, as found
+# ## An example, as found
 #
-# The example below collects mistakes from public tutorials, one or two from each, in one script and one JSON file. Its author wants to train on **four ranks**:
+# We composed the example below: one script and one JSON file, with the mistakes that people make in public. You can read about some of them: the key in the wrong place ([DeepSpeed #1935](https://github.com/deepspeedai/DeepSpeed/issues/1935)), `true` instead of a section ([Lightning #17790](https://github.com/Lightning-AI/pytorch-lightning/pull/17790)), `cpu_offload` ([GPT-NeoX #469](https://github.com/EleutherAI/gpt-neox/issues/469)), and the JSON that does not switch on checkpointing ([DeepSpeed #5704](https://github.com/deepspeedai/DeepSpeed/issues/5704)). The others, such as `Hparams`, are from notes on tutorials, without a link that we could check. Its author wants to train on **four ranks**:
 #
 # - with ZeRO stage 3, in bf16, with gradients clipped at a norm of 0.5;
 # - with 4 sequences in a micro-batch and 2 micro-batches in a step, so 32 sequences on four ranks;
@@ -233,8 +235,10 @@ predicted_stage = predict("The stage of the engine that trained without an error
 predicted_stage
 
 # %%
-show_difference(first_settings)
 predicted_stage.compare(str(first_settings["ZeRO stage"]), {"what the first zero_optimization says": "3"})
+
+# %%
+show_difference(first_settings)
 
 # %% [markdown]
 # ### Repair 3: what was ignored in silence
@@ -299,7 +303,19 @@ moved = (
 show_error(train_as_written, moved)
 
 # %% [markdown]
-# `cpu_offload` is the old name. DeepSpeed only logs a warning, which our ranks do not show, and turns it into `offload_optimizer`. Next to the new name it is an error. We remove it, and `fast_init`, which does nothing here. This is the file after all repairs:
+# `cpu_offload` is the old name. Next to the new one it is an error. Alone, DeepSpeed logs a warning, which our ranks do not show, and turns it into `offload_optimizer`:
+
+# %%
+def old_name_alone():
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    config = {"train_batch_size": 4, "zero_optimization": {"stage": 2, "cpu_offload": True}}
+    return DeepSpeedConfig(config).zero_config.offload_optimizer.device
+
+print("optimizer states on:", *launch(old_name_alone, world_size=1, device="cpu", timeout_s=120).outputs)
+
+# %% [markdown]
+# We remove it, and `fast_init`, which does nothing here. This is the file after all repairs:
 
 # %%
 repaired = """{
@@ -344,12 +360,20 @@ def train_repaired(text, folder):
     return json_alone, settings, losses
 
 # %%
+def what_is(path, whole_bytes):
+    if path.is_dir():
+        return SAVED[2]
+    return SAVED[path.stat().st_size < whole_bytes]
+
+# %%
 with tempfile.TemporaryDirectory() as folder:
     run = launch(train_repaired, repaired, folder, world_size=4, device="cpu", timeout_s=120)
-    saved = sorted(path for path in Path(folder, "model_checkpoint.pt").rglob("*") if path.is_file())
+    checkpoint, whole = Path(folder, "model_checkpoint.pt"), Path(folder, "weights.pt")
+    kind, weights = what_is(checkpoint, whole.stat().st_size), torch.load(whole)
+    saved = sorted(path for path in checkpoint.rglob("*") if path.is_file())
     sizes = [(re.sub(r"rank_\d_", "rank_*_", path.name), path.stat().st_size) for path in saved]
-    weights = torch.load(f"{folder}/weights.pt")
 json_alone, settings, losses = zip(*run.outputs)
+predicted_saved.compare(kind)
 
 # %%
 name = "forward passes of a block"
@@ -365,10 +389,9 @@ show_table(
     {"in model_checkpoint.pt": "", "files": "d", "bytes together": ",d"},
     [(name, names.count(name), sum(size for other, size in sizes if other == name)) for name in dict.fromkeys(names)],
 )
-predicted_saved.compare("a folder" if saved else "a file with the whole model")
 
 # %% [markdown]
-# The argument of `save_checkpoint` is a folder, whatever its name ends with, and every rank writes its own part. It is for going on with training: `load_checkpoint` reads it. The name `model_checkpoint.pt` works, and misleads everyone who tries `torch.load` on it. The weights alone are in the other file:
+# The argument of `save_checkpoint` is a folder, whatever its name ends with, and every rank writes its own part. It is for resuming training: `load_checkpoint` reads it. The name `model_checkpoint.pt` works, and misleads everyone who tries `torch.load` on it. The weights alone are in the other file:
 
 # %%
 model = models.gpt("0.1M")
@@ -406,7 +429,7 @@ print("saved as", weights["token.weight"].dtype)
 #
 # $$\text{train} = \text{micro} \times \text{accumulation} \times \text{ranks}$$
 #
-# where micro is `train_micro_batch_size_per_gpu` and accumulation is `gradient_accumulation_steps`. Give any of them except accumulation alone, and DeepSpeed computes the rest with whole-number division. **Which of these start on 4 ranks?**
+# where micro is `train_micro_batch_size_per_gpu` and accumulation is `gradient_accumulation_steps`. Give any of them except accumulation alone, and DeepSpeed computes the rest with integer division. **Which of these start on 4 ranks?**
 
 # %%
 batch_configs = {
@@ -450,7 +473,7 @@ show_table({"given": "", "train": "d", "micro": "d", "accumulation": "d"},
 print(*(f"{name}: {error}" for name, error in found.items() if name not in started), sep="\n")
 
 # %% [markdown]
-# A rest that does not divide is an error, and the message shows the product. Two things are not checked. Give only `train_batch_size`, and accumulation is 1: the micro-batch may not fit in memory. And the engine never looks at the batches that you feed it. You will see that next.
+# Sizes that do not divide evenly raise an error, and the message shows the product. Two things are not checked. Give only `train_batch_size`, and accumulation is 1: the micro-batch may not fit in memory. And the engine never looks at the batches that you feed it. You will see that next.
 #
 # ### backward, step, and the accumulation boundary
 #
@@ -527,7 +550,7 @@ holds("samples that the engine counted, of the 8 · 3 · 2 = 48 it was fed", sam
 # Three things to read from it.
 #
 # - **The loss.** `engine.backward` divides by the accumulation steps. If your loop divides too, gradients are half as large.
-# - **The schedule.** It steps once per optimizer step, not per micro-batch. But `WarmupLR` starts at its minimum **twice**: once before its first step, once for step 0. With a minimum of 0, two optimizer steps change nothing. The JSON also knows `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle` and `LRRangeTest`. If you pass your own scheduler as `lr_scheduler`, the engine steps it too: do not step it again.
+# - **The schedule.** It steps once per optimizer step, not per micro-batch. But `WarmupLR` starts at its minimum **twice**: once before its first step, once for step 0. With a minimum of 0, two optimizer steps change nothing. And `warmup_type` is `log` unless you set it to `linear`, as we do. The JSON also knows `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle` and `LRRangeTest`.
 # - **Clipping.** You did not ask for any. What did the last steps do?
 
 # %%
@@ -539,9 +562,31 @@ holds("norm of the update / learning rate", clipped_to, 1.0, rtol=1e-3)
 # %% [markdown]
 # The gradient has a norm over 2, and SGD moved as if it were 1. In DeepSpeed 0.19.8 **`gradient_clipping` is 1.0 unless you set it** (`GRADIENT_CLIPPING_DEFAULT` in `runtime/constants.py`). Set it to 0.0 when you compare with a loop that does not clip.
 #
-# ### Your own optimizer
+# ### Your own scheduler and optimizer
 #
-# Pass a PyTorch optimizer to `initialize`, and the engine takes it over. With ZeRO it accepts Adam, AdamW and a few more, and others only with `zero_allow_untested_optimizer`. What is in your optimizer afterwards?
+# Your own scheduler goes to `initialize` as `lr_scheduler`. This loop never calls its `step`:
+
+# %%
+def own_scheduler(steps=3):
+    import deepspeed
+
+    config = {key: value for key, value in engine_config.items() if key not in ("optimizer", "scheduler")}
+    model = tiny_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: 0.5**step)
+    engine, *_ = deepspeed.initialize(model=model, optimizer=sgd, lr_scheduler=schedule, config=config)
+    for _ in range(2 * steps):  # two micro-batches a step
+        engine.backward(engine(torch.randn(2, 8)).square().mean())
+        engine.step()
+    return schedule.last_epoch, engine.get_lr()[0]
+
+# %%
+steps, rate = launch(own_scheduler, world_size=2, **ds_options).outputs[0]
+holds("last_epoch of the scheduler after 3 optimizer steps", steps, 3)
+holds("learning rate", rate, 0.1 * 0.5**3)
+
+# %% [markdown]
+# The engine steps it, once per optimizer step: do not step it again. Now pass a PyTorch optimizer to `initialize`, and the engine takes it over. With ZeRO it accepts Adam, AdamW and a few more, and others only with `zero_allow_untested_optimizer`. What is in your optimizer afterwards?
 
 # %%
 def give_optimizer(stage, allowed, optimizer_class=torch.optim.SGD):
@@ -552,10 +597,9 @@ def give_optimizer(stage, allowed, optimizer_class=torch.optim.SGD):
     config = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage}}
     config["zero_allow_untested_optimizer"] = allowed
     try:
-        engine, returned, *_ = deepspeed.initialize(model=model, optimizer=mine, config=config)
+        _, returned, *_ = deepspeed.initialize(model=model, optimizer=mine, config=config)
     except AssertionError as error:
         return str(error)
-    assert engine.basic_optimizer is mine
     return type(returned).__name__, str([tuple(p.shape) for p in mine.param_groups[0]["params"]])
 
 # %%
@@ -578,7 +622,7 @@ print("type Adam in the JSON:", *by_json)
 # %% [markdown]
 # Stages 1 and 2 replace the four parameters in your optimizer by one flat slice, half of the 212 elements. Stage 3 takes them all out, and puts each slice in during the step. So give options per parameter group **before** `initialize`, and save through the engine: `optimizer.state_dict()` has only this rank's slice, without names.
 #
-# The last line is another trap. `"type": "Adam"` in the JSON runs **AdamW**, with weight decay 0.01 where `torch.optim.Adam` has 0. Add `"adam_w_mode": false` for Adam.
+# The last line is another trap. `"type": "Adam"` in the JSON runs **AdamW**; add `"adam_w_mode": false` for Adam. With `torch_adam`, as here, it is PyTorch's, with its weight decay of 0.01. Without, it is DeepSpeed's own (`ops/adam`), with a weight decay of 0 unless you set one.
 #
 # ### A loader given to initialize
 #
@@ -626,7 +670,7 @@ holds("worker processes of each rank", [each[3] for each in read], 2)
 #
 # ### fp16: the loss scale
 #
-# fp16 has a small range: a gradient below 3 · 10⁻⁸ becomes 0. So DeepSpeed multiplies the loss by a **scale**, and divides the gradients by it before the update. Too large a scale overflows: the step is skipped, and the scale is halved. After a while without an overflow, it is doubled. Four keys set it, and `DynamicLossScaler` acts on them. We drive DeepSpeed's own, without a model, and say when gradients overflow:
+# fp16 has a small range: a gradient below 3 · 10⁻⁸ becomes 0. So DeepSpeed multiplies the loss by a **scale**, and divides the gradients by it before the update. Too large a scale overflows: the step is skipped, and the scale is halved. After a while without an overflow, it is doubled. Four keys set it, and `DynamicLossScaler` acts on them. We drive DeepSpeed's own, without a model, and report overflows to it:
 
 # %%
 def drive_scaler(keys, overflows, steps):
@@ -680,7 +724,7 @@ print("overflows that never end:", at_minimum)
 # %% [markdown]
 # - `initial_scale_power` p: the scale starts at $2^p$. The default is 16.
 # - `loss_scale_window`: it doubles after this many steps without an overflow. The default is 1000.
-# - `hysteresis` h: the first h − 1 overflows are skipped steps and nothing else. This allowance comes back only when the scale doubles: the overflow at step 9 halves at once, the one at step 36 does not.
+# - `hysteresis` h: the first h − 1 overflows are skipped steps and nothing else. This allowance comes back when the scale doubles (with `consecutive_hysteresis`, at each step without an overflow): the overflow at step 9 halves at once, the one at step 36 does not.
 # - `min_loss_scale`: an overflow at the minimum ends the run, with the message above. It means that the model diverges, or that its gradients do not fit into fp16 at all.
 # - `loss_scale`: 0, the default, means all this. Any other number is a fixed scale.
 #
@@ -731,15 +775,7 @@ holds("stage 0: how many times too small", by_case[1, 8] / by_case[0, 8], 2**8, 
 # %% [markdown]
 # ### ZeRO's other keys
 #
-# [DeepSpeed's documentation](https://www.deepspeed.ai/docs/config-json/) says what each of these is for. **Which of them change the calls of a step at stage 1, over gloo?**
-#
-# | key | in DeepSpeed's words, shortened |
-# |---|---|
-# | `reduce_bucket_size` | number of elements reduced at a time |
-# | `allgather_bucket_size` | number of elements gathered at a time |
-# | `allgather_partitions` | an all-gather, or a series of broadcasts, to collect updated parameters |
-# | `reduce_scatter` | reduce or reduce-scatter instead of all-reduce |
-# | `round_robin_gradients` | parallelizes gradient copying to CPU memory among ranks |
+# [DeepSpeed's documentation](https://www.deepspeed.ai/docs/config-json/) says what each key is for: buckets limit the elements of one call, `allgather_partitions` chooses between all-gather and broadcasts, `reduce_scatter` between reduce-scatter and all-reduce. **Which of these change the calls of a step at stage 1, over gloo?**
 
 # %%
 stage_1_keys = {"reduce_bucket_size": 2**15, "allgather_bucket_size": 2**12, "allgather_partitions": False,
@@ -789,7 +825,7 @@ show_table({"calls in a step": "", **dict.fromkeys(CALLS, "d")},
            [(name, *count_calls(keys_run, name)) for name in key_cases])
 
 # %% [markdown]
-# One of five. Bytes are the same in all rows of a stage; only their number of messages differs.
+# One of five. The tensors passed to these calls have the same bytes in all rows of a stage; only the number of messages differs. But what a call **sends** is another matter: on a ring, an all-reduce sends twice as much as a reduce-scatter of the same tensor ([chapter 03](03_ring_all_reduce.ipynb)). So `reduce_scatter` false at stage 3 doubles what its gradients cost.
 
 # %%
 def step_bytes(name):
@@ -797,8 +833,9 @@ def step_bytes(name):
 
 at_stage_3 = [step_bytes(name) for name in key_cases if name.startswith("stage 3")]
 at_stage_1 = [step_bytes(name) for name in ("stage 1", *stage_1_keys)]
-holds("stage 1: bytes of all configurations", at_stage_1, at_stage_1[0], unit="bytes")
-holds("stage 3: bytes of all configurations", at_stage_3, at_stage_3[0], rtol=0.001, unit="bytes")
+passed = "bytes of the tensors passed, in all configurations"
+holds(f"stage 1: {passed}", at_stage_1, at_stage_1[0], unit="bytes")
+holds(f"stage 3: {passed}", at_stage_3, at_stage_3[0], rtol=0.001, unit="bytes")
 
 # %%
 (plain_order, _), (round_robin, _) = (keys_run.outputs[0][name] for name in ("stage 1", "round_robin_gradients"))
@@ -930,11 +967,11 @@ logged = [size for op, size, times in counted if op == "all_reduce" for _ in ran
 holds("comms_logger and Shardlab count the same all-reduces", sorted(logged), sorted(recorded), unit="bytes")
 
 # %% [markdown]
-# Who chooses the backend? If you already have a process group, DeepSpeed uses it. Otherwise it makes one: `gloo` for CPUs (or `ccl`, Intel's, if installed), `nccl` for NVIDIA GPUs. Calls that do not go through `deepspeed.comm`, your own `dist.all_reduce` among them, are missing in `comms_logger`. All three instruments wait for the device again and again: switch them off when you measure speed.
+# Who chooses the backend? If you already have a process group, DeepSpeed uses it. Otherwise it makes one (`init_distributed` in `comm/comm.py`), and its accelerator names the backend: `gloo` for CPUs, or `ccl`, Intel's, if installed (`accelerator/cpu_accelerator.py`), `nccl` for NVIDIA GPUs (`cuda_accelerator.py`). Calls that do not go through `deepspeed.comm`, your own `dist.all_reduce` among them, do not appear in the report of `comms_logger`. All three instruments wait for the device again and again: switch them off when you measure speed.
 #
 # ### Checkpoints
 #
-# [Chapter 10](10_save_resume.ipynb) saved at stage 2 on four ranks, and two could not load it. Now stage 3 on two ranks. **All** ranks call `save_checkpoint(folder)`, with a folder and not a file. Rank 0 then makes the two portable forms: one fp32 `state_dict` with `zero_to_fp32`, and a universal checkpoint.
+# [Chapter 10](10_save_resume.ipynb) saved at stage 2 on four ranks, and two could not load it. Now stage 3 on two ranks. **All** ranks call `save_checkpoint(folder)`, with a folder and not a file; on rank 0 alone it hangs ([DeepSpeed #2993](https://github.com/deepspeedai/DeepSpeed/issues/2993), with Accelerate [#1171](https://github.com/huggingface/accelerate/issues/1171)). A checkpoint is a folder in it, named by a **tag**, such as `global_step1`; the file `latest` has the newest tag. First a new engine on the same two ranks loads it.
 
 # %%
 def stage_3_engine(**more):
@@ -946,49 +983,71 @@ def stage_3_engine(**more):
     return deepspeed.initialize(model=tiny_model(), config=config)[0]
 
 # %%
+def whole_weights(engine):
+    import deepspeed
+
+    parameters = dict(engine.module.named_parameters())
+    with deepspeed.zero.GatheredParameters(list(parameters.values())):
+        return {name: each.detach().clone() for name, each in parameters.items()}
+
+def load_anew(folder, tag=None, **more):
+    engine = stage_3_engine(**more)
+    path, client = engine.load_checkpoint(folder, tag=tag)
+    return path, client, whole_weights(engine)
+
+# %%
 def convert(folder):
     from argparse import Namespace
 
     from deepspeed.checkpoint import ds_to_universal
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    options = {"num_extract_workers": 1, "num_merge_workers": 1, "keep_temp_folder": False, "strict": True}
     paths = {"input_folder": f"{folder}/global_step1", "output_folder": f"{folder}/universal"}
-    ds_to_universal.main(Namespace(**options, **paths, inject_missing_state=True))
+    workers = {"num_extract_workers": 1, "num_merge_workers": 1}
+    ds_to_universal.main(Namespace(**paths, **workers, keep_temp_folder=False, strict=True))
     return get_fp32_state_dict_from_zero_checkpoint(folder)
 
 # %%
-def save_and_convert(folder):
+def save_and_load_engine(folder):
     engine = stage_3_engine()
     engine.backward(engine(torch.randn(2, 8)).square().mean())
     engine.step()
     engine.save_checkpoint(folder, client_state={"position": 1})
-    return convert(folder) if dist.get_rank() == 0 else None
+    trained, loaded = whole_weights(engine), load_anew(folder)
+    return trained, loaded, convert(folder) if dist.get_rank() == 0 else None
 
 # %%
-def load_anew(folder, tag=None, **more):
-    import deepspeed
+def same(weights, others):
+    return [torch.equal(weights[name], each) for name, each in others.items()]
 
-    engine = stage_3_engine(**more)
-    path, client = engine.load_checkpoint(folder, tag=tag)
-    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
-        whole = {name: each.detach().clone() for name, each in engine.module.named_parameters()}
-    return path, client, whole
-
-# %%
 checkpoint_folder = tempfile.mkdtemp()
-saved = launch(save_and_convert, checkpoint_folder, world_size=2, quiet=True, **ds_options).outputs[0]
-universal = {"checkpoint": {"load_universal": True}}
+run = launch(save_and_load_engine, checkpoint_folder, world_size=2, quiet=True, **ds_options)
+trained, (path, client, loaded), converted = run.outputs[0]
+print("read:", Path(path).relative_to(checkpoint_folder), "client_state:", client["position"])
+holds("2 ranks to 2: weights are equal, bit for bit", same(loaded, trained))
 
+# %% [markdown]
+# Rank 0 has also made the two portable forms. On the command line, in that folder:
+#
+# ```
+# python zero_to_fp32.py . OUT
+# python -m deepspeed.checkpoint.ds_to_universal --input_folder global_step1 --output_folder universal
+# ```
+#
+# `zero_to_fp32.py` was written by `save_checkpoint`, and merges all shards into one `state_dict` in fp32. The **universal** form has a folder for each parameter, so that any number of ranks reads its part. An engine reads it with `load_universal` in its `checkpoint` section. (A checkpoint of stage 1 or 2 converts only with `--inject_missing_state`, unless your script has put `universal_checkpoint_info` into `client_state`.)
+
+# %%
 def load_universal(folder):
-    return load_anew(folder, "universal", **universal)[1:]
+    return load_anew(folder, "universal", checkpoint={"load_universal": True})
 
-client, loaded = launch(load_universal, checkpoint_folder, world_size=4, quiet=True, **ds_options).outputs[3]
-holds("2 ranks to 4, bit-equal", [torch.equal(loaded[name], each) for name, each in saved.items()])
+on_4 = launch(load_universal, checkpoint_folder, world_size=4, quiet=True, **ds_options)
+_, client, loaded = on_4.outputs[3]
+holds("zero_to_fp32: weights are equal", same(converted, trained))
+holds("2 ranks to 4: weights are equal, bit for bit", same(loaded, trained))
 print("position:", client["position"])
 
 # %% [markdown]
-# And a folder without a checkpoint, such as one with a typing error?
+# And a folder without a checkpoint, such as a misspelled path?
 
 # %%
 path, client, _ = launch(load_anew, f"{checkpoint_folder}/typo", world_size=2, quiet=True, **ds_options).outputs[0]
@@ -1089,9 +1148,9 @@ show_table({"stage": "d", "a PipelineModule gives": ""}, enumerate(pipelines))
 # %% [markdown]
 # ## Accelerate, piece by piece
 #
-# DeepSpeed takes over the step. Accelerate leaves you your loop and replaces some of its lines. To see what each replacement does, we start from a loop for DDP written by hand, and record the collectives of both.
+# DeepSpeed takes over the step. Accelerate leaves you your loop and replaces some of its lines. We start from a loop for DDP written by hand, replace one piece after the other, and record the collectives before and after each.
 #
-# This is the hand-written one, with two micro-batches per step. It has everything that such scripts have: a sampler, the DDP wrapper, and `no_sync` for all micro-batches but the last.
+# This is the hand-written loop, with two micro-batches per step. It has everything that such loops have: a sampler, the DDP wrapper, and `no_sync` for all micro-batches but the last. It returns the losses, the parameters, and the number of samples that this rank has seen.
 
 # %%
 def training_parts(samples=32):
@@ -1104,7 +1163,7 @@ def training_parts(samples=32):
 # %%
 def train_by_hand(accumulation=2):
     model, sgd, dataset = training_parts()
-    model, losses = nn.parallel.DistributedDataParallel(model), []
+    model, losses, seen = nn.parallel.DistributedDataParallel(model), [], 0
     loader = DataLoader(dataset, 4, sampler=DistributedSampler(dataset, shuffle=False))
     for i, (inputs, targets) in enumerate(loader, 1):
         last = i % accumulation == 0
@@ -1115,12 +1174,11 @@ def train_by_hand(accumulation=2):
             sgd.step()
             sgd.zero_grad()
         losses.append(loss.item())
-    return losses, [p.detach() for p in model.parameters()]
+        seen += len(inputs)
+    return losses, [p.detach() for p in model.parameters()], seen
 
 # %% [markdown]
-# And this is the same loop with Accelerate. `prepare` wraps the model in DDP and the loader in one that gives each rank its share. `accumulate` stands for `no_sync`, and makes `step` and `zero_grad` do nothing until the last micro-batch. `backward` divides the loss. `accelerator.device` would replace your own choice of a device; `prepare` also moves model and batches there.
-#
-# Two lines of ours come first. An `Accelerator` keeps its state in class attributes that all accelerators of a process share, and `_reset_state` forgets them: a script does not need this, a notebook that makes several does. And `cpu=True` is not a detail: you will soon see what happens without it.
+# First, a helper. An `Accelerator` keeps its state in class attributes that all accelerators of a process share, and `_reset_state` forgets them: a script does not need this, a notebook that makes several does. And `cpu=True` is not a detail: you will soon see what happens without it.
 
 # %%
 def new_accelerator(**options):
@@ -1131,55 +1189,120 @@ def new_accelerator(**options):
     GradientState._reset_state()
     return Accelerator(**{"cpu": True, **options})
 
+# %% [markdown]
+# Half of the port: `prepare` gets the model, which it wraps in DDP, and the optimizer. The arguments add the next pieces. `prepare` of the **loader** gives each rank its share. `accelerator.backward` divides the loss by the accumulation steps.
+
+# %%
+def half_ported(sampled=True, prepares_loader=False, divides=True, own_backward=True, accumulation=2):
+    accelerator = new_accelerator(gradient_accumulation_steps=accumulation)
+    model, sgd, dataset = training_parts()
+    model, sgd = accelerator.prepare(model, sgd)
+    loader = DataLoader(dataset, 4, sampler=DistributedSampler(dataset, shuffle=False) if sampled else None)
+    loader, losses, seen = accelerator.prepare(loader) if prepares_loader else loader, [], 0
+    for i, (inputs, targets) in enumerate(loader, 1):
+        with contextlib.nullcontext() if i % accumulation == 0 else model.no_sync():
+            loss = nn.functional.mse_loss(model(inputs), targets)
+            scaled = loss / accumulation if divides else loss
+            scaled.backward() if own_backward else accelerator.backward(scaled)
+        if i % accumulation == 0:
+            sgd.step()
+            sgd.zero_grad()
+        losses, seen = [*losses, loss.item()], seen + len(inputs)
+    return losses, [p.detach() for p in model.parameters()], seen
+
+# %% [markdown]
+# The last piece is `accumulate`. It stands for `no_sync`, and makes `step` and `zero_grad` do nothing until the last micro-batch, so the loop counts nothing any more:
+
 # %%
 def train_with_accelerate(accumulation=2):
     accelerator = new_accelerator(gradient_accumulation_steps=accumulation)
     model, sgd, dataset = training_parts()
     model, sgd, loader = accelerator.prepare(model, sgd, DataLoader(dataset, 4))
-    losses = []
+    losses, seen = [], 0
     for inputs, targets in loader:
-        with accelerator.accumulate(model), accelerator.autocast():
+        with accelerator.accumulate(model):
             loss = nn.functional.mse_loss(model(inputs), targets)
             accelerator.backward(loss)
             sgd.step()
             sgd.zero_grad()
-        losses.append(loss.item())
-    return losses, [p.detach() for p in model.parameters()]
+        losses, seen = [*losses, loss.item()], seen + len(inputs)
+    return losses, [p.detach() for p in model.parameters()], seen
 
 # %% [markdown]
-# We run both on two ranks and compare the calls of rank 0.
+# Two more stages are wrong: one prepares the loader and keeps the sampler, one lets `backward` divide and divides too. All run on two ranks. **Which of the two wrong ones makes as many all-reduces as the loop by hand?**
 
 # %%
-by_hand = launch(train_by_hand, world_size=2, device="cpu")
-accelerated = launch(train_with_accelerate, world_size=2, device="cpu")
+WRONG = ["loader, and the sampler kept", "backward, and divided too"]
+predicted_wrong = predict("As many all-reduces as by hand", options=WRONG, several=True)
+predicted_wrong
 
-def calls_of_rank_0(run):
-    return [(call.op, call.bytes, call.dtype) for call in run.calls if call.rank == 0]
+# %%
+with_loader = {"sampled": False, "prepares_loader": True}
+with_backward = {**with_loader, "own_backward": False}
+STAGES = {
+    "by hand": train_by_hand,
+    "model and optimizer": half_ported,
+    "+ loader": functools.partial(half_ported, **with_loader),
+    "+ backward": functools.partial(half_ported, **with_backward, divides=False),
+    "+ accumulate": train_with_accelerate,
+    WRONG[0]: functools.partial(half_ported, prepares_loader=True),
+    WRONG[1]: functools.partial(half_ported, **with_backward),
+}
 
-show_table({"call": "", "bytes": "d", "dtype": ""}, calls_of_rank_0(accelerated))
-holds("the same collectives, in the same order", calls_of_rank_0(accelerated) == calls_of_rank_0(by_hand))
+# %%
+def all_stages():
+    outputs = {}
+    for name, train in STAGES.items():
+        with measure(name):
+            outputs[name] = train()
+    return outputs
+
+# %%
+port = launch(all_stages, world_size=2, device="cpu")
+trained = port.outputs[0]
+
+def calls_of_rank_0(name):
+    return [(call.op, call.bytes) for call in port.calls_in(name) if call.rank == 0]
+
+def reductions(name):
+    return sum(op == "all_reduce" for op, _ in calls_of_rank_0(name))
+
+predicted_wrong.compare([name for name in WRONG if reductions(name) == reductions("by hand")])
+
+# %%
+def off(name):
+    pairs = zip(trained["by hand"][1], trained[name][1])
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+def row(name):
+    return name, reductions(name), sum(size for _, size in calls_of_rank_0(name)), trained[name][2], off(name)
+
+show_table({"stage": "", "all-reduces": "d", "bytes of all calls": ",d", "samples of rank 0": "d",
+            "parameters differ by": ".0e"}, map(row, STAGES))
+right = [name for name in STAGES if name not in WRONG]
+holds("right stages: the collectives of the loop by hand, in order",
+      [calls_of_rank_0(name) == calls_of_rank_0("by hand") for name in right])
+holds("right stages: parameters differ by", [off(name) for name in right], below=1e-6)
 
 # %% [markdown]
-# The first three come from wrapping the model: DDP compares the shapes of all ranks and sends rank 0's weights. Then there is one all-reduce for two micro-batches. (The two small broadcasts after the first step are DDP rebuilding its buckets.) Accelerate adds nothing and leaves nothing out. And the losses?
+# Accelerate adds nothing and leaves nothing out. Of both wrong stages no error tells you. With the sampler kept, the samples are shared out **twice**: each rank sees a quarter of them, and half of the data is never used. With the loss divided twice, gradients are half as large, and not even the collectives differ: only the parameters do.
+#
+# These are the calls of a right stage. The first three come from wrapping the model: DDP compares the shapes of all ranks and sends rank 0's weights. Then there is one all-reduce for two micro-batches. (The two small broadcasts after the first step are DDP rebuilding its buckets.)
 
 # %%
-def losses_of(run):
-    return [[round(loss, 3) for loss in losses] for losses, _ in run.outputs]
-
-print("by hand:   ", *losses_of(by_hand))
-print("Accelerate:", *losses_of(accelerated))
+show_table({"call": "", "bytes": "d"}, calls_of_rank_0("+ accumulate"))
+losses = [(name, [round(loss, 3) for loss in trained[name][0]]) for name in ("by hand", "+ accumulate")]
+show_table({"rank 0": "", "losses": str}, losses)
 
 # %%
-def mean_losses(run):
-    by_rank = torch.tensor([losses for losses, _ in run.outputs])
+def mean_losses(name):
+    by_rank = torch.tensor([output[name][0] for output in port.outputs])
     return by_rank.view(2, 2, 2).mean((0, 2))  # rank, step, micro-batch
 
-holds("loss of each step, the mean of both ranks", mean_losses(accelerated), mean_losses(by_hand), atol=1e-5)
-far = max((a - b).abs().max().item() for a, b in zip(by_hand.outputs[0][1], accelerated.outputs[0][1]))
-holds("largest difference of a parameter after training", far, 0, atol=1e-6)
+holds("loss of each step, the mean of both ranks", mean_losses("+ accumulate"), mean_losses("by hand"), atol=1e-5)
 
 # %% [markdown]
-# The same collectives and the same weights, but other losses on each rank. `DistributedSampler` deals out single samples: rank 0 gets 0, 2, 4, 6. A prepared loader deals out whole batches: rank 0 gets 0 to 3, rank 1 gets 4 to 7. Over a step it is the same set of samples, so the averaged gradient is the same. Compare the losses of two scripts only after you have averaged them over ranks.
+# The weights are the same, but each rank's losses are not. `DistributedSampler` deals out single samples: rank 0 gets 0, 2, 4, 6. A prepared loader deals out whole batches: rank 0 gets 0 to 3, rank 1 gets 4 to 7. Over a step it is the same set of samples, so the averaged gradient is the same. Compare the losses of two scripts only after you have averaged them over ranks.
 #
 # ### Print, main process and seeds
 #
@@ -1214,11 +1337,11 @@ show_table(
     {"rank": "d", "local": "d", "main process": "", **dict.fromkeys(("print", "accelerator.print", "if main"), "")},
     [(*who, *said) for who, said in zip(run.outputs, printed)],
 )
-holds("accelerator.print speaks on", [rank for rank in range(4) if printed[rank][1]], [0, 2])
+holds("accelerator.print prints on", [rank for rank in range(4) if printed[rank][1]], [0, 2])
 holds("wait_for_everyone is a", [call.op for call in run.calls if call.rank == 0], ["barrier"])
 
 # %% [markdown]
-# `accelerator.print` speaks once on each node, not once in the run. To write one log, or one file on a shared disk, use `is_main_process`; for a file on each node's own disk, `is_local_main_process`. Never put a collective under either: the other ranks do not join, and the run hangs. `wait_for_everyone` is a collective.
+# `accelerator.print` prints once on each node, not once in the run. To write one log, or one file on a shared disk, use `is_main_process`; for a file on each node's own disk, `is_local_main_process`. Never put a collective under either: the other ranks do not join, and the run hangs. `wait_for_everyone` is a collective.
 #
 # Many tutorials seed each process with `seed + accelerator.local_process_index`, so that ranks draw different dropout masks. **How many different random numbers do four ranks on two nodes draw?**
 
@@ -1277,11 +1400,33 @@ print("without autocast:", error)
 holds("only .half() gives nan", [value != value for value, _ in outputs.values()], [False, False, True])
 
 # %% [markdown]
-# No error under autocast: `.half()` makes infinity of 70,000 before autocast sees it. Delete the line. Autocast chooses the dtype of each operation; where you compute a loss yourself, `with accelerator.autocast():` does the same.
+# No error under autocast: `.half()` turns 70,000 into infinity before autocast sees it. Delete the line.
+#
+# Two more pieces of old scripts go. `.to(device)`: a prepared loader moves its batches to `accelerator.device`, and `prepare` the model. And your own `torch.autocast(…)`: only the prepared model's forward is under autocast, and `accelerator.autocast()` is for what you compute outside of it. It chooses a dtype for each operation:
+
+# %%
+def device_and_dtypes():
+    accelerator = new_accelerator(mixed_precision="bf16")
+    model, _, dataset = training_parts()
+    model, loader = accelerator.prepare(model, DataLoader(dataset, 4))
+    inputs, _ = next(iter(loader))
+    devices = accelerator.device.type, next(model.parameters()).device.type, inputs.device.type
+    outside = inputs @ inputs.T
+    with accelerator.autocast():
+        inside = inputs @ inputs.T, nn.functional.mse_loss(inputs, inputs)
+    return devices, [str(each.dtype) for each in (outside, *inside)]
+
+# %%
+devices, dtypes = launch(device_and_dtypes, world_size=1, device="cpu").outputs[0]
+show_table(dict.fromkeys(("accelerator.device", "model", "batch"), ""), [devices])
+show_table(dict.fromkeys(("matmul", "matmul, autocast()", "mse_loss, autocast()"), ""), [dtypes])
+holds("autocast changes the matmul only", [dtype == "torch.bfloat16" for dtype in dtypes], [False, True, False])
+
+# %% [markdown]
 #
 # ### Metrics: the last batch is padded
 #
-# A prepared loader gives all ranks the same number of batches of the same size, so that no rank waits in a collective for another. Ten samples in batches of three on four ranks do not come out even: samples are repeated. **How many answers does `gather` collect?**
+# A prepared loader gives all ranks the same number of batches of the same size, so that no rank waits in a collective for another. Ten samples in batches of three on four ranks do not divide evenly: samples are repeated. **How many answers does `gather` collect?**
 
 # %%
 predicted_answers = predict("Answers that gather collects from 10 samples")
@@ -1360,7 +1505,7 @@ holds("steps of the scheduler", [fast[0], slow[0]], [3 * 4, 3])
 #
 # ### Save and load
 #
-# `save_state` writes model, optimizer, prepared schedulers and the random states of each rank. It has to be called on **all** ranks. We train one epoch over a shuffled loader, save, train a second one, load, and train the second one again.
+# `save_state` writes model, optimizer, prepared schedulers and the random states of each rank, and whatever you register, such as a moving average of the weights. It has to be called on **all** ranks: with DeepSpeed or FSDP, it hangs inside `if is_main_process` (Accelerate [#1171](https://github.com/huggingface/accelerate/issues/1171), [#2000](https://github.com/huggingface/accelerate/issues/2000)). We train one epoch over a shuffled loader, save, train a second one, load, and train the second one again.
 
 # %%
 def save_and_load(folder):
@@ -1368,6 +1513,7 @@ def save_and_load(folder):
     model, sgd, dataset = training_parts()
     model, sgd, loader = accelerator.prepare(model, sgd, DataLoader(dataset, 4, shuffle=True))
     epoch(accelerator, model, sgd, loader)
+    accelerator.register_for_checkpointing(torch.optim.swa_utils.AveragedModel(accelerator.unwrap_model(model)))
     accelerator.save_state(f"{folder}/safe")
     accelerator.save_state(f"{folder}/pickled", safe_serialization=False)
     saved = accelerator.unwrap_model(model)[0].weight.clone()
@@ -1396,7 +1542,7 @@ holds("are the losses of the second epoch equal, by rank", [same for _, same, _ 
 #
 # - `safe_serialization` decides between `model.safetensors` (the default: numbers only, nothing is executed when it is read) and a pickled `pytorch_model.bin`.
 # - `accelerator.save` writes any object, by default on the main process of the whole run: rank 0's, as the output shows.
-# - Objects of your own, such as a moving average of the weights, come into `save_state` by `register_for_checkpointing`.
+# - Objects of your own are included by `register_for_checkpointing`: the file `custom_checkpoint_0.pkl`. They need `state_dict` and `load_state_dict`.
 #
 # A model that is too large to be built first and filled later is read with `load_checkpoint_and_dispatch`. It goes layer by layer to the devices you name. Here the file lacks one weight:
 
@@ -1422,18 +1568,19 @@ holds("the missing weight is still random, and nothing was raised", still_random
 print("PyTorch's load_state_dict:", error)
 
 # %% [markdown]
-# The model would run, with a random last layer. In version 1.15 not even `strict=True` objects here. So compare the names yourself: `set(model.state_dict()) - set(file)` must be empty.
+# The model would run, with a random last layer. In version 1.15 not even `strict=True` raises an error here. So compare the names yourself: `set(model.state_dict()) - set(file)` must be empty.
 #
 # ### The configuration file
 #
-# `accelerate config` asks questions and writes a YAML file. Its answers become a `ClusterConfig`, which we fill in directly. (`write_basic_config()` writes one without questions: `NO`, one process, on a machine without GPUs.)
+# `accelerate config` asks questions and writes a YAML file. Its answers become a `ClusterConfig` (`commands/config/cluster.py`), which we fill in directly. (`write_basic_config()` writes one without questions: `NO`, one process, on a machine without GPUs.)
 
 # %%
 def write_yaml(name, **answers):
     from accelerate.commands.config.config_args import ClusterConfig
 
     common = {"compute_environment": "LOCAL_MACHINE", "debug": False, "mixed_precision": "no", "use_cpu": False}
-    config = ClusterConfig(**common | {"num_processes": 2} | answers)
+    always = {"same_network": True, "downcast_bf16": "no", "tpu_env": []}  # without a question on one machine
+    config = ClusterConfig(**common | always | {"num_processes": 2} | answers)
     config.to_yaml_file(str(folder / name))
     return (folder / name).read_text()
 
@@ -1456,20 +1603,29 @@ YAML_KEYS = {
     "rdzv_backend": "static or c10d: how the machines find each other",
     "same_network": "machines are in one local network",
     "use_cpu": "true: never use a GPU",
-    **dict.fromkeys(["downcast_bf16", "tpu_use_cluster", "tpu_use_sudo"], "TPUs only"),
+    **dict.fromkeys(["downcast_bf16", "tpu_env", "tpu_use_cluster", "tpu_use_sudo"], "TPUs only"),
+}
+
+# %%
+OTHER_KEYS = {
+    "gpu_ids": "GPUs of this machine: all, or 0,1",
+    "main_process_ip": "several machines: the address of machine 0, on all",
+    "main_process_port": "several machines: a free port of machine 0",
+    "mpirun_config": "several CPU processes: mpirun_hostfile, for mpirun",
 }
 
 # %%
 written = {line.split(":")[0] for line in cpu_yaml.splitlines()}
 show_table({"key": "", "means": ""}, YAML_KEYS.items())
 holds("every key of the file is in the table", written == set(YAML_KEYS))
+show_table({"with other answers also": "", "means": ""}, OTHER_KEYS.items())
 
 # %% [markdown]
-# With more machines you add `main_process_ip` and `main_process_port`. Mind `num_processes`: it counts all machines. With two machines of eight GPUs it is 16, on both.
+# Mind `num_processes`: it counts all machines. With two machines of eight GPUs it is 16, on both.
 #
 # ### Did it run as I meant?
 #
-# Nearly all mistakes with Accelerate are silent: the script trains, and the loss falls. This function reports what runs. Take it along; call it on all ranks after some steps, and compare it with what you wanted.
+# Nearly all mistakes with Accelerate are silent: the script trains, and the loss falls. This function reports what runs. Copy it into your projects; call it on all ranks after some steps, and compare it with what you wanted.
 
 # %%
 def what_runs(accelerator, model, optimizer, loader, scheduler, steps):
@@ -1530,11 +1686,69 @@ def differences(seen, wanted):
 WANTED = {"distributed_type": "MULTI_CPU", "world size": 2, "samples per step": 8, "optimizer": "SGD",
           "schedule steps per step": 1, "parameters equal": True}
 holds("nothing differs in the first, on both ranks", all(outputs[0] == WANTED for outputs in run.outputs))
-for name, seen in zip(list(SETUPS)[1:], mistaken):
-    print(f"{name}: wrong are", ", ".join(differences(seen, WANTED)))
+show_table({"setup": "", "differs in": ""},
+           [(name, ", ".join(differences(seen, WANTED))) for name, seen in zip(list(SETUPS)[1:], mistaken)])
 
 # %% [markdown]
 # None of the four raised an error. Without `cpu=True` (or `use_cpu` in the YAML, which the launcher hands on) each rank trains alone on all the data, as if it were the only process. The parameters are equal only because all ranks do the same work: equal parameters alone prove nothing, so look at the world size too.
+#
+# The optimizer was right in all of them. With DeepSpeed it may not be the script's. Here the script has SGD and 2 accumulation steps, and the JSON has 4. In the second run the JSON also has an optimizer and a schedule; then the script must pass `DummyOptim` and `DummyScheduler`, which only fill in "auto". In the third it passes SGD all the same:
+
+# %%
+in_json = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}}
+warmup_auto = dict.fromkeys(("warmup_min_lr", "warmup_max_lr", "warmup_num_steps"), "auto")
+owns = {
+    "optimizer": {"type": "AdamW", "params": {"lr": "auto", "torch_adam": True}},
+    "scheduler": {"type": "WarmupLR", "params": warmup_auto},
+}
+
+# %%
+def deepspeed_accelerator(config):
+    from accelerate import DeepSpeedPlugin, InitProcessGroupKwargs
+
+    plugin, gloo = DeepSpeedPlugin(hf_ds_config=config), InitProcessGroupKwargs(backend="gloo")
+    options = {"deepspeed_plugin": plugin, "gradient_accumulation_steps": 2, "kwargs_handlers": [gloo]}
+    return new_accelerator(cpu=False, **options)
+
+# %%
+def deepspeed_runs(config, dummy):
+    from accelerate.utils import DummyOptim, DummyScheduler
+
+    model, optimizer, dataset = training_parts()
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer)
+    if dummy:
+        optimizer = DummyOptim(model.parameters(), lr=0.1)
+        schedule = DummyScheduler(optimizer, warmup_num_steps=4)
+    prepared = deepspeed_accelerator(config).prepare(model, optimizer, DataLoader(dataset, 4), schedule)
+    engine, schedule = prepared[0], prepared[3].scheduler
+    classes = [type(each).__name__ for each in (engine.basic_optimizer, schedule)]
+    return *classes, engine.gradient_accumulation_steps()
+
+# %%
+def who_owns():
+    ran = [deepspeed_runs(in_json, dummy=False), deepspeed_runs(in_json | owns, dummy=True)]
+    try:
+        deepspeed_runs(in_json | owns, dummy=False)
+    except ValueError as error:
+        return ran, str(error).split(".")[0]
+
+# %%
+ran, refused = launch(who_owns, world_size=2, device="cpu", timeout_s=60, quiet=True).outputs[0]
+names = "SGD in the script", "DummyOptim, and AdamW in the JSON"
+show_table({"given": "", "optimizer": "", "schedule": "", "accumulation": "d"},
+           [(name, *each) for name, each in zip(names, ran)])
+print("SGD, and AdamW in the JSON:", refused)
+holds("the JSON's accumulation replaces the script's 2", [each[2] for each in ran], 4)
+
+# %%
+from shardlab import config_runs
+
+asked, reported = config_runs.load()["F"]
+holds("the script's optimizer", asked["script"]["optimizer"], "SGD")
+holds("the engine's, with offload_optimizer", reported["optimizer"], "DeepSpeedCPUAdam")
+
+# %% [markdown]
+# The accumulation was replaced with no more than a warning in the log. The last line is from a recorded run, because it compiles for a minute: with `offload_optimizer`, Accelerate replaces **SGD by Adam**, without a word (`map_pytorch_optim_to_deepspeed` in `utils/deepspeed.py`). So `WANTED` has the optimizer's class.
 #
 # ### `accelerate launch` with two CPU processes
 #
@@ -1624,18 +1838,21 @@ seen = trained[0][1]
 predicted_processes.compare(len(trained), {"what the file says": 2})
 
 # %%
+def show_seen(seen):
+    show_table({"what runs": "", "here": str, "wanted": str}, [(key, seen[key], WANTED[key]) for key in WANTED])
+
 holds("what differs", differences(seen, WANTED), ["distributed_type", "world size", "samples per step"])
-print(seen)
+show_seen(seen)
 
 # %% [markdown]
-# One, without a warning: for `MULTI_CPU`, Accelerate 1.15 starts the script once, unless the YAML names a host file for `mpirun` (`mpirun_config`). For one CPU machine, `torchrun` starts the ranks; `ACCELERATE_USE_CPU` is what the YAML's `use_cpu` becomes:
+# One, without a warning. `launch_command` in `accelerate/commands/launch.py` has a launcher each for DeepSpeed, for several GPUs and FSDP, for Megatron-LM, for TPUs and for SageMaker. `MULTI_CPU` is none of them and gets `simple_launcher`, which starts the script once, and looks at `num_processes` only if `mpirun_config` names a host file: then it runs `mpirun`. For one CPU machine without MPI, `torchrun` starts the ranks; `ACCELERATE_USE_CPU` is what the YAML's `use_cpu` becomes:
 
 # %%
 torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
 print("torchrun with 2 ranks: some seconds …")
 (_, seen, _), _ = run_script(*torchrun, ACCELERATE_USE_CPU="true")
 holds("nothing differs", seen == WANTED)
-print(seen)
+show_seen(seen)
 
 # %% [markdown]
 # ### `accelerate launch` with DeepSpeed, and what "auto" becomes
@@ -1656,7 +1873,35 @@ points_to = {"deepspeed_config_file": str(folder / "auto.json"), "zero3_init_fla
 print(write_yaml("deepspeed.yaml", distributed_type="DEEPSPEED", mixed_precision=None, deepspeed_config=points_to))
 
 # %% [markdown]
-# (With a JSON file, stage, accumulation, clipping, offload and `mixed_precision` in the YAML are errors. `zero3_init_flag` builds the model already sharded.) The script gives `prepare` a training loader with batches of 4 and an evaluation loader with batches of 2.
+# These are all keys that the questionnaire writes into this section. Those marked * are errors next to a JSON file, and so is `mixed_precision` in the YAML (`_deepspeed_config_checks` in `utils/dataclasses.py`):
+
+# %%
+DEEPSPEED_KEYS = {
+    "deepspeed_config_file": "the JSON; without it, the keys with * make one",
+    "zero_stage": "* 0 to 3",
+    **dict.fromkeys(("offload_optimizer_device", "offload_param_device"), "* none, cpu, nvme"),
+    **dict.fromkeys(("offload_optimizer_nvme_path", "offload_param_nvme_path"), "* a folder, for nvme"),
+    "gradient_accumulation_steps": "* as in the JSON",
+    "gradient_clipping": "* as in the JSON",
+    "zero3_save_16bit_model": "* gathers 16-bit weights for saving",
+    "zero3_init_flag": "builds the model already sharded, at stage 3",
+    "deepspeed_moe_layer_cls_names": "layers that stage 3 gathers as a whole",
+    "deepspeed_multinode_launcher": "several machines: pdsh, standard, openmpi, …",
+    "deepspeed_hostfile": "several machines: DeepSpeed's host file",
+    **dict.fromkeys(("deepspeed_inclusion_filter", "deepspeed_exclusion_filter"), "some of its nodes and slots"),
+}
+
+# %%
+def keys_asked_for(section):
+    from accelerate.commands.config import cluster
+
+    return set(re.findall(rf'{section}\["(\w+)"\] = ', inspect.getsource(cluster)))
+
+show_table({"key of deepspeed_config": "", "means": ""}, DEEPSPEED_KEYS.items())
+holds("all that accelerate config asks for", set(DEEPSPEED_KEYS) == keys_asked_for("deepspeed_config"))
+
+# %% [markdown]
+# The script gives `prepare` a training loader with batches of 4 and an evaluation loader with batches of 2.
 
 # %%
 print("accelerate launch with DeepSpeed on 2 ranks: 10 s, more on a busy machine …")
@@ -1667,14 +1912,14 @@ rows = [(key, str(became[key])) for key, value in asked.items() if value in ("au
 show_table({"key": "", "auto became": ""}, rows)
 
 # %%
-print(seen)
+show_seen(seen)
 holds("optimizer and stage", (seen["optimizer"], engine["stage"]), ("SGD", 3))
 holds("the micro-batch is the smaller loader's", became["train_micro_batch_size_per_gpu"], 2)
 holds("clipping at", engine["clip"], 1)
 holds("samples per step: loader, engine", (seen["samples per step"], engine["batch"]), (8, 4))
 
 # %% [markdown]
-# Three of these surprise most people. The micro-batch is that of the **smallest** loader given to `prepare`, evaluation included: the engine believes in 4 samples per step, but the loader delivers 8. Gradients are clipped at 1.0, though nobody asked for it. And bucket sizes come from `model.config.hidden_size`: 16², 0.9 · 16² and 10 · 16. Without that attribute there is an error. So write the batch size as a number, and clipping as 0.0 if you want none.
+# Three of these surprise most people. The micro-batch is that of the **smallest** loader given to `prepare`, evaluation included (unless the plugin has `is_train_batch_min=False`: then of the largest): the engine assumes 4 samples per step, but the loader delivers 8. Gradients are clipped at 1.0, though nobody asked for it. And bucket sizes come from `model.config.hidden_size`, or the largest of `hidden_sizes`: 16², 0.9 · 16² and 10 · 16. Without either there is an error. So write the batch size as a number, and clipping as 0.0 if you want none.
 #
 # And ZeRO-3? Parameters up to the persistence threshold stay whole on every rank:
 
@@ -1694,18 +1939,27 @@ FSDP_KEYS = {
     "fsdp_version": (2, "1 if you leave it out: the old FSDP, with other keys"),
     "fsdp_reshard_after_forward": (True, "free parameters after forward; false keeps them until backward"),
     "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "what becomes a unit; NO_WRAP: only the root"),
-    "fsdp_transformer_layer_cls_to_wrap": ("Block", "the class of a block, by name"),
+    "fsdp_transformer_layer_cls_to_wrap": ("Block", "for that policy: the class of a block, by name"),
+    "fsdp_min_num_params": (None, "for SIZE_BASED_WRAP: a unit has at least as many parameters"),
     "fsdp_offload_params": (False, "parameters, gradients and optimizer on the host"),
     "fsdp_state_dict_type": ("SHARDED_STATE_DICT", "what save_state writes: shards, or one full file"),
     "fsdp_cpu_ram_efficient_loading": (True, "only rank 0 reads the weights; for Transformers"),
     "fsdp_activation_checkpointing": (False, "recompute each unit's activations"),
 }
-fsdp_config = {key: value for key, (value, _) in FSDP_KEYS.items()}
+fsdp_config = {key: value for key, (value, _) in FSDP_KEYS.items() if value is not None}
 fsdp_yaml = write_yaml("fsdp.yaml", distributed_type="FSDP", mixed_precision="bf16", fsdp_config=fsdp_config)
-show_table({"key": "", "here": "", "means": ""}, [(k, str(v), means) for k, (v, means) in FSDP_KEYS.items()])
-holds("all are in the file", all(f"  {key}:" in fsdp_yaml for key in FSDP_KEYS))
+
+# %%
+rows = [(key, value if value is None else str(value), means) for key, (value, means) in FSDP_KEYS.items()]
+show_table({"key of fsdp_config": "", "here": "", "means": ""}, rows)
+holds("all are in the file", all(f"  {key}:" in fsdp_yaml for key in fsdp_config))
+version_1 = {"fsdp_backward_prefetch", "fsdp_forward_prefetch", "fsdp_use_orig_params", "fsdp_sync_module_states"}
+holds("accelerate config asks for these, and four more in version 1",
+      keys_asked_for("fsdp_config") == version_1 | set(FSDP_KEYS))
 
 # %% [markdown]
+# Version 1 has four keys more, for what version 2 always does or does not have: `fsdp_backward_prefetch` and `fsdp_forward_prefetch` (when the next unit is gathered), `fsdp_use_orig_params` and `fsdp_sync_module_states` (rank 0's weights for all). Its strategy, such as `FULL_SHARD`, is now in `fsdp_reshard_after_forward`; older files have `fsdp_sharding_strategy`.
+#
 # Does it shard on our CPU ranks? We hand over the plugin that such a section becomes, with and without `cpu=True`:
 
 # %%
@@ -1728,10 +1982,6 @@ holds("no accelerator chose FSDP", "FSDP" in [row[1] for row in run.outputs[0]],
 
 # %% [markdown]
 # With `cpu=True` you get DDP, without it an unwrapped model on each rank. Neither warns: the code (`accelerate/state.py`) considers FSDP only where it has found GPUs or similar devices. On a GPU the type should be `FSDP` and parameters should be `DTensor`; **that run is unproven here**, as our tests have no GPU. `what_runs` shows the difference in its first line.
-#
-# ### What you gain, what it hides
-#
-# You gain one script for one process, DDP, DeepSpeed and FSDP, and loaders, metrics and checkpoints that know about ranks. The collectives are those of the loop by hand. Accelerate hides the decisions: which launcher path is taken, how large a step is, how fast the schedule runs, what "auto" becomes. All of them can be read back after a few steps, so read them back.
 #
 # ### Which library call for what
 #

@@ -17,13 +17,13 @@
 #
 # The question of this chapter: what is saved, in bytes that you can count, and what does it cost in loss?
 #
+# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What it costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
+#
 # **After this chapter you can**
 #
 # - say what LoRA trains, stores and sends, and choose rank and modules for a task;
 # - quantize weights to 8 and 4 bits, byte for byte as bitsandbytes and GGUF do, and predict the error;
 # - fine-tune with QLoRA, and say which bytes it removes and which it leaves.
-#
-# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What it costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
 #
 # **You need:** [05 FSDP](05_fsdp.ipynb) and [09 Activation checkpointing](09_activation_checkpointing.ipynb).
 
@@ -253,8 +253,6 @@ on_two_ranks = {"inputs": lora_batches, "world_size": 2, "device": "cpu", "quiet
 ddp_run = launch(lora_on_ddp, **on_two_ranks)
 trained = {"full": psi, "LoRA": lora.adapter_parameters(shapes, 4)}
 ddp_sent = {name: ddp_run.traffic[f"{name}, step 1"].sent_by_rank.mean() for name in trained}
-for name, count in trained.items():
-    holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
 
 # %%
 linear_weights = sum(rows * columns for rows, columns in shapes)
@@ -262,6 +260,10 @@ predicted_lora_ratio.compare(
     float(round(ddp_sent["full"] / ddp_sent["LoRA"], 1)),
     {"the same bytes": 1, "the linear layers alone": round(linear_weights / trained["LoRA"], 1)},
 )
+
+# %%
+for name, count in trained.items():
+    holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
 
 # %% [markdown]
 # The ratio is Ψ over the adapters' elements, here that of a small model. For GPT-3 with r 8:
@@ -1066,9 +1068,11 @@ predicted_changed_bytes
 
 # %%
 changed_bytes = (pack_q8_0(2 * gguf_weight) != pack_q8_0(gguf_weight)).sum(axis=1)
-holds("the same number in every block", changed_bytes == changed_bytes[0])
 named = {"all bytes of the block": 34, "the scale, byte for byte": 2, "the codes": 32}
 predicted_changed_bytes.compare(int(changed_bytes[0]), named)
+
+# %%
+holds("the same number in every block", changed_bytes == changed_bytes[0])
 
 # %% [markdown]
 # The codes are the weights divided by the largest of the block, so they stay. Only the scale doubles, and in fp16 that is 1 added to the exponent, which lies in the second of its two bytes. The error of a block therefore grows with its largest weight, and is the same relative to it.
@@ -1518,12 +1522,14 @@ def base_bytes(model):
 four_bit_gpt = pretrained.gpt()
 replace_linears(four_bit_gpt, quantized)
 four_bit_bytes = base_bytes(four_bit_gpt)
-predicted = in_blocks_of_32.bytes_of(linear_weights) + 4 * (psi - linear_weights)
-holds("bytes of the base", four_bit_bytes, predicted, rtol=0.001, unit="bytes")
 
 # %%
 wrong_bits = {"what a quantized weight takes": in_blocks_of_32.bits_per_weight, "what it takes in fp32": 32}
 predicted_model_bits.compare(8 * four_bit_bytes / psi, wrong_bits)
+
+# %%
+predicted = in_blocks_of_32.bytes_of(linear_weights) + 4 * (psi - linear_weights)
+holds("bytes of the base", four_bit_bytes, predicted, rtol=0.001, unit="bytes")
 
 # %% [markdown]
 # More than half of the bytes are now in what was not quantized. In a large model this part is small: see below.

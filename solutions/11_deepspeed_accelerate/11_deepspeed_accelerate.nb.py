@@ -460,9 +460,11 @@ def evaluate(dataset):
     return answers, metrics(accelerator, nn.Identity(), loader)
 
 # %%
+rows = []
 for name, dataset in {"with a length": ten, "a stream": Stream(ten)}.items():
     answers, accuracy = launch(evaluate, dataset, world_size=4).outputs[0]
-    print(f"{name:>13}: {answers}, your accuracy {accuracy:.3f}")
+    rows.append((name, *answers.values(), accuracy))
+show_table({"dataset": "", **dict.fromkeys(answers, str), "your accuracy": ".3f"}, rows)
 
 # %% nbgrader={"grade_id": "check_metrics", "grade": true, "points": 3}
 check("deepspeed_accelerate.metrics", metrics)
@@ -570,11 +572,11 @@ def schedule(accelerator, optimizer, warmup_steps, total_steps):
 # %%
 runs = {"1 rank": (1, 1, False), "2 ranks, accumulation": (2, 2, False)}
 runs |= {"4 ranks": (4, 1, False), "4 ranks, split_batches": (4, 1, True)}
-planned, yours = schedule_spec(2, 8), {}
+planned, yours, rows = schedule_spec(2, 8), {}, []
 for name, (ranks, *options) in runs.items():
     yours[name] = launch(rates, schedule, *options, world_size=ranks, device="cpu").outputs[0]
-    furthest = max(abs(own - rate) for own, rate in zip(yours[name], planned, strict=True))
-    print(f"{name:22} differs from the plan by {furthest:.2g} at most")
+    rows.append((name, max(abs(own - rate) for own, rate in zip(yours[name], planned, strict=True))))
+show_table({"run": "", "differs from the plan by at most": ".2g"}, rows)
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))

@@ -521,7 +521,7 @@ def qlora_forward_spec(layers, x, alpha):
 # - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the step before do not count.
 # - `dequantize_nf4` is given. You decide when it is called: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
-# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × ideal bytes and 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = 2(N − 1)/N · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
+# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × ideal bytes and 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
 #
 # <details><summary>Hint 1 · what the Function keeps</summary>
 #
@@ -626,7 +626,7 @@ check("lora_quantization.qlora_step", qlora_step)
 #
 # 2\. Wrong: only trained parameters have states. The adapters have 40 · 2 · 16 · (5,120 + 5,120) = 13.1 million parameters, so Adam keeps 105 MB, and the adapters and their gradients take 52 MB each. There is next to nothing to shard; what takes memory is the base, which DDP keeps whole on each GPU.
 #
-# 3\. Wrong: DDP reduces gradients of parameters that require one. A ring sends 2(N − 1)/N · 52 MB = 52 MB per rank and step with N = 2.
+# 3\. Wrong: DDP reduces gradients of parameters that require one. A ring sends $\frac{2(N-1)}{N}$ · 52 MB = 52 MB per rank and step with N = 2.
 #
 # 4\. Wrong: the adapters of the lower layers get their gradients through the base, so backward computes the gradients of the activations, 2Ψ per token. Only those of the weights, another 2Ψ, are saved: 4Ψ of 6Ψ FLOPs per token, two thirds and not one third. Dequantizing, in forward and again in backward, comes on top.
 #

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
 pytestmark = pytest.mark.ranks
@@ -57,7 +58,7 @@ def test_the_example_that_starts_is_not_what_its_author_wanted(chapter):
         "whole weights on save": "False",
         "forward passes of a block": "1",
     }
-    printed = chapter.text_of("show_difference(first_settings)")
+    printed = chapter.text_of("predicted_stage.compare")
     assert "that is what the first zero_optimization says" in printed
 
 
@@ -73,7 +74,7 @@ def test_each_reader_misses_a_mistake(chapter):
 def test_the_repaired_example_is_what_its_author_wanted(chapter):
     printed = chapter.text_of('holds(f"with the JSON alone')
     assert "✓ every rank has what the author wanted" in printed
-    files = chapter.table_of("predicted_saved.compare")
+    files = chapter.table_of('{"in model_checkpoint.pt": ""')
     assert {row["in model_checkpoint.pt"]: row["files"] for row in files} == {
         "bf16_zero_pp_rank_*_mp_rank_00_optim_states.pt": "4",
         "zero_pp_rank_*_mp_rank_00_model_states.pt": "4",
@@ -82,7 +83,8 @@ def test_the_repaired_example_is_what_its_author_wanted(chapter):
         "zero_to_torch.py": "1",
     }
     verdict = chapter.text_of("predicted_saved.compare")
-    assert "measured a folder" in verdict
+    assert "a folder" in verdict
+    assert "part of rank 0" in verdict  # the guess
     assert "bfloat16" in chapter.text_of("model.load_state_dict(weights)")
 
 
@@ -171,8 +173,11 @@ def test_the_engines_instruments_agree_with_the_recorded_calls(chapter):
 
 
 def test_a_universal_checkpoint_loads_and_a_missing_one_is_silent(chapter):
-    printed = chapter.text_of("saved = launch(save_and_convert")
-    assert "✓ 2 ranks to 4, bit-equal" in printed
+    printed = chapter.text_of("run = launch(save_and_load_engine")
+    assert "client_state: 1" in printed
+    assert "✓ 2 ranks to 2" in printed
+    printed = chapter.text_of("on_4 = launch(load_universal")
+    assert printed.count("✓") == 2
     assert "position: 1" in printed
     assert "returned None and None" in chapter.text_of("/typo")
 
@@ -193,11 +198,29 @@ def test_stages_2_and_3_exclude_pipelines(chapter):
     assert all("incompatible with pipeline parallelism" in each for each in gives[2:])
 
 
-def test_accelerate_makes_the_calls_of_the_loop_by_hand(chapter):
-    calls = chapter.table_of("accelerated = launch(")
-    assert [row["call"] for row in calls].count("all_reduce") == 2
-    assert "✓ the same collectives" in chapter.text_of("accelerated = launch(")
-    assert chapter.text_of("def mean_losses").count("✓") == 2
+def test_each_piece_of_the_port_makes_the_calls_of_the_loop_by_hand(chapter):
+    assert "backward, and divided too" in chapter.text_of("predicted_wrong.compare")
+    assert chapter.text_of("right = [name for name in STAGES").count("✓") == 2
+    rows = chapter.table_of("right = [name for name in STAGES")
+    samples = {row["stage"]: row["samples of rank 0"] for row in rows}
+    assert samples.pop("loader, and the sampler kept") == "8"
+    assert set(samples.values()) == {"16"}
+    printed = chapter.text_of('calls_of_rank_0("+ accumulate"))')
+    assert printed.count("all_reduce") == 2
+    assert chapter.text_of("def mean_losses").count("✓") == 1
+
+
+def test_your_scheduler_is_stepped_and_autocast_changes_a_matmul(chapter):
+    assert chapter.text_of("launch(own_scheduler").count("✓") == 2
+    assert "✓ autocast changes the matmul only" in chapter.text_of("launch(device_and_dtypes")
+    assert "optimizer states on: cpu" in chapter.text_of("launch(old_name_alone")
+
+
+def test_the_json_can_own_the_optimizer(chapter):
+    rows = chapter.table_of("launch(who_owns")
+    assert [row["optimizer"] for row in rows] == ["SGD", "AdamW"]
+    assert [row["accumulation"] for row in rows] == ["4", "4"]
+    assert "SGD, and AdamW in the JSON: You cannot" in chapter.text_of("launch(who_owns")
 
 
 def test_the_local_index_repeats_on_every_node(chapter):
@@ -231,15 +254,18 @@ def test_a_checkpoint_lacks_the_order_of_samples_and_a_missing_key_raises_nothin
 
 
 def test_one_function_finds_each_silent_failure(chapter):
-    printed = chapter.text_of("def differences(seen, wanted)")
-    assert "Accelerator() on CPUs: wrong are distributed_type, world size" in printed
-    assert "schedule by process: wrong are schedule steps per step" in printed
-    assert "model not prepared: wrong are parameters equal" in printed
-    assert "split_batches: wrong are samples per step" in printed
+    rows = chapter.table_of("def differences(seen, wanted)")
+    assert {row["setup"]: row["differs in"] for row in rows} == {
+        "Accelerator() on CPUs": "distributed_type, world size, samples per step",
+        "schedule by process": "schedule steps per step",
+        "model not prepared": "parameters equal",
+        "split_batches": "samples per step",
+    }
 
 
 def test_launchers_start_what_the_chapter_says(chapter):
-    assert "'world size': 1" in chapter.text_of('["distributed_type", "world size"')
+    rows = chapter.table_of('holds("what differs"')
+    assert {row["what runs"]: row["here"] for row in rows}["world size"] == "1"
     assert "✓ nothing differs" in chapter.text_of("torchrun = (")
     became = {row["key"]: row["auto became"] for row in chapter.table_of("became = engine")}
     assert became["train_micro_batch_size_per_gpu"] == "2"
@@ -252,3 +278,9 @@ def test_accelerate_never_selects_fsdp_on_cpus(chapter):
     rows = chapter.table_of("run = launch(try_fsdp")
     assert [row["distributed_type"] for row in rows] == ["MULTI_CPU", "NO"]
     assert {row["parameters"] for row in rows} == {"Parameter"}
+
+
+@pytest.mark.browser
+def test_reopened_pictures_fit(chapter, loaded_lab, artifacts):
+    """Plots and predictions: the chapter has no other widget."""
+    assert try_the_pictures(chapter, loaded_lab, artifacts) == set()

@@ -16,10 +16,6 @@ NAMES = sorted(path.name.removesuffix(".nb.py") for path in CHAPTERS.glob("*.nb.
 LABS = sorted(ROOT.glob("solutions/*/*.nb.py"))
 SOURCES = [*sorted(CHAPTERS.glob("*.nb.py")), *LABS]
 DEFINITIONS = (ast.FunctionDef, ast.ClassDef)
-# Being edited by others: remove each as soon as it passes.
-UNCHECKED_CLAIMS = ["chapters/11_", "05_fsdp/", "11_deepspeed_accelerate/"]
-UNCHECKED_ANSWERS = ["chapters/11_", "chapters/12_", "05_fsdp/"]
-UNCHECKED_FORMULAS = ["05_fsdp/", "12_lora_quantization/"]
 
 
 @cache
@@ -33,10 +29,6 @@ def chapter(name: str) -> NotebookNode:
 
 def in_course(source: Path) -> str:
     return source.relative_to(ROOT).as_posix()
-
-
-def without(names: list[str]) -> list[Path]:
-    return [source for source in SOURCES if not any(name in in_course(source) for name in names)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,7 +68,7 @@ def predictions_of(notebook):
     return [PREDICTION.search(source)[1] for source in asking], answered
 
 
-@pytest.mark.parametrize("source", without(UNCHECKED_CLAIMS), ids=in_course)
+@pytest.mark.parametrize("source", SOURCES, ids=in_course)
 def test_tables_and_claims_are_shown_as_such(source):
     """`show_table` aligns columns, and `holds` prints what it compares: see CONTRIBUTING.md.
 
@@ -97,7 +89,7 @@ def test_tables_and_claims_are_shown_as_such(source):
     assert asserted == []
 
 
-@pytest.mark.parametrize("source", without(UNCHECKED_FORMULAS), ids=in_course)
+@pytest.mark.parametrize("source", SOURCES, ids=in_course)
 def test_formulas_in_prose_are_latex(source):
     """By what is hard to read in a line: a fraction of a sum, the root of a product."""
     prose = [cell.source for cell in read(source).cells if cell.cell_type != "code"]
@@ -106,7 +98,7 @@ def test_formulas_in_prose_are_latex(source):
     assert [found for text in plain for found in re.findall(r".*\)/[^\W\d].*|.*√\(.*", text)] == []
 
 
-@pytest.mark.parametrize("source", without(UNCHECKED_ANSWERS), ids=in_course)
+@pytest.mark.parametrize("source", SOURCES, ids=in_course)
 def test_nothing_answers_a_question_before_the_guess_is_compared(source):
     """Between a question and its `compare` only pictures that take the guess are shown."""
     cells = [parsed(cell.source) for cell in code_cells(read(source))]
