@@ -1,9 +1,9 @@
 // After nbgrader's own script: shows in its lists of submissions what the score does not say.
-const views = [
+// Nothing is declared at the top level: nbgrader's scripts declare names of their own there.
+for (const view of [
     window.SubmissionUI, window.SubmittedNotebookUI,
     window.StudentSubmissionUI, window.StudentSubmittedNotebookUI,
-];
-for (const view of views.filter(Boolean)) {
+].filter(Boolean)) {
     const render = view.prototype.render;
     view.prototype.render = function () {
         render.call(this);

@@ -1,4 +1,4 @@
-"""A page with one written question and the answers of all students, next to formgrader's own pages.
+"""A page with one written question and all students' answers, besides formgrader's own pages.
 
 Reads the gradebook; the page stores marks and comments through formgrader's own requests.
 """
