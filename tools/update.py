@@ -1,4 +1,4 @@
-"""Take a newer students' package into this folder, and keep the notebooks that you changed.
+"""Install a newer students' package in this folder, and keep the notebooks that you changed.
 
     make update FROM=~/Downloads/shardlab-students.zip
 

@@ -1,5 +1,5 @@
-"""What must hold for a lab's notebook before it is released or graded: it was built from its
-source as that is now, and its points are those of its exercises."""
+"""What must hold for a lab's notebook before it is released or graded: it was built from the
+current version of its source, and its points are those of its exercises."""
 
 from __future__ import annotations
 
@@ -66,9 +66,7 @@ def require_built(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise SourceError(f"{path} cannot be read: run `{REBUILD}`") from error
     if not _agrees(made, built):
-        raise SourceError(
-            f"{path} was not built from {source.name} as that is now: run `{REBUILD}`"
-        )
+        raise SourceError(f"{path} was not built from the current {source.name}: run `{REBUILD}`")
 
 
 class BuiltNotebooks(NotebookExporter):

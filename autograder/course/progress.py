@@ -1,4 +1,4 @@
-"""``progress()``: what the student's last checks said, lab by lab, with links."""
+"""``progress()``: the results of the student's last checks, lab by lab, with links."""
 
 from __future__ import annotations
 

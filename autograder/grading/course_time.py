@@ -1,4 +1,4 @@
-"""The time zone of the course: of times that are written without one.
+"""The course's time zone, for times that are written without one.
 
 Those are due dates that an instructor types, `timestamp.txt` files and times in the names of
 downloaded files. nbgrader reads them as UTC, and the gradebook holds UTC without a zone.

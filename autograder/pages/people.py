@@ -57,7 +57,8 @@ def match(people: Sequence[Person], rows: Sequence[Keys]) -> dict[str, int]:
     """{student: index of their row}.
 
     First by identifiers (user name, e-mail address, number), then by names, whatever their order,
-    accents and case. Whoever fits several, or is fitted by several, is left out.
+    accents and case. A person who matches several rows, or whose row matches several people, is
+    left out.
     """
     found: dict[str, int] = {}
     for kind in ("identifiers", "names"):

@@ -1,4 +1,4 @@
-"""A package with some of the labs: links to the others are replaced by words."""
+"""A package with some of the labs: links to the others are replaced by plain text."""
 
 from __future__ import annotations
 

@@ -76,8 +76,8 @@ def _require_unchanged_release(folder: Path) -> None:
             continue
         if wrote.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
             raise ReleaseError(
-                f"{folder}: somebody has worked here, {name} has changed since the release. Move "
-                "the folder away, or choose another one with --to"
+                f"{folder}: {name} has changed since the release, so somebody has worked in this "
+                "folder. Move it away, or choose another one with --to"
             )
 
 

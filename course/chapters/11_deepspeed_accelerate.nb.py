@@ -1066,6 +1066,7 @@ import os, sys, torch.distributed as dist
 dist.init_process_group("gloo")
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
 sys.stdout.write(" ".join(f"{name}={os.environ[name]}" for name in names) + "\\n")
+dist.barrier()  # no rank closes its connections before the other has made them
 dist.destroy_process_group()
 """
 

@@ -1,4 +1,4 @@
-"""Claims that a notebook holds against a run: one line for the reader, an error where it fails."""
+"""Claims that a notebook checks against a run: one line for the reader, an error if one fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Takes submissions from a platform's download and puts them where grading expects them."""
+"""Collects submissions from a platform's download and puts them where grading expects them."""

@@ -1,4 +1,4 @@
-"""python -m autograder collect: takes submissions from a platform's download."""
+"""python -m autograder collect: collects submissions from a platform's download."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = 30  # names in one line
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `python -m autograder`."""
     parser = commands.add_parser(
-        "collect", help="take submissions from a download of Canvas, Moodle or Gradescope"
+        "collect", help="collect submissions from a download of Canvas, Moodle or Gradescope"
     )
     parser.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")
     parser.add_argument(

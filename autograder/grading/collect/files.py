@@ -139,7 +139,7 @@ def _why_not(entry: zipfile.ZipInfo, name: str) -> str:
     if entry.file_size > MAX_BYTES and not name.endswith(".yml"):
         return f"it is larger than {MAX_BYTES // 1_000_000} MB"
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "it is packed in an unusual way"  # may need any amount of memory
+        return "it uses an unusual compression method"  # may need any amount of memory
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Recognizes which lab a submitted file is, by the grade ids in it: its name may be anything."""
+"""Recognizes which lab a submitted file belongs to, by its grade ids: its name may be anything."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ COPY = re.compile(r"(?P<stem>.+?)(?: ?\((?P<copy>\d+)\)|-(?P<again>\d+))$")  # n
 
 @dataclass(frozen=True)
 class Handed:
-    """A file and who handed it in."""
+    """A file and who submitted it."""
 
     file: File
     student: str = ""

@@ -103,7 +103,7 @@ def _age(offer: tuple[Handed, Version]) -> tuple[Any, ...]:
 
 
 def _kind(path: PurePosixPath) -> int:
-    """A notebook is preferred to a zip or script that the student handed in with it."""
+    """A notebook is preferred to a zip or script that was submitted with it."""
     suffix = path.suffix.lower()
     return KINDS.index(suffix) if suffix in KINDS else 0
 

@@ -92,7 +92,7 @@ def _apply(late: LateWork) -> None:
 
 
 class _GradingRun:
-    """One lab's."""
+    """The grading of one lab."""
 
     def __init__(self, arguments: argparse.Namespace, lab: str) -> None:
         """Raises an error if grading cannot start."""

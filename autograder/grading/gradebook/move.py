@@ -168,7 +168,7 @@ def _require_same_schema(here: Connection, there: Connection) -> None:
 
 
 def _begin_snapshot(here: Connection) -> None:
-    """Both readings of the source, to copy and to compare, see the same rows."""
+    """Both passes over the source, to copy and to compare, see the same rows."""
     if here.dialect.name == "sqlite":
         here.exec_driver_sql("BEGIN")  # Python's module does not begin one to read
     else:

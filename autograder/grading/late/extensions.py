@@ -80,7 +80,7 @@ def _extension(
     except ValueError:
         count = math.nan
     if not 0 < count <= 366:
-        raise ValueError(f"days is {days!r}, not a number from 0 to 366")
+        raise ValueError(f"days is {days!r}, not a number above 0 and at most 366")
     return Extension(student, lab, line, days=count)
 
 

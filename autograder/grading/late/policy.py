@@ -14,7 +14,7 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Policy:
-    """What each charged day costs, at most how much, and how many days are free."""
+    """The cost of each charged day, its maximum, and the number of free days."""
 
     points_per_day: float = 0.0
     share_per_day: float = 0.0  # of the lab's points
@@ -22,14 +22,14 @@ class Policy:
     most_share: float = 1.0  # of the lab's points
     free_days: int = 0  # for each student, over all labs
 
-    def penalty(self, days: int, max_points: float) -> float:
-        """Points off for charged days; ``max_points``: of the lab."""
-        asked = days * (self.points_per_day + self.share_per_day * max_points)
-        return min(asked, self.most_points, self.most_share * max_points)
+    def penalty(self, days: int, lab_points: float) -> float:
+        """Points taken off for charged days of a lab that has ``lab_points``."""
+        uncapped = days * (self.points_per_day + self.share_per_day * lab_points)
+        return min(uncapped, self.most_points, self.most_share * lab_points)
 
 
 def days_late(submitted_at: datetime, due_at: datetime) -> int:
-    """Started days, 0 if in time; times are UTC.
+    """Started days, 0 if on time; times are UTC.
 
     A day ends at the time of day of the due date in the course's zone, so the day on which clocks
     change has 23 or 25 hours.
@@ -41,8 +41,8 @@ def days_late(submitted_at: datetime, due_at: datetime) -> int:
 
 
 def later(due_at: datetime, days: float) -> datetime:
-    """The same time of day in the course's zone, so many days later; times are UTC."""
-    moved = to_utc(to_course_time(due_at) + days * DAY)  # such a sum moves the clock's hands
+    """``days`` later, at the same time of day in the course's zone; times are UTC."""
+    moved = to_utc(to_course_time(due_at) + days * DAY)  # datetime adds to the wall-clock time
     assert moved is not None
     return moved
 

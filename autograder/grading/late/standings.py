@@ -1,4 +1,4 @@
-"""Who is late with what, by the gradebook, the policy and the extensions."""
+"""Which submissions are late and what that costs, from gradebook, policy and extensions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILE = "extensions.csv"
 
 @dataclass(frozen=True)
 class Standing:
-    """One submission's. Times are UTC, and None if nothing names one."""
+    """Lateness of one submission. Times are UTC; None if unknown."""
 
     student: str
     lab: str
@@ -99,8 +99,8 @@ def standings(
         ]
         free = divide(days, policy.free_days if policy else 0)
         for row, now, late, covered in zip(labs, due, days, free, strict=True):
-            most = float(points[row.name] or 0.0)
-            penalty = policy.penalty(late - covered, most) if policy else row.penalty
+            lab_points = float(points[row.name] or 0.0)
+            penalty = policy.penalty(late - covered, lab_points) if policy else row.penalty
             found.append(
                 Standing(
                     who, row.name, row.timestamp, row.duedate, now, late, covered, penalty,

@@ -19,9 +19,11 @@ from autograder.grading.late.standings import extensions_of, save, standings
 class LateDays(LateSubmissionPlugin):
     """Deducts points for each started day, after a number of free days."""
 
-    points_per_day = Float(0.0, min=0.0, help="Points off for each started day.").tag(config=True)
+    points_per_day = Float(0.0, min=0.0, help="Points taken off for each started day.").tag(
+        config=True
+    )
     share_per_day = Float(
-        0.0, min=0.0, max=1.0, help="Share of the lab's points off for each started day."
+        0.0, min=0.0, max=1.0, help="Share of the lab's points taken off for each started day."
     ).tag(config=True)
     most_points = Float(math.inf, min=0.0, help="Maximum points off a lab.").tag(config=True)
     most_share = Float(1.0, min=0.0, max=1.0, help="Maximum share of a lab's points off.").tag(

@@ -41,7 +41,7 @@ def read_table(path: Path) -> tuple[list[Person], list[str]]:
         people.append(person)
         lines[person.student].append(str(line))
     wrong = wrong or [
-        f"{student} is in lines {' and '.join(places)}: leave one of them"
+        f"{student} is in lines {' and '.join(places)}: keep one of them"
         for student, places in lines.items()
         if len(places) > 1
     ]
@@ -75,7 +75,7 @@ def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
     columns = [_column(names.get(each, each)) for each in plain]
     if twice := sorted({each for each in columns if each and columns.count(each) > 1}):
         raise tables.BadTable(
-            f"{path} has several columns for {', '.join(twice)}: leave one of each"
+            f"{path} has several columns for {', '.join(twice)}: keep one of each"
         )
     if not {"student", "canvas_login", "email"} & set(columns):
         known = ", ".join(("name", *COLUMNS))

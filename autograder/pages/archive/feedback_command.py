@@ -20,7 +20,7 @@ ALL_INCLUDED, WRONG_USAGE, NOT_ALL_INCLUDED = 0, 2, 3
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `python -m autograder`."""
     parser = commands.add_parser(
-        "feedback", help="who has a feedback page for a lab; --archive puts them into a zip"
+        "feedback", help="list who has a feedback page for a lab; --archive writes pages to a zip"
     )
     parser.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")
     parser.add_argument("--archive", action="store_true", help="write the pages into one zip")
@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="DOWNLOAD",
-        help="all submissions of the lab as the platform gave them: a zip or a folder",
+        help="all submissions of the lab, as downloaded from the platform: a zip or a folder",
     )  # fmt: skip
     parser.add_argument("--to", type=Path, metavar="ZIP", help="default: grading/feedback-LAB.zip")
     parser.set_defaults(run=_feedback)
@@ -73,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if platform and not arguments.source:
         raise CannotArchive(
             f"{platform.capitalize()} finds students by the names of its own files: download all "
-            "submissions of the lab there, and give that zip with --from"
+            "submissions of the lab there, and pass that zip with --from"
         )
     app = NbGrader()
     app.initialize([])

@@ -1,4 +1,4 @@
-"""Feedback pages as one zip, in the form in which a learning platform takes files back.
+"""Feedback pages as one zip, in the form that a learning platform imports.
 
 Moodle: https://github.com/moodle/moodle/blob/main/mod/assign/feedback/file/importziplib.php
 Canvas: infer_comment_context_from_filename in app/models/assignment.rb of its source
@@ -27,12 +27,12 @@ _FORMS = {
 
 
 class CannotArchive(Exception):
-    """There is nothing to put into an archive, or no place for it: what to do."""
+    """No archive can be written: the message says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """One person's in a platform's download of submissions."""
+    """One person's files in a platform's download of submissions."""
 
     name: str
     id: str  # the platform's number of the person, or in Moodle of their part in the assignment
@@ -66,8 +66,8 @@ def read_places(download: Path, platform: str) -> list[Place]:
         found[new.id] = new
     if not found:
         raise CannotArchive(
-            f"{download} has no files named as {platform.capitalize()} names them: give the "
-            "download of all submissions, as it came"
+            f"{download} has no files named as {platform.capitalize()} names them: pass the "
+            "unchanged download of all submissions"
         )
     return list(found.values())
 
@@ -77,8 +77,8 @@ def assign(
 ) -> dict[str, Place]:
     """{student: their place}: by number or name, else by the notebook that they submitted.
 
-    ``digests``: of each student's submitted notebook.  Left out is whoever fits several places,
-    or whose notebook was submitted by several, or under another Canvas number.
+    ``digests``: of each student's submitted notebook.  A student is left out who matches several
+    places, or whose notebook was submitted by several, or under another Canvas id.
     """
     found = {s: places[i] for s, i in match(people, [place.keys for place in places]).items()}
     for person in people:

@@ -119,8 +119,9 @@ def _places(
             if (title and same_name(title) == wanted) or (asked and header.strip() == asked)
         ]
         if len(fits) > 1 or (asked and not fits):
-            problem = "several columns" if fits else "no column"
-            raise BadTable(f"{problem} of {source} fit {asked or lab.name!r}{_choice(table, lab)}")
+            several, none = f"several columns of {source} match", f"no column of {source} matches"
+            problem = several if fits else none
+            raise BadTable(f"{problem} {asked or lab.name!r}{_choice(table, lab)}")
         if fits:
             _check_points(table, fits[0], lab, platform)
             found.append((lab, fits[0]))

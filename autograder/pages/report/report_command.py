@@ -27,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )  # fmt: skip
     export.add_argument(
         "--column", action="append", default=[], metavar="LAB=NAME",
-        help="the platform's name for a lab, where it is another; repeatable",
+        help="the platform's name for a lab, if it differs; repeatable",
     )  # fmt: skip
     report = commands.add_parser("report", help="how a class did: points, mistakes, time, states")
     report.add_argument("lab", metavar="LAB", help="for example 03_ring_all_reduce")

@@ -42,7 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     pairs = comparison.pairs
     print(f"{arguments.lab}: {len(submissions.works)} submissions; similar pairs: {len(pairs)}")
     for pair in pairs[:SHOWN]:
-        share = f"{pair.tokens} tokens, {pair.share:.0%} of the shorter work"
+        share = f"{pair.tokens} tokens, {pair.share:.0%} of the shorter submission"
         print(f"  {pair.first.student} and {pair.second.student}: {share}")
     if len(pairs) > SHOWN:
         print(f"  and {len(pairs) - SHOWN} more, see the page")

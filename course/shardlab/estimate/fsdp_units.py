@@ -28,7 +28,7 @@ class UnitStep:
     reduce_scatters: int
     sent_bytes: float
     kept_bytes: float  # gathered parameters held between forward and backward
-    peak_parameter_bytes: float  # the rank's shards, and gathered parameters at the highest time
+    peak_parameter_bytes: float  # the rank's shards, and gathered parameters at their peak
 
     @property
     def messages(self) -> int:

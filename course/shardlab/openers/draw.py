@@ -26,7 +26,7 @@ COLORS = {
     "checkpoint": OK,
     **MEMORY,
 }
-# A picture that moves takes up to half a processor where no GPU draws it, also in its pauses.
+# An animated picture uses up to half a CPU core if no GPU renders it, even while paused.
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 8.0, 2
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
@@ -198,7 +198,8 @@ class _Picture:
         yield _text(LEFT, y, "0", MUTED)
         slower = f"{PLAY_S / end:,.0f} times slower" if self.opener.unit == "s" else ""
         if slower:
-            yield _text(LEFT + self.width / 2, y, f"time, {slower} than it was", MUTED, "middle")
+            note = f"time, {slower} than in reality"
+            yield _text(LEFT + self.width / 2, y, note, MUTED, "middle")
         yield _text(LEFT + self.width, y, length, MUTED, "end")
         x = LEFT
         for kind in self.kinds():

@@ -1,4 +1,4 @@
-"""Matplotlib's plots in the page's theme, never wider than their cell, and with their words.
+"""Matplotlib's plots in the page's theme, never wider than their cell, with a text alternative.
 
 JupyterLab shows an SVG as an image: it is cut off at the cell's edge, cannot follow the theme and
 has no text alternative. So a figure also gets an HTML form: in a notebook's page the same SVG as an

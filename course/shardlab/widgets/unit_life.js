@@ -61,7 +61,7 @@ function build(model, signal) {
 
   const stage = createStage({ root, plot, width: scene.width, height: 200, draw, signal });
   const small = make("p", { class: "shardlab-small" }, scene.small);
-  const headings = () => ["", "unit", "what", "from", "to"];
+  const headings = () => ["", "unit", "event", "from", "to"];
   const table = tableDetails(headings, rows, signal);
   root.append(head, stickyControls(controls), plot, detail, small, table.node);
 

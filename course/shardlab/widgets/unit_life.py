@@ -38,7 +38,8 @@ SMALL_PRINT = (
 )
 MEASURED_PRINT = (
     " Measured: recorded on real ranks; a row has one lane for each rank, rank 0 at the top. The "
-    "simulation has its sizes and mean times, but not the time between: compare order and bytes."
+    "simulation uses its sizes and mean times, but not the gaps between them: compare order and "
+    "bytes."
 )
 Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 

@@ -1,6 +1,6 @@
 """Reads a recorded step of FSDP2 as timelines of its units, and as settings of the simulator.
 
-Where a unit begins and stops to be whole is in ``run.memory[rank].units``, what is sent is in
+When a unit starts and stops being whole is in ``run.memory[rank].units``, what is sent is in
 ``run.calls``, and the live bytes are those of ``run.memory``.
 """
 
@@ -271,7 +271,7 @@ def _head_s(timeline: UnitTimeline) -> float:
 
 
 def _ahead(timeline: UnitTimeline, kind: str, turn_s: float) -> int:
-    """The most units whose all-gather started before another one had finished to compute."""
+    """The most units whose all-gather started before another one had finished computing."""
     forward = kind == "forward"
     gathers = [
         span

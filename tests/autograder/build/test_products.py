@@ -147,14 +147,14 @@ def test_a_lab_is_not_generated_after_a_failed_build(
     assert "has 7 points, but its exercise is worth 2" in printed
     assert "Nothing was released or changed" in printed
     source.write_text(LAB.replace("rank // world_size", "rank / world_size"))
-    assert "was not built from 03_lab.nb.py as that is now: run `python -m" in generate()
+    assert "was not built from the current 03_lab.nb.py: run `python -m" in generate()
     # A line of the first cell was removed after the build.
     long = LAB.replace("# # A lab\n", "# # A lab\n#\n# Due on Friday.\n")
     source.write_text(long)
     assert run(repo) == 0
     before = snapshot(repo)
     source.write_text(LAB)
-    assert "was not built from 03_lab.nb.py as that is now: run `python -m" in generate()
+    assert "was not built from the current 03_lab.nb.py: run `python -m" in generate()
     assert snapshot(repo) == before | {str(source): source.read_bytes()}
 
 

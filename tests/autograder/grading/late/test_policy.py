@@ -54,4 +54,4 @@ def test_free_days_go_to_the_earliest_labs() -> None:
     ],
 )
 def test_penalty_of_a_lab_with_20_points(policy: Policy, days: int, points: float) -> None:
-    assert policy.penalty(days, max_points=20) == pytest.approx(points)
+    assert policy.penalty(days, lab_points=20) == pytest.approx(points)

@@ -104,7 +104,7 @@ def test_canvas_export_of_the_gradebook_is_a_roster(
     ("table", "message"),
     [
         ("student,email\nada,a@x.org\nbob,A@x.org\n", "a@x.org belongs to several students"),
-        ("student\nada\nbob\nada\n", "ada is in lines 2 and 4: leave one of them"),
+        ("student\nada\nbob\nada\n", "ada is in lines 2 and 4: keep one of them"),
         ("student\na/b\n.c\n", "line 3: '.c' cannot be used as a student's id: it begins with"),
         ("student,canvas_id\nada,x12\n", "line 2: canvas_id 'x12' is not a number"),
         ("student,email\n,\n", "lists no students"),

@@ -149,7 +149,7 @@ def test_canvas_takes_names_with_its_own_numbers(course: Path) -> None:
     ("options", "words"),
     [
         (("--platform", "gradescope"), "Gradescope has no upload of feedback files"),
-        (("--platform", "moodle"), "give that zip with --from"),
+        (("--platform", "moodle"), "pass that zip with --from"),
         (("--platform", "moodle", "--from", "nbgrader_config.py"), "nor a readable zip"),
         (("--platform", "canvas", "--from", "grading"), "no files named as Canvas names them"),
         (("--from", "grading"), "--from needs --platform"),

@@ -1,7 +1,8 @@
 """How often `similar` is wrong: the figures that docs/instructors.md states, for 12 labs.
 
-tests/submissions/independent holds eight complete answers to lab 03, each written anew in another
-style; all pass all cases. They are by one author, so real students may differ more, or less.
+tests/submissions/independent holds eight complete answers to lab 03, each written independently, in
+another style; all pass all cases. They are by one author, so real students may differ more, or
+less.
 """
 
 from __future__ import annotations
