@@ -1,9 +1,8 @@
-"""What must hold for a lab's notebook before it is released or graded: it was built from the
-current version of its source, and its points are those of its exercises."""
+"""A lab's notebook from its source, and what must hold before it is released or graded: it was
+built from the current version of its source."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,40 +11,21 @@ from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.converters.base import NbGraderException
 
-from autograder import exercises
 from autograder.build.navigation import without_links
+from autograder.build.points import add_points
 from autograder.build.rubric import require_rubric
 from autograder.build.text import SourceError, notebook_from_text
-from autograder.grading.submission.template import END_LINKS, find_check, is_check
+from autograder.grading.submission.template import END_LINKS
 
 REBUILD = "python -m autograder build"
-# Of the table in a lab's first cell: | 7 · a puzzle: `zero_bubble_schedule` | 5 |
-TABLE_ROW = re.compile(r"^\| *\d+ · (?P<what>.*?) *\| *(?P<points>[\d.]+) *\|", re.MULTILINE)
-ANSWER = re.compile(r"`(\w+)`")
 
 
-def require_exercises(source: Path, notebook: NotebookNode) -> None:
-    """Every check cell must name an exercise and its points, and a table of points and a
-    rubric must agree.
-
-    Raises SourceError.
-    """
-    seen: set[str] = set()
-    for cell in filter(is_check, notebook.cells):
-        name, meta = find_check(cell.source).exercise, cell.metadata.nbgrader
-        where = f"{source}, cell {meta.grade_id!r}"
-        try:
-            worth = exercises.load(name).points
-        except KeyError as error:
-            raise SourceError(f"{where}: {error.args[0]}") from error
-        if meta.points != worth:
-            mismatch = f"has {meta.points} points, but its exercise is worth {worth:g}"
-            raise SourceError(f"{where}: {mismatch}")
-        if name in seen:
-            raise SourceError(f"{where}: an earlier cell already checks {name}")
-        seen.add(name)
-    _require_table(source, notebook)
+def lab_from_text(source: Path) -> NotebookNode:
+    """The lab written in ``source``, with the points of its exercises; raises SourceError."""
+    notebook = notebook_from_text(source)
+    add_points(source, notebook)
     require_rubric(source.parent, notebook)
+    return notebook
 
 
 def require_built(path: Path) -> None:
@@ -57,8 +37,7 @@ def require_built(path: Path) -> None:
     if not source.exists():
         return
     try:
-        made = notebook_from_text(source)
-        require_exercises(source, made)
+        made = lab_from_text(source)
     except SourceError as error:
         raise SourceError(f"{error}\nFix this, then run `{REBUILD}`.") from error
     try:
@@ -82,24 +61,6 @@ class BuiltNotebooks(NotebookExporter):
                 except SourceError as error:
                     self.log.error("%s\nNothing was released or changed.", error)
                     raise NbGraderException(str(error)) from error
-
-
-def _require_table(source: Path, notebook: NotebookNode) -> None:
-    first = notebook.cells[0].source if notebook.cells else ""
-    table = [
-        (answer[1] if (answer := ANSWER.search(row["what"])) else "", float(row["points"]))
-        for row in TABLE_ROW.finditer(first)
-    ]
-    graded = [
-        (exercises.load(find_check(cell.source).exercise).answer if is_check(cell) else "", points)
-        for cell in notebook.cells
-        if (points := float(cell.metadata.get("nbgrader", {}).get("points", 0.0)))
-    ]
-    if table and table != graded:
-        rows = ", ".join(f"{name or 'a question'} {points:g}" for name, points in graded)
-        raise SourceError(
-            f"{source}, cell 1: its table of points must name what is graded, in this order: {rows}"
-        )
 
 
 def _agrees(made: NotebookNode, built: NotebookNode) -> bool:

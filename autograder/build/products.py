@@ -10,7 +10,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.build.front_page import add_map
-from autograder.build.lab import REBUILD, require_exercises
+from autograder.build.lab import REBUILD, lab_from_text
 from autograder.build.navigation import add_links
 from autograder.build.release import release
 from autograder.build.rubric import RUBRIC
@@ -39,9 +39,8 @@ def products(repo: Path) -> dict[Path, bytes]:
     broken: list[str] = []
     for source in _sources(repo):
         try:
-            notebook = notebook_from_text(source)
-            if source.is_relative_to(repo / "solutions"):
-                require_exercises(source, notebook)
+            is_lab = source.is_relative_to(repo / "solutions")
+            notebook = lab_from_text(source) if is_lab else notebook_from_text(source)
             notebooks[source.with_name(source.name.replace(".nb.py", ".ipynb"))] = notebook
         except SourceError as error:
             broken.append(str(error))

@@ -88,11 +88,13 @@ def _complete_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
         raise _CellError(f"grade_id {grade_id!r} is already used by an earlier cell")
     grade_ids.add(grade_id)
 
-    if meta["grade"] and not meta.get("points", 0) > 0:
+    if meta["grade"] and meta["solution"] and not meta.get("points", 0) > 0:
         raise _CellError(f"{grade_id!r} is graded but has no positive points")
     if meta["grade"] and not meta["solution"]:
         if not meta["locked"]:
             raise _CellError(f"{grade_id!r} is a check cell: it must be locked")
+        if "points" in meta:
+            raise _CellError(f"{grade_id!r} must not set points: they come from its exercise")
         try:
             find_check(cell.source)
         except BadCheck as error:

@@ -23,12 +23,7 @@
 #
 # **You need:** [chapter 01](../../course/chapters/01_one_device.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `step_bytes` | 5 |
-# | 2 · `accumulate` | 5 |
-# | 3 · `DynamicLossScaler` | 6 |
-# | 4 · `sgd_with_master_weights` | 4 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks, other dtypes. A mistake in one exercise never costs points in a later one.
 
@@ -144,7 +139,7 @@ def plot_comparison(predicted, measured):
 predicted = step_bytes(**small, **plain)
 plot_comparison(predicted, step_bytes_spec(**small, **plain))
 
-# %% nbgrader={"grade_id": "check_step_bytes", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_step_bytes", "grade": true}
 check("one_device.step_bytes", step_bytes)
 
 # %% [markdown]
@@ -212,7 +207,7 @@ def four_micro_batches():
 run = launch(four_micro_batches, world_size=1, memory=True, device="cpu")
 memory_timeline(run)
 
-# %% nbgrader={"grade_id": "check_accumulate", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_accumulate", "grade": true}
 check("one_device.accumulate", accumulate)
 
 # %% [markdown]
@@ -323,7 +318,7 @@ axes.set(xlabel="after step", ylabel="log₂ of the scale", yticks=range(18, 25)
 axes.legend(frameon=False)
 figure.tight_layout()
 
-# %% nbgrader={"grade_id": "check_DynamicLossScaler", "grade": true, "points": 6}
+# %% nbgrader={"grade_id": "check_DynamicLossScaler", "grade": true}
 check("one_device.DynamicLossScaler", DynamicLossScaler)
 
 # %% [markdown]
@@ -408,5 +403,5 @@ axes.set(xlabel="step", ylabel="weight")
 axes.legend(frameon=False)
 figure.tight_layout()
 
-# %% nbgrader={"grade_id": "check_sgd_with_master_weights", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_sgd_with_master_weights", "grade": true}
 check("one_device.sgd_with_master_weights", sgd_with_master_weights)

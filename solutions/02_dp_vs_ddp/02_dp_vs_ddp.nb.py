@@ -23,14 +23,7 @@
 #
 # **You need:** [chapter 02](../../course/chapters/02_dp_vs_ddp.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `hub_step` | 5 |
-# | 2 · `hub_bytes` | 2 |
-# | 3 · `ddp_step` | 5 |
-# | 4 · `ring_bytes` | 2 |
-# | 5 · `BucketedDDP` | 10 |
-# | 6 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process on the whole batch, counts the bytes on the wire and reads the recorded calls. Grading adds hidden cases: other models, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
@@ -147,7 +140,7 @@ traffic_map(hub_run)
 # %%
 timeline(hub_run)
 
-# %% nbgrader={"grade_id": "check_hub_step", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_hub_step", "grade": true}
 check("dp_vs_ddp.hub_step", hub_step)
 
 # %% [markdown]
@@ -185,7 +178,7 @@ def hub_bytes(parameter_bytes, world_size):
     return [(hub, hub)] + [(parameter_bytes, parameter_bytes)] * (world_size - 1)
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_hub_bytes", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_hub_bytes", "grade": true}
 check("dp_vs_ddp.hub_bytes", hub_bytes)
 
 # %% [markdown]
@@ -258,7 +251,7 @@ def two_ddp_steps():
 ddp_run = launch(two_ddp_steps, world_size=4)
 traffic_map(ddp_run, block="step 1")
 
-# %% nbgrader={"grade_id": "check_ddp_step", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_ddp_step", "grade": true}
 check("dp_vs_ddp.ddp_step", ddp_step)
 
 # %% [markdown]
@@ -296,7 +289,7 @@ def ring_bytes(parameter_bytes, world_size):
     return [(each, each)] * world_size
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_ring_bytes", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_ring_bytes", "grade": true}
 check("dp_vs_ddp.ring_bytes", ring_bytes)
 
 # %% [markdown]
@@ -434,7 +427,7 @@ def one_bucketed_step():
 bucketed_run = launch(one_bucketed_step, world_size=2)
 timeline(bucketed_run)
 
-# %% nbgrader={"grade_id": "check_BucketedDDP", "grade": true, "points": 10}
+# %% nbgrader={"grade_id": "check_BucketedDDP", "grade": true}
 check("dp_vs_ddp.BucketedDDP", BucketedDDP)
 
 # %% [markdown]

@@ -23,14 +23,7 @@
 #
 # **You need:** [chapter 03](../../course/chapters/03_ring_all_reduce.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `chunk_bounds` | 2 |
-# | 2 · `reduce_scatter` | 5 |
-# | 3 · `all_gather` | 4 |
-# | 4 · `ring_all_reduce` | 5 |
-# | 5 · `bytes_per_rank` | 2 |
-# | 6 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds hidden cases: other lengths, other dtypes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
@@ -79,7 +72,7 @@ def chunk_bounds(length, world_size):
     return [(starts[r], starts[r + 1]) for r in range(world_size)]
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_chunk_bounds", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_chunk_bounds", "grade": true}
 check("ring_all_reduce.chunk_bounds", chunk_bounds)
 
 # %% [markdown]
@@ -157,7 +150,7 @@ tensors = [torch.arange(12.0) + 100 * rank for rank in range(4)]
 run = launch(reduce_scatter, four_chunks, inputs=tensors, world_size=4)
 ring_player(run)
 
-# %% nbgrader={"grade_id": "check_reduce_scatter", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_reduce_scatter", "grade": true}
 check("ring_all_reduce.reduce_scatter", reduce_scatter)
 
 # %% [markdown]
@@ -212,7 +205,7 @@ tensors = [torch.full((12,), float(rank)) for rank in range(4)]
 run = launch(all_gather, four_chunks, inputs=tensors, world_size=4)
 timeline(run)
 
-# %% nbgrader={"grade_id": "check_all_gather", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_all_gather", "grade": true}
 check("ring_all_reduce.all_gather", all_gather)
 
 # %% [markdown]
@@ -266,7 +259,7 @@ tensors = [torch.ones(2**20) for _ in range(4)]
 run = launch(ring_all_reduce, inputs=tensors, world_size=4)
 traffic_map(run)
 
-# %% nbgrader={"grade_id": "check_ring_all_reduce", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_ring_all_reduce", "grade": true}
 check("ring_all_reduce.ring_all_reduce", ring_all_reduce)
 
 # %% [markdown]
@@ -307,7 +300,7 @@ def bytes_per_rank(length, element_bytes, world_size):
     return 2 * (world_size - 1) * tensor_bytes / world_size
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_bytes_per_rank", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_bytes_per_rank", "grade": true}
 check("ring_all_reduce.bytes_per_rank", bytes_per_rank)
 
 # %% [markdown]

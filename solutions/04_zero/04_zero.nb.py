@@ -23,14 +23,7 @@
 #
 # **You need:** [chapter 04](../../course/chapters/04_zero.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `zero_bytes` | 3 |
-# | 2 · `shard_bounds` | 2 |
-# | 3 · `Zero1AdamW` | 5 |
-# | 4 · `zero2_backward` | 5 |
-# | 5 · `Zero3Linear` | 5 |
-# | 6 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
@@ -104,7 +97,7 @@ show_table(
     [(n, *gigabytes(n)) for n in (1, 4, 16, 64, 256, 1024)],
 )
 
-# %% nbgrader={"grade_id": "check_zero_bytes", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_zero_bytes", "grade": true}
 check("zero.zero_bytes", zero_bytes)
 
 # %% [markdown]
@@ -161,7 +154,7 @@ for rank, (start, stop) in enumerate(shard_bounds([3, 4, 3], 4)):
 # %%
 shard_map(models.gpt("0.1M"), world_size=4, stage=1)
 
-# %% nbgrader={"grade_id": "check_shard_bounds", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_shard_bounds", "grade": true}
 check("zero.shard_bounds", shard_bounds)
 
 # %% [markdown]
@@ -284,7 +277,7 @@ memory_timeline(run)
 parameters = models.count_parameters(models.gpt("0.3M"))
 traffic_map(run, predicted=[2 * 3 / 4 * 4 * parameters] * 4)
 
-# %% nbgrader={"grade_id": "check_Zero1AdamW", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_Zero1AdamW", "grade": true}
 check("zero.Zero1AdamW", Zero1AdamW)
 
 # %% [markdown]
@@ -360,7 +353,7 @@ def eight_layers():
 run = launch(eight_layers, world_size=4, memory=True)
 memory_timeline(run)
 
-# %% nbgrader={"grade_id": "check_zero2_backward", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_zero2_backward", "grade": true}
 check("zero.zero2_backward", zero2_backward)
 
 # %% [markdown]
@@ -465,7 +458,7 @@ def eight_sharded_layers():
 run = launch(eight_sharded_layers, world_size=4, memory=True)
 memory_timeline(run)
 
-# %% nbgrader={"grade_id": "check_Zero3Linear", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_Zero3Linear", "grade": true}
 check("zero.Zero3Linear", Zero3Linear)
 
 # %% [markdown]

@@ -23,15 +23,7 @@
 #
 # **You need:** [chapter 05](../../course/chapters/05_fsdp.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `hsdp_bytes` | 2 |
-# | 2 · `gather_and_free` | 5 |
-# | 3 · `wrap` | 4 |
-# | 4 · `accumulate` | 4 |
-# | 5 · `which_is_it` | 3 |
-# | 6 · `stalled` | 3 |
-# | 7 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
@@ -111,7 +103,7 @@ show_table(
     [(*mesh, each["within"] / 1e9, each["across"] / 1e9) for mesh, each in zip(meshes, sent)],
 )
 
-# %% nbgrader={"grade_id": "check_hsdp_bytes", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_hsdp_bytes", "grade": true}
 check("fsdp.hsdp_bytes", hsdp_bytes)
 
 # %% [markdown]
@@ -309,7 +301,7 @@ def one_step():
 run = launch(one_step, world_size=4, memory=True)
 memory_timeline(run)
 
-# %% nbgrader={"grade_id": "check_gather_and_free", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_gather_and_free", "grade": true}
 check("fsdp.gather_and_free", gather_and_free)
 
 # %% [markdown]
@@ -408,7 +400,7 @@ show_table(
 # %%
 memory_timeline(runs)
 
-# %% nbgrader={"grade_id": "check_wrap", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_wrap", "grade": true}
 check("fsdp.wrap", wrap)
 
 # %% [markdown]
@@ -490,7 +482,7 @@ show_table(
 # %%
 memory_timeline(saves)
 
-# %% nbgrader={"grade_id": "check_accumulate", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_accumulate", "grade": true}
 check("fsdp.accumulate", accumulate)
 
 # %% [markdown]
@@ -580,7 +572,7 @@ show_table(
     [(name, which_is_it(trace), method) for name, (method, trace) in traces],
 )
 
-# %% nbgrader={"grade_id": "check_which_is_it", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_which_is_it", "grade": true}
 check("fsdp.which_is_it", which_is_it)
 
 # %% [markdown]
@@ -719,7 +711,7 @@ show_table(
     ],
 )
 
-# %% nbgrader={"grade_id": "check_stalled", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_stalled", "grade": true}
 check("fsdp.stalled", stalled)
 
 # %% [markdown]

@@ -23,13 +23,7 @@
 #
 # **You need:** [chapter 06](../../course/chapters/06_offload.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `offload_bytes_per_step` | 3 |
-# | 2 · `OffloadedAdam` | 6 |
-# | 3 · `write_config` | 4 |
-# | 4 · `fix_config` | 5 |
-# | 5 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec**, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other models, other hyperparameters, other numbers of ranks. A mistake in one exercise never costs points in a later one. Checks of exercises 3 and 4 start real DeepSpeed engines; the first of them takes a few seconds longer.
 
@@ -113,7 +107,7 @@ show_table(
     [(method, *gigabytes(method)) for method in ("swap", "zero-offload", "parameters")],
 )
 
-# %% nbgrader={"grade_id": "check_offload_bytes_per_step", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_offload_bytes_per_step", "grade": true}
 check("offload.offload_bytes_per_step", offload_bytes_per_step)
 
 # %% [markdown]
@@ -197,7 +191,7 @@ def one_step(elements=65_536):
 
 show_table({"your step": "", "bytes per parameter": ".2f"}, one_step().items())
 
-# %% nbgrader={"grade_id": "check_OffloadedAdam", "grade": true, "points": 6}
+# %% nbgrader={"grade_id": "check_OffloadedAdam", "grade": true}
 check("offload.OffloadedAdam", OffloadedAdam)
 
 # %% [markdown]
@@ -303,7 +297,7 @@ print(json.dumps(config, indent=2))
 print("the resulting engine:")
 engine
 
-# %% nbgrader={"grade_id": "check_write_config", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_write_config", "grade": true}
 check("offload.write_config", write_config)
 
 # %% [markdown]
@@ -474,7 +468,7 @@ def fix_config():
     }
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_fix_config", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_fix_config", "grade": true}
 check("offload.fix_config", fix_config)
 
 # %% [markdown]

@@ -23,16 +23,7 @@
 #
 # **You need:** [chapter 07](../../course/chapters/07_tensor_parallel.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `ColumnLinear` | 4 |
-# | 2 · `RowLinear` | 4 |
-# | 3 · `tp_mlp` | 3 |
-# | 4 · `tp_attention` | 4 |
-# | 5 · `vocab_parallel_cross_entropy` | 5 |
-# | 6 · `tp_bytes_per_layer` | 2 |
-# | 7 · `mesh_coords` | 2 |
-# | 8 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares outputs and gradients on every rank with one process that has the whole layer, and counts the collectives in forward and in backward. Grading adds hidden cases: other sizes, other numbers of heads and ranks. A mistake in one exercise never costs points in a later one.
 #
@@ -152,7 +143,7 @@ run = launch(one_column_layer, world_size=4)
 print("weight and output of rank 0:", *run.outputs[0])
 timeline(run)
 
-# %% nbgrader={"grade_id": "check_ColumnLinear", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_ColumnLinear", "grade": true}
 check("tensor_parallel.ColumnLinear", ColumnLinear)
 
 # %% [markdown]
@@ -237,7 +228,7 @@ def one_row_layer():
 run = launch(one_row_layer, world_size=4)
 traffic_map(run, predicted=[2 * 3 / 4 * 64 * 1024 * 4] * 4)
 
-# %% nbgrader={"grade_id": "check_RowLinear", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_RowLinear", "grade": true}
 check("tensor_parallel.RowLinear", RowLinear)
 
 # %% [markdown]
@@ -295,7 +286,7 @@ def one_mlp():
 run = launch(one_mlp, world_size=4)
 tensor_split("mlp", tokens=2 * 128, width=128, world_size=4, measured=run)
 
-# %% nbgrader={"grade_id": "check_tp_mlp", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_tp_mlp", "grade": true}
 check("tensor_parallel.tp_mlp", tp_mlp)
 
 # %% [markdown]
@@ -384,7 +375,7 @@ print(f"{calls} all-reduces in {models.SIZES['1M'].layers} layers: {calls / mode
 # %%
 timeline(run)
 
-# %% nbgrader={"grade_id": "check_tp_attention", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_tp_attention", "grade": true}
 check("tensor_parallel.tp_attention", tp_attention)
 
 # %% [markdown]
@@ -453,7 +444,7 @@ run = launch(one_loss, world_size=4)
 passed = sum(call.bytes for call in run.calls if call.rank == 0)
 show_table({"tensors": "", "bytes": ",d"}, [("all logits", 256 * 8192 * 4), ("passed to collectives", passed)])
 
-# %% nbgrader={"grade_id": "check_vocab_parallel_cross_entropy", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_vocab_parallel_cross_entropy", "grade": true}
 check("tensor_parallel.vocab_parallel_cross_entropy", vocab_parallel_cross_entropy)
 
 # %% [markdown]
@@ -497,7 +488,7 @@ config, tokens = models.SIZES["1M"], data.batch(0, batch_size=2)[0].shape[1]
 predicted_bytes = config.layers * tp_bytes_per_layer(2, tokens, config.width, 4, element_bytes=4)
 traffic_map(step, predicted=[predicted_bytes] * 4)
 
-# %% nbgrader={"grade_id": "check_tp_bytes_per_layer", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_tp_bytes_per_layer", "grade": true}
 check("tensor_parallel.tp_bytes_per_layer", tp_bytes_per_layer)
 
 # %% [markdown]
@@ -560,7 +551,7 @@ show_table(
     [(rank, 10**rank, sums["dp_group"], sums["tp_group"]) for rank, sums in enumerate(run.outputs)],
 )
 
-# %% nbgrader={"grade_id": "check_mesh_coords", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_mesh_coords", "grade": true}
 check("tensor_parallel.mesh_coords", mesh_coords)
 
 # %% [markdown]

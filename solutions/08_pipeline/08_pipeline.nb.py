@@ -23,16 +23,7 @@
 #
 # **You need:** [chapter 08](../../course/chapters/08_pipeline.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `naive_step` | 3 |
-# | 2 · `gpipe_schedule` | 3 |
-# | 3 · `bubble_fraction` | 2 |
-# | 4 · `one_f_one_b_schedule` | 4 |
-# | 5 · `run_schedule` | 6 |
-# | 6 · `interleaved_schedule` | 5 |
-# | 7 · a puzzle: `zero_bubble_schedule` | 5 |
-# | 8 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check simulates your schedules, counts idle slots and activations in flight, then runs them on real ranks and compares every gradient with one process. Grading adds cases that you do not see: other numbers of devices, micro-batches and chunks. A mistake in one exercise never costs points in a later one. The library's own schedules, which the chapter uses, cannot be imported while your answers are checked.
 
@@ -116,7 +107,7 @@ def four_stages():
 run = launch(four_stages, world_size=4)
 timeline(run)
 
-# %% nbgrader={"grade_id": "check_naive_step", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_naive_step", "grade": true}
 check("pipeline.naive_step", naive_step)
 
 # %% [markdown]
@@ -182,7 +173,7 @@ def gpipe_schedule(devices, micro_batches):
 # %%
 pipeline_schedule(4, 8, schedules={"my GPipe": gpipe_schedule(4, 8)})
 
-# %% nbgrader={"grade_id": "check_gpipe_schedule", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_gpipe_schedule", "grade": true}
 check("pipeline.gpipe_schedule", gpipe_schedule)
 
 # %% [markdown]
@@ -233,7 +224,7 @@ show_table(
     [(m, bubble_fraction(4, m)) for m in (1, 2, 4, 8, 16, 32, 64)],
 )
 
-# %% nbgrader={"grade_id": "check_bubble_fraction", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_bubble_fraction", "grade": true}
 check("pipeline.bubble_fraction", bubble_fraction)
 
 # %% [markdown]
@@ -285,7 +276,7 @@ def one_f_one_b_schedule(devices, micro_batches):
 both = {"my GPipe": gpipe_schedule(4, 8), "my 1F1B": one_f_one_b_schedule(4, 8)}
 pipeline_schedule(4, 8, schedules=both)
 
-# %% nbgrader={"grade_id": "check_one_f_one_b_schedule", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_one_f_one_b_schedule", "grade": true}
 check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 
 # %% [markdown]
@@ -384,7 +375,7 @@ def one_step(schedule):
 run = launch(one_step, one_f_one_b_schedule(4, 8), world_size=4)
 timeline(run)
 
-# %% nbgrader={"grade_id": "check_run_schedule", "grade": true, "points": 6}
+# %% nbgrader={"grade_id": "check_run_schedule", "grade": true}
 check("pipeline.run_schedule", run_schedule)
 
 # %% [markdown]
@@ -454,7 +445,7 @@ for message in (0, 0.25):
 both = {"my 1F1B": one_f_one_b_schedule(4, 8), "my interleaved 1F1B": interleaved_schedule(4, 8, 2)}
 pipeline_schedule(4, 8, 2, schedules=both)
 
-# %% nbgrader={"grade_id": "check_interleaved_schedule", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_interleaved_schedule", "grade": true}
 check("pipeline.interleaved_schedule", interleaved_schedule)
 
 # %% [markdown]
@@ -530,7 +521,7 @@ mine = zero_bubble_schedule(4, 8)
 print(f"score: {score(mine):.0%} of the way from 1F1B to the optimum")
 pipeline_schedule(4, 8, schedules={"my 1F1B": one_f_one_b_schedule(4, 8), "my split backward": mine})
 
-# %% nbgrader={"grade_id": "check_zero_bubble_schedule", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_zero_bubble_schedule", "grade": true}
 check("pipeline.zero_bubble_schedule", zero_bubble_schedule)
 
 # %% [markdown]

@@ -23,13 +23,7 @@
 #
 # **You need:** [chapter 09](../../course/chapters/09_activation_checkpointing.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `checkpoint` | 6 |
-# | 2 · `checkpoint_sequential` | 5 |
-# | 3 · `activation_bytes` | 4 |
-# | 4 · `partitioned_checkpoint` | 5 |
-# | 5 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check counts how often your functions ran and how many bytes were kept, and requires **bit-equal** gradients. Grading adds cases that you do not see: other sizes, other network structures, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
@@ -164,7 +158,7 @@ runs = {
 }
 memory_timeline(runs)
 
-# %% nbgrader={"grade_id": "check_checkpoint", "grade": true, "points": 6}
+# %% nbgrader={"grade_id": "check_checkpoint", "grade": true}
 check("activation_checkpointing.checkpoint", checkpoint)
 
 # %% [markdown]
@@ -274,7 +268,7 @@ run = launch(eight_blocks_within, BUDGET, world_size=1, device="cpu", memory=Tru
 levels = {"parameters": WEIGHT_BYTES, "gradients": WEIGHT_BYTES, "activations": BUDGET}
 memory_timeline({"within a budget": run} | runs, predicted=levels)
 
-# %% nbgrader={"grade_id": "check_checkpoint_sequential", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_checkpoint_sequential", "grade": true}
 check("activation_checkpointing.checkpoint_sequential", checkpoint_sequential)
 
 # %% [markdown]
@@ -355,7 +349,7 @@ show_table(
     [(name, 96 * activation_bytes(**GPT_3, **how) / 2**30) for name, how in variants.items()],
 )
 
-# %% nbgrader={"grade_id": "check_activation_bytes", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_activation_bytes", "grade": true}
 check("activation_checkpointing.activation_bytes", activation_bytes)
 
 # %% [markdown]
@@ -444,7 +438,7 @@ memory_timeline(runs)
 # %%
 traffic_map(runs["1/4 of each"], predicted=[8 * 3 / 4 * 4 * 1024 * 256] * 4)
 
-# %% nbgrader={"grade_id": "check_partitioned_checkpoint", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_partitioned_checkpoint", "grade": true}
 check("activation_checkpointing.partitioned_checkpoint", partitioned_checkpoint)
 
 # %% [markdown]

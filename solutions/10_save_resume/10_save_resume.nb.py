@@ -23,13 +23,7 @@
 #
 # **You need:** [chapter 10](../../course/chapters/10_save_resume.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `save_sharded` | 3 |
-# | 2 · `load_sharded` | 4 |
-# | 3 · `atomic_commit` | 5 |
-# | 4 · `train_resumable` | 6 |
-# | 5 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
@@ -134,7 +128,7 @@ show_table(
     [(path.name, path.stat().st_size) for path in sorted(checkpoint.iterdir())],
 )
 
-# %% nbgrader={"grade_id": "check_save_sharded", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_save_sharded", "grade": true}
 check("save_resume.save_sharded", save_sharded)
 
 # %% [markdown]
@@ -208,7 +202,7 @@ for world_size in (2, 3):
     print(f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.", end=" ")
     print("Concatenated:", "bit-equal" if equal else "NOT what was saved")
 
-# %% nbgrader={"grade_id": "check_load_sharded", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_load_sharded", "grade": true}
 check("save_resume.load_sharded", load_sharded)
 
 # %% [markdown]
@@ -305,7 +299,7 @@ for killed_in in (2, None):
         [(path.parent.name, path.name, path.stat().st_size) for path in files],
     )
 
-# %% nbgrader={"grade_id": "check_atomic_commit", "grade": true, "points": 5}
+# %% nbgrader={"grade_id": "check_atomic_commit", "grade": true}
 check("save_resume.atomic_commit", atomic_commit)
 
 # %% [markdown]
@@ -489,7 +483,7 @@ axes.set(xlabel="step", ylabel="loss", xticks=range(5, 24, 3))
 axes.legend(frameon=False)
 figure.tight_layout()
 
-# %% nbgrader={"grade_id": "check_train_resumable", "grade": true, "points": 6}
+# %% nbgrader={"grade_id": "check_train_resumable", "grade": true}
 check("save_resume.train_resumable", train_resumable)
 
 # %% [markdown]

@@ -23,15 +23,7 @@
 #
 # **You need:** [chapter 11](../../course/chapters/11_deepspeed_accelerate.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `config_lint` | 4 |
-# | 2 · `port_a_loop` | 4 |
-# | 3 · `token_mean` | 3 |
-# | 4 · `metrics` | 3 |
-# | 5 · `schedule` | 3 |
-# | 6 · `save_everything` | 4 |
-# | 7 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
@@ -170,7 +162,7 @@ for name, (configuration, ran) in config_runs.load().items():
     found = [f"{key} {answer.get(key)!r}, but {ran[key]!r} ran" for key in differ]
     print(f"{name}:", "; ".join(found) or "as it ran")
 
-# %% nbgrader={"grade_id": "check_config_lint", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_config_lint", "grade": true}
 check("deepspeed_accelerate.config_lint", config_lint)
 
 # %% [markdown]
@@ -283,7 +275,7 @@ for name, run in {"by hand": by_hand, "Accelerate": ported}.items():
     rows.append([name, losses, len(reduced), sum(call.bytes for call in reduced)])
 show_table({"loop": "", "losses": "", "messages": "", "bytes": ","}, rows)
 
-# %% nbgrader={"grade_id": "check_port_a_loop", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_port_a_loop", "grade": true}
 check("deepspeed_accelerate.port_a_loop", port_a_loop)
 
 # %% [markdown]
@@ -386,7 +378,7 @@ for name, step in {"token_mean": token_mean, "mean of means": mean_of_means}.ite
     rows.append([name, f"{loss:.4f}", f"{gradient.norm():.4f}"])
 show_table({"step": "", "loss": "", "norm of the gradient": ""}, rows)
 
-# %% nbgrader={"grade_id": "check_token_mean", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_token_mean", "grade": true}
 check("deepspeed_accelerate.token_mean", token_mean)
 
 # %% [markdown]
@@ -466,7 +458,7 @@ for name, dataset in {"with a length": ten, "a stream": Stream(ten)}.items():
     rows.append((name, *answers.values(), accuracy))
 show_table({"dataset": "", **dict.fromkeys(answers, str), "your accuracy": ".3f"}, rows)
 
-# %% nbgrader={"grade_id": "check_metrics", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_metrics", "grade": true}
 check("deepspeed_accelerate.metrics", metrics)
 
 # %% [markdown]
@@ -588,7 +580,7 @@ axes.set(xlabel="optimizer step", ylabel="learning rate")
 axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 figure.tight_layout()
 
-# %% nbgrader={"grade_id": "check_schedule", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_schedule", "grade": true}
 check("deepspeed_accelerate.schedule", schedule)
 
 # %% [markdown]
@@ -725,7 +717,7 @@ with tempfile.TemporaryDirectory() as name:
 for step, (loss, whole) in enumerate(zip(losses, whole_run.outputs[1])):
     print(f"step {step}: {loss:.6f}", "the same bits" if loss == whole else f"instead of {whole:.6f}")
 
-# %% nbgrader={"grade_id": "check_save_everything", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_save_everything", "grade": true}
 check("deepspeed_accelerate.save_everything", save_everything)
 
 # %% [markdown]

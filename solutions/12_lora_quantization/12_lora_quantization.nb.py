@@ -23,15 +23,7 @@
 #
 # **You need:** [chapter 12](../../course/chapters/12_lora_quantization.ipynb).
 #
-# | exercise | points |
-# |---|---|
-# | 1 · `LoRALinear` | 4 |
-# | 2 · `count_and_ship` | 3 |
-# | 3 · `quantize_blockwise` | 4 |
-# | 4 · `pack_q4_0` | 3 |
-# | 5 · `outliers` | 3 |
-# | 6 · `qlora_step` | 4 |
-# | 7 · a question | 2 |
+# <!-- table of points -->
 #
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
@@ -174,7 +166,7 @@ right.bar(range(1, 17), lora_run.outputs[0][1], color=palette.MEASURED)
 right.set(xlabel="number", xticks=[1, 4, 8, 12, 16], title="singular values learned")
 figure.tight_layout()
 
-# %% nbgrader={"grade_id": "check_LoRALinear", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_LoRALinear", "grade": true}
 check("lora_quantization.LoRALinear", LoRALinear)
 
 # %% [markdown]
@@ -258,7 +250,7 @@ show_table(
     ],
 )
 
-# %% nbgrader={"grade_id": "check_count_and_ship", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_count_and_ship", "grade": true}
 check("lora_quantization.count_and_ship", count_and_ship)
 
 # %% [markdown]
@@ -340,7 +332,7 @@ def plot_blocks(weights, sizes=(16, 32, 64, 128, 256, 512, 1024)):
 gpt_weights = pretrained.gpt().state_dict()["blocks.0.mlp.up.weight"]
 plot_blocks(gpt_weights)
 
-# %% nbgrader={"grade_id": "check_quantize_blockwise", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_quantize_blockwise", "grade": true}
 check("lora_quantization.quantize_blockwise", quantize_blockwise)
 
 # %% [markdown]
@@ -409,7 +401,7 @@ def plot_block(weights):
 
 plot_block(gpt_weights.flatten()[:32])
 
-# %% nbgrader={"grade_id": "check_pack_q4_0", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_pack_q4_0", "grade": true}
 check("lora_quantization.pack_q4_0", pack_q4_0)
 
 # %% [markdown]
@@ -480,7 +472,7 @@ axes.set(xlabel="error of an element of the product", ylabel="elements")
 axes.legend(frameon=False)
 figure.tight_layout()
 
-# %% nbgrader={"grade_id": "check_outliers", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_outliers", "grade": true}
 check("lora_quantization.outliers", outliers)
 
 # %% [markdown]
@@ -603,7 +595,7 @@ runs = {
 }
 memory_timeline(runs, predicted={"the packed base": PACKED_BYTES})
 
-# %% nbgrader={"grade_id": "check_qlora_step", "grade": true, "points": 4}
+# %% nbgrader={"grade_id": "check_qlora_step", "grade": true}
 check("lora_quantization.qlora_step", qlora_step)
 
 # %% [markdown]

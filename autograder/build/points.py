@@ -1,0 +1,49 @@
+"""The points in a lab's notebook: of each check from its exercise, and all in a table.
+
+Only an exercise says what it is worth. A written question has no exercise: its points are in the
+header of its cell.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from nbformat import NotebookNode
+
+from autograder import exercises
+from autograder.build.text import SourceError
+from autograder.grading.submission.template import find_check, is_check
+
+TABLE = "<!-- table of points -->"  # in a lab's first cell: the table goes here
+HEADING = re.compile(r"^## \d+ · (.+)$", re.MULTILINE)
+
+
+def add_points(source: Path, notebook: NotebookNode) -> None:
+    """Set the points of every check cell, and replace TABLE.
+
+    Raises SourceError if a check cell does not name an exercise, or names the one of another cell.
+    """
+    title, rows, seen = "", [], set()
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and (headings := HEADING.findall(cell.source)):
+            title = headings[-1]
+        meta = cell.metadata.get("nbgrader", {})
+        if is_check(cell):
+            name, where = find_check(cell.source).exercise, f"{source}, cell {meta.grade_id!r}"
+            try:
+                exercise = exercises.load(name)
+            except KeyError as error:
+                raise SourceError(f"{where}: {error.args[0]}") from error
+            if name in seen:
+                raise SourceError(f"{where}: an earlier cell already checks {name}")
+            seen.add(name)
+            meta.points = exercise.points
+            answer = f"`{exercise.answer}`"
+            what = title[0].lower() + title[1:] if answer in title else answer
+        else:
+            what = "a question"
+        if meta.get("grade"):
+            rows.append(f"| {len(rows) + 1} · {what} | {meta.points:g} |")
+    table = "\n".join(["| exercise | points |", "|---|---|", *rows])
+    notebook.cells[0].source = notebook.cells[0].source.replace(TABLE, table)
