@@ -45,7 +45,8 @@ def require_built(path: Path) -> None:
     except (OSError, ValueError) as error:
         raise SourceError(f"{path} cannot be read: run `{REBUILD}`") from error
     if not _agrees(made, built):
-        raise SourceError(f"{path} was not built from the current {source.name}: run `{REBUILD}`")
+        current = f"the current {source.name} and exercises"
+        raise SourceError(f"{path} was not built from {current}: run `{REBUILD}`")
 
 
 class BuiltNotebooks(NotebookExporter):

@@ -24,7 +24,7 @@ def add_points(source: Path, notebook: NotebookNode) -> None:
 
     Raises SourceError if a check cell does not name an exercise, or names the one of another cell.
     """
-    title, rows, seen = "", [], set()
+    title, rows, seen = "", list[str](), set[str]()
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and (headings := HEADING.findall(cell.source)):
             title = headings[-1]

@@ -44,7 +44,7 @@ def mean_bytes(length, world_size):
     return 2 * (world_size - 1) * 4 * length / world_size
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_mean_bytes", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "check_mean_bytes", "grade": true}
 check("toy.mean_bytes", mean_bytes)
 
 # %% nbgrader={"grade_id": "mean_of_all", "solution": true}
@@ -54,7 +54,7 @@ def mean_of_all(tensor):
     return tensor / dist.get_world_size()
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_mean_of_all", "grade": true, "points": 3}
+# %% nbgrader={"grade_id": "check_mean_of_all", "grade": true}
 check("toy.mean_of_all", mean_of_all)
 """,
     f"{EXERCISES}/__init__.py": '"""Lab 05."""\n\nEXERCISES = ("mean_bytes", "mean_of_all")\n',

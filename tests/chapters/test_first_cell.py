@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from autograder.build.points import TABLE
 from autograder.build.text import notebook_from_text
 from autograder.course.pages import page
 from tests.chapters.running_chapter import ROOT
@@ -22,6 +23,7 @@ def name_of(path):
 @pytest.mark.parametrize("path", [*CHAPTERS, *LABS], ids=lambda path: path.parent.name + path.name)
 def test_three_objectives_and_prerequisites(path):
     first = notebook_from_text(path).cells[0].source
+    assert (TABLE in first) == (path in LABS)
     heading = HEADING["chapters" if path in CHAPTERS else "labs"]
     after = first.partition(f"\n{heading}\n\n")[2]
     objectives = re.match(r"(- .+;\n){2}- .+\.\n\n(?=\*\*You need:\*\* \S)", after)

@@ -20,7 +20,7 @@ def double(x):
     return 2 * x
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "double_check", "grade": true, "points": 2}
+# %% nbgrader={"grade_id": "double_check", "grade": true}
 check("lab.double", double)
 """
 
@@ -66,7 +66,16 @@ BREAKAGES = {
     "an invalid id": ('"double_check"', '"double check"', "cell 4 (line 14): grade_id"),
     "no END SOLUTION": ("    ### END SOLUTION\n", "", "cell 3 (line 8): BEGIN SOLUTION without"),
     "a solution in an open cell": (', "solution": true', "", "cell 3 (line 10): a solution in a"),
-    "a check without points": (', "points": 2', "", "cell 4 (line 14): 'double_check' is graded"),
+    "a check with points": (
+        '"grade": true',
+        '"grade": true, "points": 2',
+        "cell 4 (line 14): 'double_check' must not set points",
+    ),
+    "a question without points": (
+        '"solution": true',
+        '"solution": true, "grade": true',
+        "cell 3 (line 8): 'double' is graded but has no positive points",
+    ),
     "a graded cell without check": ("check(", "print(", "cell 4 (line 14): 'double_check' must"),
     "an exercise that is computed": (
         '"lab.double"',
@@ -74,8 +83,8 @@ BREAKAGES = {
         "cell 4 (line 14): 'double_check' must",
     ),
     "a check that students may edit": (
-        '"points": 2',
-        '"points": 2, "locked": false',
+        '"grade": true',
+        '"grade": true, "locked": false',
         "it must be locked",
     ),
 }

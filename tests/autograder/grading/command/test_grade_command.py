@@ -299,11 +299,11 @@ def test_a_regrade_shows_changes_and_keeps_manual_marks(
 def test_a_lab_whose_source_was_not_built_is_not_graded(lab: Class) -> None:
     lab.submit(ann=2)
     source = lab.course.root / f"solutions/{LAB}/{LAB}.nb.py"
-    source.write_text(source.read_text().replace('"points": 2', '"points": 3', 1))
+    source.write_text(source.read_text().replace('"grade": true', '"grade": true, "points": 3', 1))
     for options in ([], ["--regrade", "--yes"]):
         assert lab.grade(*options) == 2
         output = lab.output
-        assert "has 3 points, but its exercise is worth 2" in output
+        assert "must not set points" in output
         assert "Fix this, then run `python -m autograder build`" in output
     assert lab.pool.graded == []
     assert lab.points() == {}
