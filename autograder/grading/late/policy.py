@@ -18,14 +18,14 @@ class Policy:
 
     points_per_day: float = 0.0
     share_per_day: float = 0.0  # of the lab's points
-    most_points: float = math.inf  # for one lab
-    most_share: float = 1.0  # of the lab's points
+    max_points: float = math.inf  # for one lab
+    max_share: float = 1.0  # of the lab's points
     free_days: int = 0  # for each student, over all labs
 
     def penalty(self, days: int, lab_points: float) -> float:
         """Points taken off for charged days of a lab that has ``lab_points``."""
         uncapped = days * (self.points_per_day + self.share_per_day * lab_points)
-        return min(uncapped, self.most_points, self.most_share * lab_points)
+        return min(uncapped, self.max_points, self.max_share * lab_points)
 
 
 def days_late(submitted_at: datetime, due_at: datetime) -> int:

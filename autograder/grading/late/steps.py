@@ -25,8 +25,8 @@ class LateDays(LateSubmissionPlugin):
     share_per_day = Float(
         0.0, min=0.0, max=1.0, help="Share of the lab's points taken off for each started day."
     ).tag(config=True)
-    most_points = Float(math.inf, min=0.0, help="Maximum points off a lab.").tag(config=True)
-    most_share = Float(1.0, min=0.0, max=1.0, help="Maximum share of a lab's points off.").tag(
+    max_points = Float(math.inf, min=0.0, help="Maximum points off a lab.").tag(config=True)
+    max_share = Float(1.0, min=0.0, max=1.0, help="Maximum share of a lab's points off.").tag(
         config=True
     )
     free_days = Integer(0, min=0, help="Late days that cost a student nothing, over all labs.").tag(
@@ -41,8 +41,8 @@ class LateDays(LateSubmissionPlugin):
         return Policy(
             self.points_per_day,
             self.share_per_day,
-            self.most_points,
-            self.most_share,
+            self.max_points,
+            self.max_share,
             self.free_days,
         )
 

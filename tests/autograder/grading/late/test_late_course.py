@@ -19,7 +19,7 @@ FIRST, SECOND = "01_one_device", "03_ring_all_reduce"
 POLICY = """
 use_timezone(c, "Europe/Berlin")
 c.LateDays.share_per_day = 0.1
-c.LateDays.most_share = 0.25
+c.LateDays.max_share = 0.25
 c.LateDays.free_days = 2
 """
 TABLE = "student,lab,days,until,reason\n"

@@ -48,8 +48,8 @@ def test_free_days_go_to_the_earliest_labs() -> None:
         (Policy(), 3, 0),
         (Policy(points_per_day=0.5), 3, 1.5),
         (Policy(share_per_day=0.1), 3, 6),
-        (Policy(share_per_day=0.1, most_share=0.25), 3, 5),
-        (Policy(points_per_day=2, most_points=3), 3, 3),
+        (Policy(share_per_day=0.1, max_share=0.25), 3, 5),
+        (Policy(points_per_day=2, max_points=3), 3, 3),
         (Policy(points_per_day=15), 3, 20),  # no more than the lab has
     ],
 )
