@@ -36,7 +36,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -126,15 +126,15 @@ class Recorder:
             below = keys.remove(torch._C.DispatchKey.BackendSelect)
             if not self.enabled:
                 return operator.redispatch(below, *args, **kwargs)
-            caller = _caller(sys._getframe(1))
+            caller = _caller(sys._getframe().f_back)
             is_main = threading.get_ident() == self.main_thread
             if not (is_blocking := _is_blocking(caller)):
                 self.pause()
             waits = None if _has_to_wait(caller) else is_main and is_blocking
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
-            once = op in ("send", "recv") and all(tensor.is_cpu for tensor in tensors_in(args[0]))
-            self._track_work(call, name, result, waits, once)
+            on_cpu = all(tensor.is_cpu for tensor in tensors_in(args[0]))
+            self._track_work(call, name, result, waits, on_cpu)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
@@ -144,7 +144,7 @@ class Recorder:
         op: str,
         payload: int | None,
         args: tuple[Any, ...],
-        caller: FrameType,
+        caller: FrameType | None,
         waits: bool | None,
     ) -> int:
         tensors = [] if payload is None else tensors_in(args[payload])
@@ -190,7 +190,15 @@ class Recorder:
         return name, self.ranks_of[name]
 
     def _user_line(self, frame: FrameType | None) -> tuple[str, int]:
-        """The innermost line of user code."""
+        """The innermost line of user code, in the main thread if this one runs none.
+
+        Backward passes on a GPU run in threads of autograd.
+        """
+        if found := self._innermost(frame):
+            return found
+        return self._innermost(sys._current_frames().get(self.main_thread)) or ("", 0)
+
+    def _innermost(self, frame: FrameType | None) -> tuple[str, int] | None:
         while frame is not None:
             filename = frame.f_code.co_filename
             is_user = self.is_user.get(filename)
@@ -200,10 +208,10 @@ class Recorder:
             if is_user:
                 return filename, frame.f_lineno
             frame = frame.f_back
-        return "", 0
+        return None
 
     def _track_work(
-        self, call: int, name: str, result: Any, waits: bool | None, once: bool
+        self, call: int, name: str, result: Any, waits: bool | None, on_cpu: bool
     ) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         if not isinstance(boxed, torch.ScriptObject):  # already completed
@@ -213,11 +221,13 @@ class Recorder:
         work = dist.Work.unbox(boxed)
         key = id(work)
         future = None
-        # gloo's sends and receives have no future, but their wait is always in Python
-        if not waits and OPERATORS[name][0] not in ("send", "recv"):
+        is_p2p = OPERATORS[name][0] in ("send", "recv")
+        # gloo's sends and receives have no future, but their wait is always in Python. NCCL's calls
+        # return no Work to Python if they wait.
+        if not is_p2p and not (waits and on_cpu):
             with contextlib.suppress(RuntimeError):
                 future = work.get_future()
-        from_any = name == "recv_any_source_"
+        from_any, once = name == "recv_any_source_", is_p2p and on_cpu
         self.open_works[key] = OpenWork(call, work, from_any, waits, future, once)
         if future is not None:
             future.add_done_callback(lambda done: self._done(key, call, done))
@@ -415,24 +425,29 @@ def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:
     return {f"{local}:{remote}": count for (local, remote), count in connections.items() if count}
 
 
-def _caller(frame: FrameType) -> FrameType:
-    """The frame that made the call, above dispatch modes such as our MemoryRecorder."""
-    while frame.f_back is not None and frame.f_code.co_filename in DISPATCH_FILES:
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """The frame that made the call, above dispatch modes such as our MemoryRecorder.
+
+    None if no Python function made it: in autograd's thread for a GPU, DDP's hooks call from C++.
+    """
+    while frame is not None and frame.f_code.co_filename in DISPATCH_FILES:
         frame = frame.f_back
     return frame
 
 
-def _is_torchs(frame: FrameType | None) -> bool:
+def _is_torchs(frame: FrameType | None) -> TypeGuard[FrameType]:
     """Whether it is a Python function of torch.distributed."""
     return frame is not None and frame.f_code.co_filename == dist.distributed_c10d.__file__
 
 
-def _has_to_wait(caller: FrameType) -> bool:
+def _has_to_wait(caller: FrameType | None) -> bool:
     """Whether the function returns a Work that its caller has to wait for; `send` calls `isend`."""
+    if not _is_torchs(caller):
+        return False
     is_p2p = caller.f_code.co_name in ("isend", "irecv")
-    return _is_torchs(caller) and (is_p2p or bool(caller.f_locals.get("async_op", False)))
+    return is_p2p or bool(caller.f_locals.get("async_op", False))
 
 
-def _is_blocking(caller: FrameType) -> bool:
+def _is_blocking(caller: FrameType | None) -> bool:
     """Whether torch.distributed's Python function waits before it returns."""
     return _is_torchs(caller) and (not _has_to_wait(caller) or _is_torchs(caller.f_back))

@@ -237,3 +237,44 @@ def test_dtensor() -> None:
     assert "all_gather_single" in made
     assert "all_reduce" in made
     assert all(call.end_s is not None for call in run.calls)
+
+
+class Deeper(torch.autograd.Function):
+    """Its backward pass runs another one: autograd gives each below the 60th a thread."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, depth: int, last: Any) -> torch.Tensor:
+        ctx.depth, ctx.last = depth, last
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            backward_at(ctx.depth - 1, ctx.last)
+        return grad, None, None
+
+
+def backward_at(depth: int, last: Any) -> None:
+    if depth:
+        Deeper.apply(torch.ones(1, requires_grad=True), depth, last).sum().backward()
+    else:
+        last()
+
+
+def test_a_call_from_a_thread_without_python_is_recorded() -> None:
+    """As on a GPU, where DDP's hooks run in a thread of autograd, in C++ alone."""
+
+    def work() -> float | None:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+        loss = model(torch.full((1, 1), 1.0 + dist.get_rank())).sum()
+        backward_at(61, loss.backward)
+        grad = model.module.weight.grad
+        return None if grad is None else grad.item()
+
+    run = launch(work, world_size=2)
+    assert run.outputs == [1.5, 1.5]
+    for rank in range(2):
+        *_, last = [call for call in run.calls if call.rank == rank]
+        assert last.op == "all_reduce"
+        assert last.end_s is not None
+        assert HERE in last.source
