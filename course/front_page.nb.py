@@ -18,7 +18,7 @@
 # %% [markdown]
 # ## What you have done so far
 #
-# Click in the cell below and press **Shift + Enter**. It reads the results of your last checks from a folder on this computer; nothing is sent.
+# Click in the cell below and press **Shift + Enter**. It reads the results of your last checks from a folder on this computer; nothing is sent. How often you ran a check until it passed, and which mistakes it found, is also stored in the lab's notebook and submitted with it; it does not affect your grade.
 
 # %%
 from autograder import progress

@@ -1,7 +1,8 @@
-"""The result of each exercise's last check, in small files on the student's own computer.
+"""The result of each exercise's last check, and how often it ran, on the student's own computer.
 
-One file for each exercise, so that two notebooks that check at the same time do not overwrite each
-other. A file that is broken counts as no check; a folder that cannot be written is no error.
+One small file for each exercise, so that two notebooks that check at the same time do not
+overwrite each other. A file that is broken counts as no check; a folder that cannot be written is
+no error.
 """
 
 from __future__ import annotations
@@ -11,17 +12,24 @@ import json
 import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from autograder.course.tries import Tries
 
 
 @dataclass(frozen=True)
 class LastCheck:
     """Of one exercise: visible cases that passed, of how many, and when (seconds since 1970)."""
 
-    passed: int
-    cases: int
+    passed: Annotated[int, Field(ge=0)]
+    cases: Annotated[int, Field(ge=0)]
     at_s: float
+    tries: Tries = field(default_factory=Tries)
 
     @property
     def all_pass(self) -> bool:
@@ -34,20 +42,29 @@ def folder() -> Path:
     return Path(state or "~/.local/state").expanduser() / "shardlab" / "checks"
 
 
-def remember(exercise: str, passed: int, cases: int) -> None:
-    """Replace the exercise's last result; does nothing if the folder cannot be written."""
+def remember(exercise: str, passed: int, cases: int, mistakes: Iterable[str] = ()) -> Tries | None:
+    """Replace the exercise's last result and count a try.
+
+    Returns all its tries; does nothing and returns None if the folder cannot be written.
+    """
     with contextlib.suppress(OSError, RuntimeError):  # RuntimeError: there is no home folder
         place = folder()
         place.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(asdict(LastCheck(passed, cases, time.time())))
+        path = place / f"{exercise}.json"
+        check = LastCheck(passed, cases, time.time())
+        before = _read(path) or check
+        tries = before.tries.and_one(passed=check.all_pass, mistakes=mistakes)
+        content = json.dumps(asdict(replace(check, tries=tries)))
         with tempfile.NamedTemporaryFile("w", dir=place, suffix=".part", delete=False) as part:
             try:
                 part.write(content)
                 part.close()
-                os.replace(part.name, place / f"{exercise}.json")
+                os.replace(part.name, path)
             except OSError:
                 Path(part.name).unlink(missing_ok=True)
                 raise
+        return tries
+    return None
 
 
 def last_checks() -> dict[str, LastCheck]:
@@ -62,9 +79,9 @@ def last_checks() -> dict[str, LastCheck]:
 
 def _read(path: Path) -> LastCheck | None:
     try:
-        check = LastCheck(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return _CHECKS.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
-    counts = (check.passed, check.cases)
-    is_valid = all(type(count) is int and count >= 0 for count in counts)
-    return check if is_valid and isinstance(check.at_s, int | float) else None
+
+
+_CHECKS = TypeAdapter(LastCheck)

@@ -7,6 +7,7 @@ from typing import Any
 
 from autograder import exercises
 from autograder.course.checks import remember
+from autograder.course.tries import Tries
 from autograder.evaluation.decide import decide
 from autograder.evaluation.present import as_html, as_text, progress_html
 from autograder.evaluation.trial import VISIBLE_SEED
@@ -24,7 +25,8 @@ def check(name: str, subject: Any) -> None:
     function, a class, plain data or a number.  Raises CheckFailed if a case fails and KeyError if
     there is no such exercise.
 
-    The result is also kept on this computer, for the course's front page (course/checks.py).
+    The result is also kept on this computer, for the course's front page (course/checks.py). How
+    often the check ran is stored with its output, and thus submitted (course/tries.py).
 
     When a grader executes the cell, guest/kernel.py's ``check`` runs instead: it passes the pickled
     answer to the grader's process.
@@ -39,12 +41,17 @@ def check(name: str, subject: Any) -> None:
         verdict = decide(
             exercise, blob, VISIBLE_SEED, trust=Trust.OWN, on_case=output.show_progress
         )
-        output.show(verdict)
+        output.show(verdict, None if verdict.unwritten else _remember(verdict))
         has_table = output.is_notebook
-    if not verdict.unwritten:
-        remember(name, sum(case.passed for case in verdict.cases), len(verdict.cases))
     if not verdict.passed:
         raise CheckFailed(verdict.headline, below_table=verdict.below_table if has_table else "")
+
+
+def _remember(verdict: Verdict) -> Tries | None:
+    failed = [case for case in verdict.cases if case.was_run and not case.passed]
+    passed = sum(case.passed for case in verdict.cases)
+    mistakes = [case.mistake for case in failed if case.mistake]
+    return remember(verdict.exercise, passed, len(verdict.cases), mistakes)
 
 
 explain_undefined_answers()
@@ -65,17 +72,18 @@ class CheckOutput:
             line = f"running case {done + 1} of {self.cases}: {case.name}"
             self._put(progress_html(line), line)
 
-    def show(self, verdict: Verdict) -> None:
+    def show(self, verdict: Verdict, tries: Tries | None) -> None:
         if self.is_notebook:
-            self._put(as_html(verdict), as_text(verdict))
+            metadata = tries.as_metadata(verdict.exercise) if tries else {}
+            self._put(as_html(verdict), as_text(verdict), metadata)
         else:
             print(as_text(verdict))
 
-    def _put(self, html: str, text: str) -> None:
+    def _put(self, html: str, text: str, metadata: dict[str, Any] | None = None) -> None:
         from IPython.display import display
 
         bundle = {"text/html": html, "text/plain": text}
         if self.handle is None:
-            self.handle = display(bundle, raw=True, display_id=True)
+            self.handle = display(bundle, raw=True, display_id=True, metadata=metadata)
         else:
-            self.handle.update(bundle, raw=True)
+            self.handle.update(bundle, raw=True, metadata=metadata)

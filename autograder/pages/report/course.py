@@ -12,6 +12,7 @@ from nbgrader.api import Gradebook
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.course.tries import Tries
 from autograder.grading.collect.store import EARLIER, Store
 from autograder.grading.gradebook.database import opened
 from autograder.grading.late.course import LateWork
@@ -27,6 +28,7 @@ from autograder.grading.record.record import BrokenRecord, Record, hash_of_submi
 from autograder.grading.roster.people import Person, read_roster
 from autograder.grading.tables import BadTable
 from autograder.pages.people import read_people
+from autograder.pages.report.tries import tries_in
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
 NOT_GRADED, NOT_SUBMITTED = "not graded yet", "not submitted"
@@ -52,6 +54,8 @@ class Lab:
     history: Path = Path()  # the folder with earlier submissions: STUDENT/LAB/TIME
     resubmitted: frozenset[str] = frozenset()  # students whose newest submission is not graded yet
     roster: frozenset[str] | None = None  # None: there is no roster, so all count
+    # {student: {answer: tries}} of those whose notebook contains them; empty unless asked for
+    tries: dict[str, dict[str, Tries]] = field(default_factory=dict)
 
     def state(self, scores: Scores) -> str:
         """The state of the record, or why there is none."""
@@ -74,8 +78,11 @@ class Lab:
         )
 
 
-def read_labs(wanted: str | None) -> list[Lab]:
-    """One lab, or all in the gradebook. Raises NothingToReport, BadTable or GradebookError."""
+def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
+    """One lab, or all in the gradebook. Raises NothingToReport, BadTable or GradebookError.
+
+    ``with_tries`` parses every submitted notebook.
+    """
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
@@ -91,7 +98,7 @@ def read_labs(wanted: str | None) -> list[Lab]:
                 "run this in the course's folder, after grading"
             )
         return [
-            _read(course, gradebook, lab, {s.student: s for s in late if s.lab == lab})
+            _read(course, gradebook, lab, {s.student: s for s in late if s.lab == lab}, with_tries)
             for lab in ([wanted] if wanted else known)
         ]
 
@@ -106,7 +113,11 @@ def read_class() -> list[Person]:
 
 
 def _read(
-    course: CourseDirectory, gradebook: Gradebook, lab: str, late: dict[str, Standing]
+    course: CourseDirectory,
+    gradebook: Gradebook,
+    lab: str,
+    late: dict[str, Standing],
+    with_tries: bool,
 ) -> Lab:
     journal = Journal(grading_folder(course) / "records", lab)
     records = {}
@@ -127,16 +138,18 @@ def _read(
     enrolled = frozenset(people) if roster else None
     store = Store(course, lab)
     earlier = {s: times for s in sorted(submitted) if (times := store.earlier(s))}
-    resubmitted = frozenset(
-        student
-        for student in submitted & records.keys()
-        if hash_of_submission(*read_submission(course, lab, student))
-        != records[student].submission_hash
-    )
+    resubmitted, tries = set(), {}
+    for student in submitted:
+        content, unreadable, notes = read_submission(course, lab, student)
+        newest = hash_of_submission(content, unreadable, notes)
+        if student in records and records[student].submission_hash != newest:
+            resubmitted.add(student)
+        if with_tries:
+            tries[student] = tries_in(content, lab)
     history = grading_folder(course) / EARLIER
     return Lab(
         lab, cells, tuple(scores), records, submitted, unusable, late, earlier, history,
-        resubmitted, enrolled,
+        frozenset(resubmitted), enrolled, tries,
     )  # fmt: skip
 
 

@@ -1,18 +1,16 @@
-"""Item analysis: the mean share of an exercise's points, and whether it separates strong from weak
-work.
-
-How many tries an exercise took is not known: a student's checks keep only their last result, on
-the student's own computer (autograder/course/checks.py), and a submission does not contain it.
-"""
+"""Item analysis: the mean share of an exercise's points, whether it separates strong from weak
+work, and how many tries it took."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autograder.course.tries import Tries
 from autograder.pages.report.course import exercise_of
 from autograder.pages.report.mistakes import Mistake
+from autograder.pages.report.tries import median_tries
 from autograder.pages.scores import Scores
 
 # With 10 students a correlation of 0.3 has a 95 % interval of -0.4 to 0.8 (Fisher's z): with fewer
@@ -30,14 +28,26 @@ class Item:
     discrimination: float | None  # from -1 to 1
     why_not: str
     students: int  # with final points
-    mistakes: tuple[str, ...]  # the most frequent named ones, with the number of students
+    mistakes: tuple[str, ...]  # the most frequent named ones, with students and median tries
+    tries_to_pass: float | None  # median of the students whose own check passed; None: no such
+    tries_of: tuple[int, int]  # of how many students, and of how many there is any count
+
+    @property
+    def tries_words(self) -> str:
+        passed, known = self.tries_of
+        median = "" if self.tries_to_pass is None else f"{self.tries_to_pass:g} "
+        return f"{median}({passed} of {known})" if known else ""
 
 
 def analyse(
-    cells: Sequence[str], submitted: Sequence[Scores], mistakes: Sequence[Mistake]
+    cells: Sequence[str],
+    submitted: Sequence[Scores],
+    mistakes: Sequence[Mistake],
+    tries: Mapping[str, Mapping[str, Tries]],
 ) -> list[Item]:
     """``cells``: grade ids. ``submitted``: of students who submitted; an unwritten answer has no
-    points. Points that wait for manual grading are left out."""
+    points. Points that wait for manual grading are left out. ``tries``: {student: {answer: ...}},
+    of those whose notebook contains them."""
     final = {
         cell: {
             scores.student: mark
@@ -59,6 +69,7 @@ def analyse(
         points = [mark.points for mark in marks.values()]
         discrimination, why_not = _discrimination(points, rest)
         name = exercise_of(cell)
+        to_pass = [known[name].to_pass for known in tries.values() if name in known]
         frequent = [m for m in mistakes if m.exercise == name][:MOST_MISTAKES]
         items.append(
             Item(
@@ -67,10 +78,16 @@ def analyse(
                 discrimination,
                 why_not,
                 len(marks),
-                tuple(f"{m.mistake} ({m.students})" for m in frequent),
+                tuple(f"{m.mistake} ({m.students}{_in_tries(m)})" for m in frequent),
+                median_tries(to_pass),
+                (sum(count > 0 for count in to_pass), len(to_pass)),
             )
         )
     return items
+
+
+def _in_tries(mistake: Mistake) -> str:
+    return f"; tries: {mistake.tries:g}" if mistake.tries else ""
 
 
 def _discrimination(points: Sequence[float], rest: Sequence[float]) -> tuple[float | None, str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autograder.course.tries import Tries
 from autograder.grading.record.record import Record
 from autograder.pages.report.course import exercise_of
+from autograder.pages.report.tries import median_tries
 
 
 @dataclass(frozen=True)
@@ -17,10 +19,14 @@ class Mistake:
     students: int
     cases: int
     only_hidden: bool  # no visible case shows it
+    # Median of the students whose own check showed it before it first passed; None: no such.
+    tries: float | None = None
 
 
-def count_mistakes(records: Sequence[Record]) -> list[Mistake]:
-    """The most frequent first."""
+def count_mistakes(
+    records: Sequence[Record], tries: Mapping[str, Mapping[str, Tries]]
+) -> list[Mistake]:
+    """The most frequent first. ``tries``: {student: {answer: ...}}, not only of those graded."""
     found: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
     for record in records:
         for cell, verdict in record.verdicts.items():
@@ -32,5 +38,8 @@ def count_mistakes(records: Sequence[Record]) -> list[Mistake]:
     mistakes = []
     for (exercise, mistake), cases in found.items():
         students, hidden = zip(*cases, strict=True)
-        mistakes.append(Mistake(exercise, mistake, len(set(students)), len(cases), all(hidden)))
+        known = [each[exercise] for each in tries.values() if exercise in each]
+        took = median_tries(each.mistakes.get(mistake, 0) for each in known)
+        counts = len(set(students)), len(cases)
+        mistakes.append(Mistake(exercise, mistake, *counts, all(hidden), took))
     return sorted(mistakes, key=lambda m: (-m.students, m.exercise, m.mistake))

@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from autograder.pages.report.course import NothingToReport, read_labs
 
     try:
-        labs = read_labs(arguments.lab)
+        labs = read_labs(arguments.lab, with_tries=arguments.is_page)
         if not arguments.is_page and (arguments.platform or arguments.source or arguments.column):
             return _export_for_platform(arguments, labs)
     except (NothingToReport, BadTable, GradebookError) as error:

@@ -118,7 +118,7 @@ def summarize(lab: Lab) -> Summary:
         for name, why in lab.unusable.items()
     ]
     odd = [(r.student, r.state, r.reason) for r in records if r.state in NEEDS_ATTENTION]
-    mistakes = count_mistakes(records)
+    mistakes = count_mistakes(records, lab.tries)
     odd.sort(key=lambda row: NEEDS_ATTENTION.index(row[1]))
     return Summary(
         lab=lab.name,
@@ -130,7 +130,7 @@ def summarize(lab: Lab) -> Summary:
         max_points=max((scores.max_points for scores in lab.scores), default=0.0),
         so_far=[(s.total, s.max_so_far) for s in submitted if s.max_so_far],
         exercises=[_exercise(cell, submitted, lab.records) for cell in lab.cells],
-        items=analyse(lab.cells, submitted, mistakes),
+        items=analyse(lab.cells, submitted, mistakes, lab.tries),
         mistakes=mistakes[:MOST_MISTAKES],
         times=list(_times(records)),
         needs_attention=[*misnamed, *odd],
@@ -205,16 +205,21 @@ def as_text(summary: Summary) -> str:
     for e in summary.exercises:
         counts = "  ".join(f"{e.counts[part]:>4}" for part in ("full", "part", "none", "unwritten"))
         lines.append(f"  {e.name:<{width}}  {counts}  {e.counts['pending']:>14}   {e.mean_words}")
-    lines += ["", f"  {'exercise':<{width}}  mean share of the points  discrimination"]
+    lines += [
+        "",
+        f"  {'exercise':<{width}}  mean share of the points  {'discrimination':>23}  tries to pass",
+    ]
     for item in summary.items:
         share = "" if item.mean_share is None else f"{item.mean_share:.2f}"
         found = "" if item.discrimination is None else f"{item.discrimination:.2f}"
-        lines.append(f"  {item.name:<{width}}  {share:>24}  {found or item.why_not:>14}")
+        line = f"  {item.name:<{width}}  {share:>24}  {found or item.why_not:>26}"
+        lines.append(f"{line}  {item.tries_words}".rstrip())
     if summary.mistakes:
-        lines += ["", "  students  mistake"]
+        lines += ["", "  students  tries  mistake"]
         for m in summary.mistakes:
             only = " (in hidden cases only)" if m.only_hidden else ""
-            lines.append(f"  {m.students:>8}  {m.exercise}: {m.mistake}{only}")
+            took = "" if m.tries is None else f"{m.tries:g}"
+            lines.append(f"  {m.students:>8}  {took:>5}  {m.exercise}: {m.mistake}{only}")
     if summary.times:
         lines += ["", "  per submission            median      95 %       max"]
         for what, figures in summary.times:

@@ -12,6 +12,7 @@ from autograder import CheckFailed, check
 from autograder.course import checks
 from autograder.course.pages import course
 from autograder.course.progress import Progress, progress
+from autograder.course.tries import MAX_MISTAKES, MAX_TRIES, Tries, from_metadata
 from tests.submissions import planted
 
 NAME = "ring_all_reduce.chunk_bounds"
@@ -38,12 +39,35 @@ def test_a_check_keeps_its_last_result() -> None:
     (passed,) = checks.last_checks().values()
     assert passed.all_pass
     assert passed.cases == failed.cases
+    assert (passed.tries.total, passed.tries.to_pass) == (2, 2)
+    assert set(passed.tries.mistakes.values()) == {1}  # once, however many cases show it
 
 
 def test_a_placeholder_is_not_a_check() -> None:
     with pytest.raises(CheckFailed):
         check(NAME, None)
     assert checks.last_checks() == {}
+
+
+def test_tries_are_counted_until_the_first_pass_and_in_total() -> None:
+    for passed, mistake in ((1, "a"), (0, "b"), (1, "a"), (2, ""), (1, "a"), (2, "")):
+        kept = checks.remember(NAME, passed, 2, [mistake, mistake] if mistake else [])
+    assert kept == checks.last_checks()[NAME].tries
+    assert kept == Tries(total=6, to_pass=4, mistakes={"a": 2, "b": 1})
+
+
+def test_tries_are_bounded() -> None:
+    many = Tries(MAX_TRIES - 1).and_one(passed=False, mistakes=[f"{n}" * 999 for n in range(99)])
+    many = many.and_one(passed=True)
+    assert (many.total, many.to_pass, len(many.mistakes)) == (MAX_TRIES, 0, MAX_MISTAKES)
+    assert from_metadata(many.as_metadata(NAME)) == (NAME, many)
+
+
+def test_the_file_of_an_older_version_has_no_tries(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / f"{NAME}.json").write_text('{"passed": 2, "cases": 2, "at_s": 1.5}')
+    assert checks.last_checks()[NAME].all_pass
+    assert checks.remember(NAME, 2, 2) == Tries(total=1, to_pass=1)
 
 
 @pytest.mark.parametrize(

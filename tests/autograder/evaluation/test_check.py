@@ -10,6 +10,7 @@ import pytest
 from nbclient import NotebookClient
 
 from autograder import CheckFailed, check
+from autograder.course.tries import from_metadata
 from autograder.guest import answer
 from tests import kernels
 from tests.submissions import planted
@@ -55,7 +56,8 @@ def test_a_placeholder_needs_no_ranks(blank):
 
 
 @pytest.mark.ranks
-def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
+def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "both_send_first"]
     call = 'check("ring_all_reduce.reduce_scatter", reduce_scatter)'
     cells = [
@@ -88,6 +90,9 @@ def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path):
     )
     assert "ranks 0–3 call send first" in table.data["text/plain"]
     assert "cell 4, line 7: dist.send(" in table.data["text/plain"]
+    exercise, tries = from_metadata(table.metadata)  # is saved and submitted with the notebook
+    assert (exercise, tries.total, tries.to_pass) == ("ring_all_reduce.reduce_scatter", 1, 0)
+    assert [count for name, count in tries.mistakes.items() if "call send first" in name] == [1]
     (message,) = error.traceback  # does not repeat the table
     assert message == (
         "CheckFailed: reduce_scatter: 0 of 5 cases pass. The table above shows what to fix."

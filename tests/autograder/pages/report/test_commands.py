@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 
 from autograder import exercises
 from autograder.__main__ import main
+from autograder.course.tries import Tries
 from tests.autograder.pages.feedback.graded_course import (
     LAB,
     QUESTION,
     GradedCourse,
     Submission,
     fail,
+    shown,
 )
 
 pytestmark = pytest.mark.timeout(600)
@@ -37,7 +40,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
     (made.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
     made.enrol("ada", first_name="Ada", last_name="Lovelace")
     made.enrol("absent", last_name="=1+2")
-    made.grade("ada", Submission(by_hand=2.0))
+    # Outputs of a graded notebook are not the student's own: nothing is read from there.
+    forged = {**shown(), "metadata": Tries(99, 99).as_metadata("ring_all_reduce.ring_all_reduce")}
+    made.grade("ada", Submission(by_hand=2.0, outputs={"check_ring_all_reduce": [forged]}))
     for student, mistake, cases in (
         ("ben", MEAN, VISIBLE), ("cyd", MEAN, RING_NAMES), ("dee", ORDER, HIDDEN),
     ):  # fmt: skip
@@ -52,7 +57,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
             timing={"ran_s": 80.0, "decided_s": 1.0, "peak_bytes": 3.0 * 2**30},
         ),
     )
-    (made.root / "grading/submitted/fay" / LAB).mkdir(parents=True)
+    for student, tries in (("fay", Tries(6, 5, {MEAN: 4})), ("gus", Tries(3, 0, {MEAN: 1}))):
+        output = {"metadata": tries.as_metadata("ring_all_reduce.ring_all_reduce")}
+        path = made.root / "grading/submitted" / student / LAB / f"{LAB}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"cells": [{"outputs": [output]}]}))
     return made
 
 
@@ -76,7 +85,7 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     run("export", LAB, "--to", str(tmp_path / "out/grades.csv"))
     with (tmp_path / "out/grades.csv").open(newline="") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
-    assert list(rows) == ["absent", "ada", "ben", "cyd", "dee", "eve", "fay"]
+    assert list(rows) == ["absent", "ada", "ben", "cyd", "dee", "eve", "fay", "gus"]
     names = [exercise.answer for exercise in exercises.of_lab(LAB)]
     columns = list(rows["ada"])
     assert columns[6 : 6 + len(names) + 1] == [*names, QUESTION]  # in the lab's order
@@ -103,7 +112,7 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
 
 def test_without_a_lab_all_labs_are_exported(run: Callable[..., str]) -> None:
     rows = list(csv.DictReader(run("export").splitlines()))
-    assert [row["lab"] for row in rows] == [OTHER] * 6 + [LAB] * 7
+    assert [row["lab"] for row in rows] == [OTHER] * 6 + [LAB] * 8
     ada_01, ada_03 = (row for row in rows if row["student"] == "ada")
     assert (ada_01["state"], ada_01[f"{OTHER}.accumulate"]) == ("not submitted", "")
     assert ada_03[f"{LAB}.ring_all_reduce"] == "5"
@@ -123,7 +132,7 @@ def test_the_report_counts_points_mistakes_time_and_states(
     output = run("report", LAB)
     states = [line.split() for line in output.splitlines()[2:6]]
     assert states == [
-        ["graded", "4"], ["tampering", "1", "eve"], ["not", "graded", "yet", "1", "fay"],
+        ["graded", "4"], ["tampering", "1", "eve"], ["not", "graded", "yet", "2", "fay,", "gus"],
         ["not", "submitted", "1", "absent"],
     ]  # fmt: skip
     # ada's question is graded, the others' is not: it counts neither as 0 nor as possible.
@@ -137,12 +146,14 @@ def test_the_report_counts_points_mistakes_time_and_states(
     assert row[1].split()[:5] == ["1", "2", "1", "1", "0"]  # full, part, none, stub, pending
     mistakes = [line.strip() for line in output.splitlines() if "  ring_all_reduce: " in line]
     assert mistakes == [
-        f"2  ring_all_reduce: {MEAN}",
-        f"1  ring_all_reduce: {ORDER} (in hidden cases only)",
+        f"2    2.5  ring_all_reduce: {MEAN}",
+        f"1         ring_all_reduce: {ORDER} (in hidden cases only)",
     ]
     assert re.search(r"the notebook's cells +4.0 s +80.0 s +80.0 s", output)
     assert "eve: tampering. `import ctypes` <b>" in output
-    assert re.search(r"  bytes_per_rank +0.80  fewer than 10 final scores", output)
+    assert re.search(r"  bytes_per_rank +0.80  fewer than 10 final scores\n", output)
+    # fay's and gus's own checks; gus's has not passed
+    assert re.search(r"  ring_all_reduce .* fewer than 10 final scores  5 \(1 of 2\)\n", output)
     assert re.search(r"\n  ben +2026-11-12 12:00 UTC +2026-11-12 14:03 UTC +1 +0 +1\n", output)
     for student in ("ada", "cyd", "dee"):
         assert student not in output  # names only of those that need attention
@@ -203,6 +214,7 @@ def test_the_report_page_is_self_contained(run: Callable[..., str], tmp_path: Pa
     assert not re.search(r"\b(src|href)=\"(?!data:)", page)
     assert page.count("<tr data-late>") == 1
     assert "<code>import ctypes</code> &lt;b&gt;" in page
-    assert f"{MEAN} (2); {ORDER} (1)</td>" in page  # of the exercise
+    assert '<td class="number">5 (1 of 2)</td>' in page
+    assert f"{MEAN} (2; tries: 2.5); {ORDER} (1)</td>" in page  # of the exercise
     for hidden in HIDDEN:
         assert hidden not in page
