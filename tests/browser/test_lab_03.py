@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from autograder.course.tries import Tries, from_metadata
 from tests.browser.accessibility import serious_findings
 from tests.browser.answers import answer, table
 from tests.browser.jupyterlab import RUN_LIMIT_MS, JupyterLab, Notebook
@@ -82,10 +83,26 @@ def test_a_wrong_answer_is_diagnosed_and_the_right_one_passes(notebook: Notebook
     expect(wrong).to_have_attribute("data-passed", "false")
     expect(wrong.locator("tr[data-passed='true']")).to_have_count(1)  # 12 elements for 4 ranks
     expect(wrong.locator("[data-diagnosis]").first).to_contain_text("skips the remainder")
+    before = saved_tries(notebook)
 
     right = answer(notebook, "chunk_bounds", SOLUTION["chunk_bounds"])
     expect(right).to_have_attribute("data-passed", "true")
     expect(right).to_contain_text("chunk_bounds: all 4 cases pass")
+    after = saved_tries(notebook)
+    assert after.total == before.total + 1
+    assert 0 < after.to_pass <= after.total
+
+
+def saved_tries(notebook: Notebook) -> Tries:
+    """As the report reads them from the notebook that JupyterLab saves."""
+    (known,) = filter(
+        None,
+        map(
+            from_metadata,
+            (output.get("metadata") for output in notebook.cell("check_chunk_bounds").outputs()),
+        ),
+    )
+    return known[1]
 
 
 def test_a_deadlock_is_named_with_the_line_in_the_cell(notebook: Notebook) -> None:
