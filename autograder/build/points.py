@@ -32,14 +32,13 @@ def add_points(source: Path, notebook: NotebookNode) -> None:
         if is_check(cell):
             name, where = find_check(cell.source).exercise, f"{source}, cell {meta.grade_id!r}"
             try:
-                exercise = exercises.load(name)
+                meta.points = exercises.points_of(name)
             except KeyError as error:
                 raise SourceError(f"{where}: {error.args[0]}") from error
             if name in seen:
                 raise SourceError(f"{where}: an earlier cell already checks {name}")
             seen.add(name)
-            meta.points = exercise.points
-            answer = f"`{exercise.answer}`"
+            answer = f"`{name.partition('.')[2]}`"
             what = title[0].lower() + title[1:] if answer in title else answer
         else:
             what = "a question"

@@ -13,6 +13,7 @@ this package.
 
 from __future__ import annotations
 
+import ast
 import functools
 import sys
 from importlib import import_module
@@ -77,11 +78,43 @@ def _solution(lab: str, answer: str) -> object:
 
 def load(name: str) -> Exercise:
     """The exercise called ``name``. Raises KeyError with the existing names if there is none."""
-    chapter = name.partition(".")[0]
+    lab, answer = _find(name)
+    return next(exercise for exercise in of_lab(lab) if exercise.answer == answer)
+
+
+def points_of(name: str) -> float:
+    """What the exercise called ``name`` is worth, without importing it. Raises as `load` does."""
+    lab, answer = _find(name)
+    return _points(lab)[answer]
+
+
+def _find(name: str) -> tuple[str, str]:
+    """(lab, answer); raises KeyError."""
+    chapter, _, answer = name.partition(".")
     for lab in labs():
         if lab.partition("_")[2] == chapter:
-            by_name = {exercise.name: exercise for exercise in of_lab(lab)}
-            if name in by_name:
-                return by_name[name]
-            raise KeyError(f"no exercise {name!r}; this lab has: {', '.join(by_name)}")
+            if answer in _points(lab):
+                return lab, answer
+            known = ", ".join(f"{chapter}.{each}" for each in _points(lab))
+            raise KeyError(f"no exercise {name!r}; this lab has: {known}")
     raise KeyError(f"no exercise {name!r}; there are labs {', '.join(labs())}")
+
+
+@functools.cache
+def _points(lab: str) -> dict[str, float]:
+    """{answer: points}, read from the modules' text: to import them takes seconds (torch).
+
+    Raises ValueError unless EXERCISE is a call with its points, and any `answer`, as literals.
+    """
+    found = {}
+    for name in lab_module(lab).EXERCISES:
+        path = HERE / f"lab{lab}" / f"{name}.py"
+        module = ast.parse(path.read_text(encoding="utf-8"))
+        assigned = (line for line in module.body if isinstance(line, ast.Assign))
+        call = next((a.value for a in assigned if ast.unparse(a.targets[0]) == "EXERCISE"), None)
+        given = {each.arg: each.value for each in getattr(call, "keywords", ())}
+        if "points" not in given:
+            raise ValueError(f"{path}: write `EXERCISE = Formula(points=…)`, or another call")
+        answer = ast.literal_eval(given["answer"]) if "answer" in given else name
+        found[answer] = ast.literal_eval(given["points"])
+    return found
