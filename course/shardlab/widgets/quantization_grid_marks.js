@@ -1,6 +1,6 @@
 // The numbers and marks of the quantization grid, as in quantization_grid_marks.py; a test compares.
 
-const GRID = { bins: 88, histogram: [28, 132], codes: [136, 150], bitsBar: 328, mostBits: 10 };
+const GRID = { bins: 88, histogram: [28, 132], codes: [136, 150], bitsBar: 344, mostBits: 10 };
 
 const gridPercent = (share) => `${(100 * share).toFixed(2)} %`;
 
@@ -98,6 +98,8 @@ function gridMarks(scene, found, settings) {
         return rect(left + index * step, bottom - height, width, height, { fill: looks.error });
       }),
       rect(left, bottom, right - left, 1, { fill: "rule" }),
+      small(left, bottom + 15, "block 1"),
+      ...(found.blocks.length > 1 ? [small(right, bottom + 15, formatCount(found.blocks.length), "end")] : []),
       rect(left + shown * step - 1, top - 1, width + 2, bottom - top + 3, {
         stroke: "text", stroke_width: 1.5, radius: 1,
       }),
@@ -116,6 +118,9 @@ function gridMarks(scene, found, settings) {
       small(left + 150, GRID.bitsBar - 10, text),
       rect(left, GRID.bitsBar, settings.bits * perBit, 12, { fill }),
       rect(left + settings.bits * perBit, GRID.bitsBar, scaleBits * perBit, 12, { fill, hatch: true }),
+      ...[[0, "0"], [2, "2"], [4, "4"], [6, "6"], [8, "8 bits"]].map(
+        ([at, label]) => small(left + at * perBit, GRID.bitsBar + 26, label, "middle"),
+      ),
     ];
   }
 
@@ -126,7 +131,8 @@ function gridMarks(scene, found, settings) {
     ...histogram(found.weights, "text", 0.16),
     ...histogram(block.weights, looks.weights, 1),
     ...codes(),
-    small(left, 165, `−${limit.toFixed(2)}`), small(middle, 165, "0", "middle"),
+    small(left, 165, `−${limit.toFixed(2)}`), small(middle - half / 2, 165, `−${(limit / 2).toFixed(2)}`, "middle"),
+    small(middle, 165, "weight 0", "middle"), small(middle + half / 2, 165, (limit / 2).toFixed(2), "middle"),
     small(right, 165, limit.toFixed(2), "end"),
     small(left, 182, "Ticks: the code points of this block. Faint: no weight of the block is rounded to it."),
     ...blocks(),

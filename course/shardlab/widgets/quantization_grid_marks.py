@@ -20,12 +20,12 @@ Floats = NDArray[np.float64]
 
 SAMPLE = 4096  # weights
 OUTLIER_AT = 2100  # index of the weight that becomes an outlier
-WIDTH, HEIGHT = 660.0, 352.0
+WIDTH, HEIGHT = 660.0, 384.0
 LEFT = 44.0  # the axis of the errors is to the left
 BINS, HISTOGRAM = 88, (28.0, 132.0)  # y of the top and of the bottom
 CODES = (136.0, 150.0)
 BLOCK_BARS = (228.0, 288.0)
-BITS_BAR, MOST_BITS = 328.0, 10.0  # 8 bits and, in blocks of 16, 2 of the scale
+BITS_BAR, MOST_BITS = 344.0, 10.0  # 8 bits and, in blocks of 16, 2 of the scale
 LOOKS = {"weights": MEMORY["parameters"], "error": MEASURED}
 
 
@@ -80,10 +80,14 @@ def marks_of(found: Quantized, settings: Mapping[str, Any]) -> list[Mark]:
     shown = settings["weight"] // settings["block"]
     limit = float(np.abs(found.weights).max())
     middle = (LEFT + WIDTH) / 2
+    quarter = (WIDTH - LEFT) / 4
     labels = (
-        (LEFT, "start", f"−{fixed(limit, 2)}"), (middle, "middle", "0"),
+        (LEFT, "start", f"−{fixed(limit, 2)}"),
+        (middle - quarter, "middle", f"−{fixed(limit / 2, 2)}"),
+        (middle, "middle", "weight 0"),
+        (middle + quarter, "middle", fixed(limit / 2, 2)),
         (WIDTH, "end", fixed(limit, 2)),
-    )  # fmt: skip
+    )
     return [
         _title(14, f"Weights of block {shown + 1:,} of {len(found.scales):,}"),
         *_legend(),
@@ -166,6 +170,8 @@ def _block_marks(found: Quantized, shown: int) -> list[Mark]:
             for index, height in enumerate(heights)
         ),
         Rect(x=LEFT, y=bottom, width=WIDTH - LEFT, height=1, fill="rule"),
+        _small(LEFT, bottom + 15, "block 1"),
+        *([_small(WIDTH, bottom + 15, f"{len(heights):,}", "end")] if len(heights) > 1 else []),
         Rect(
             x=LEFT + shown * step - 1, y=top - 1, width=width + 2, height=bottom - top + 3,
             stroke="text", stroke_width=1.5, radius=1,
@@ -186,6 +192,10 @@ def _bit_marks(found: Quantized, code_bits: int) -> list[Mark]:
         _small(LEFT + 150, BITS_BAR - 10, text),
         codes,
         replace(codes, x=LEFT + codes.width, width=scale_bits * per_bit, hatch=True),
+        *(
+            _small(LEFT + bits * per_bit, BITS_BAR + 26, label, "middle")
+            for bits, label in ((0, "0"), (2, "2"), (4, "4"), (6, "6"), (8, "8 bits"))
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""No lab can be answered by calling a ready-made solution in shardlab or torch."""
+"""No lab can be answered by calling a ready-made solution in shardlab, torch or another library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SEED = 11
 EXERCISES = {
     exercise.name: (lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)
 }
-# {exercise: an answer that calls shardlab's or torch's solution}
+# {exercise: an answer that calls a solution of shardlab, torch or another library}
 BORROWED = {
     "one_device.step_bytes": """
 from shardlab import bigram
@@ -157,6 +157,70 @@ def activation_bytes(
     return activations.layer_bytes(tokens, samples, width, heads, tensor_parallel=tp_size,
         sequence_parallel=sequence_parallel, recompute=recompute)
 """,
+    "lora_quantization.LoRALinear": """
+class LoRALinear(nn.Module):
+    def __init__(self, linear, r, alpha):
+        from peft import LoraConfig, inject_adapter_in_model
+        super().__init__()
+        config = LoraConfig(r=r, lora_alpha=alpha, target_modules=["linear"])
+        self.linear = inject_adapter_in_model(config, nn.ModuleDict({"linear": linear})).linear
+        self.A, self.B = (each.default.weight for each in (self.linear.lora_A, self.linear.lora_B))
+        self.merge, self.unmerge = self.linear.merge, self.linear.unmerge
+    def forward(self, x):
+        return self.linear(x)
+""",
+    "lora_quantization.count_and_ship": """
+from shardlab.estimate import lora
+def count_and_ship(shapes, r, targets, world_size, tokens):
+    matrices = {name.split(".")[-2]: [] for name in shapes}
+    for name, shape in shapes.items():
+        matrices[name.split(".")[-2]] += [shape] if len(shape) == 2 else []
+    adapters = lora.adapter_parameters(sum((matrices[each] for each in targets), []), r)
+    base = sum(a * b for module, each in matrices.items() for a, b in each
+        if module not in ("token", "position"))
+    return {"adapters": adapters, "state_bytes": lora.trained_bytes(adapters) * 3 / 4,
+        "sent_bytes": lora.sent_bytes(adapters, world_size),
+        "flops": lora.training_flops(base, tokens, is_frozen=True)
+            + lora.training_flops(adapters, tokens, is_frozen=False)}
+""",
+    "lora_quantization.quantize_blockwise": """
+def quantize_blockwise(weights, block, points=None):
+    import bitsandbytes.functional as bnb
+    if points is None:
+        code = torch.arange(-127, 129) / 127
+        codes, state = bnb.quantize_blockwise(weights, code=code, blocksize=block)
+        return (codes.int() - 127).to(torch.int8), state.absmax
+    packed, state = bnb.quantize_4bit(weights, blocksize=block, quant_type="nf4")
+    codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
+    return codes[:weights.numel()].view(weights.shape), state.absmax
+""",
+    "lora_quantization.pack_q4_0": """
+import gguf
+def pack_q4_0(weights):
+    rows = weights.view(-1, 32).numpy()
+    return torch.from_numpy(gguf.quants.quantize(rows, gguf.GGMLQuantizationType.Q4_0))
+""",
+    "lora_quantization.outliers": """
+def outliers(x, w, threshold):
+    import bitsandbytes
+    state = bitsandbytes.MatmulLtState()
+    state.threshold, state.has_fp16_weights = threshold, False
+    return bitsandbytes.matmul(x, w, state=state)
+""",
+    "lora_quantization.qlora_step": """
+def qlora_step(layers, x, loss_of, alpha, lr):
+    import bitsandbytes
+    for layer in layers:
+        A, B = layer["A"], layer["B"]
+        state = bitsandbytes.functional.QuantState(
+            layer["absmax"], (len(B), A.shape[1]), NF4_VALUES, 64, "nf4", torch.float32)
+        base = bitsandbytes.matmul_4bit(x, layer["packed"].view(1, -1), state)
+        x = base + alpha / len(A) * (x @ A.T @ B.T)
+    adapters = [layer[name] for layer in layers for name in "AB"]
+    for adapter, grad in zip(adapters, torch.autograd.grad(loss_of(x), adapters)):
+        dist.all_reduce(grad, op=dist.ReduceOp.AVG)
+        adapter.data -= lr * grad
+""",
 }
 
 
@@ -185,15 +249,18 @@ def test_calling_a_ready_made_solution_earns_nothing_and_is_named(name: str) -> 
         _, judged = trials.run(exercise.cases[0])
     result = judged.result
     assert not result.passed
-    assert re.match(r"your answer calls \S+, which is a ready-made solution: ", result.diagnosis)
+    named = re.match(r"your answer calls (\S+), which is a ready-made solution: ", result.diagnosis)
+    assert named, result.diagnosis
+    assert is_closed(named[1], exercise.closed)
     # and the instructor is warned
     assert find_forbidden(BORROWED[name], exercise.allows, exercise.answer, exercise.closed)
 
 
-FORMULAS = [name for name in BORROWED if isinstance(EXERCISES[name][1], Formula)]
+WITHOUT_RANKS = [name for name in BORROWED if isinstance(EXERCISES[name][1], Formula)]
+WITHOUT_RANKS += ["lora_quantization.pack_q4_0"]
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("name", WITHOUT_RANKS)
 def test_it_would_have_been_correct(name: str) -> None:
     """So these modules must be closed; others may stay open."""
     if name == "pipeline.bubble_fraction":
@@ -292,6 +359,17 @@ def test_a_module_stays_open_on_the_ranks_of_other_exercises(trust: Trust) -> No
     assert "ring_sent_bytes, which is a ready-made solution" in verdict.cases[0].diagnosis
     assert find_forbidden(BY_LIBRARY, None, "answer", is_closed_here.closed)
     assert not find_forbidden(BY_LIBRARY, None, "answer", is_open.closed)
+
+
+@pytest.mark.ranks
+def test_a_library_that_is_not_installed_is_refused_by_name() -> None:
+    """A grader need not install what students may have."""
+    source = "def answer(x):\n    import uninstalled.nf4\n    return uninstalled.nf4.linear(x)\n"
+    with RankPool() as ranks:
+        verdict = decide(
+            exercise_that_closes("uninstalled"), pickled_answer(source), SEED, ranks=ranks
+        )
+    assert "your answer calls uninstalled, which is a ready-made" in verdict.cases[0].diagnosis
 
 
 def test_what_an_exercise_closes_is_added_to_what_its_lab_closes() -> None:
