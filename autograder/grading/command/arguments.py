@@ -14,6 +14,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--student", action="append", metavar="ID", help="only this student; repeatable"
     )
     parser.add_argument(
+        "--regrade", action="store_true",
+        help="also regrade what an older version of the course graded; shows changes, then asks",
+    )  # fmt: skip
+    parser.add_argument(
+        "--yes", action="store_true", help="write the changes of --regrade without asking"
+    )
+    add_worker_arguments(parser)
+    parser.set_defaults(run=_grade)
+
+
+def add_worker_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--jobs", type=int, default=(os.cpu_count() or 1) + 1, metavar="N",
         help="submissions to grade at a time on this machine; default: one per core, plus one, "
         "because some only wait",
@@ -22,17 +34,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--scheduler", metavar="ADDRESS", help="grade on the Dask cluster at tcp://host:8786"
     )
     parser.add_argument(
-        "--regrade", action="store_true",
-        help="also regrade what an older version of the course graded; shows changes, then asks",
-    )  # fmt: skip
-    parser.add_argument(
-        "--yes", action="store_true", help="write the changes of --regrade without asking"
-    )
-    parser.add_argument(
         "--unsandboxed", action="store_true",
         help="run students' code with your own permissions, on a machine without a sandbox",
     )  # fmt: skip
-    parser.set_defaults(run=_grade)
 
 
 def _grade(arguments: argparse.Namespace) -> int:

@@ -7,30 +7,23 @@ import difflib
 import sys
 import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, closing
-from pathlib import Path
 
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 from sqlalchemy.exc import SAWarning
 
+from autograder.grading.command.lab import LabGrading, UsageError, save
 from autograder.grading.command.outcomes import Outcome, changes, table
 from autograder.grading.command.progress import Progress
-from autograder.grading.gradebook.database import (
-    GradebookError,
-    prepare,
-    records_not_in_gradebook,
-    require_same_gradebook,
-)
-from autograder.grading.gradebook.run_and_decide import RunAndDecide
-from autograder.grading.gradebook.writer import NotWritten, Writer
+from autograder.grading.gradebook.database import GradebookError, records_not_in_gradebook
+from autograder.grading.gradebook.writer import NotWritten
 from autograder.grading.late.course import LateWork
 from autograder.grading.late.course import changes as changes_of_late_work
 from autograder.grading.pool.journal import Journal, JournalError
 from autograder.grading.pool.local import LocalPool, Pool
 from autograder.grading.pool.tasks import (
-    grading_folder,
     students_who_submitted,
     submission_folder,
     unusable_names,
@@ -43,28 +36,21 @@ from autograder.grading.tables import BadTable
 ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130
 
 
-class UsageError(Exception):
-    """The command cannot run as given: why, and what to do."""
-
-
 def grade(arguments: argparse.Namespace) -> int:
     """Returns the exit code: 0 all graded; 3 not all, the table says why; 2 wrong usage."""
+    return exit_code_of(_grade, arguments)
+
+
+def exit_code_of(
+    command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace
+) -> int:
+    """Runs a command that grades, and prints the error that ends it."""
     # Caused by nbgrader's own queries: nothing to fix here.
     warnings.simplefilter("ignore", SAWarning)
     try:
-        runs = [_GradingRun(arguments, lab) for lab in dict.fromkeys(arguments.labs)]
-        late = _late_work()
-        unsandboxed = any(run.unsandboxed for run in runs)
-        course = runs[0].maker.course
-        if notice := records_not_in_gradebook(course, grading_folder(course) / "records"):
-            print(f"{notice}\n", file=sys.stderr, flush=True)
-        codes = set()
-        with _pool(arguments, unsandboxed) as pool:
-            for run in runs:
-                with run.journal.locked():
-                    codes.add(run.grade(pool))
-        _apply(late)
-        return max(codes)
+        if arguments.jobs < 1:
+            raise UsageError(f"--jobs {arguments.jobs}: at least one worker is needed")
+        return command(arguments)
     except (UsageError, BadTable, CourseError, GradebookError, CannotGrade, JournalError) as error:
         print(error, file=sys.stderr)
         return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
@@ -74,10 +60,22 @@ def grade(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
-def _late_work() -> LateWork:
+def _grade(arguments: argparse.Namespace) -> int:
+    runs = [_GradingRun(arguments, lab) for lab in dict.fromkeys(arguments.labs)]
+    late = late_work(runs[0].app)
+    if notice := records_not_in_gradebook(runs[0].course, runs[0].records):
+        print(f"{notice}\n", file=sys.stderr, flush=True)
+    codes = set()
+    with open_pool(arguments, runs) as pool:
+        for run in runs:
+            with run.journal.locked():
+                codes.add(run.grade(pool))
+    _apply(late)
+    return max(codes)
+
+
+def late_work(app: NbGrader) -> LateWork:
     """Raises BadTable: a wrong extension stops grading before it starts."""
-    app = NbGrader()
-    app.initialize([])
     late = LateWork(app)
     late.check()
     return late
@@ -91,31 +89,18 @@ def _apply(late: LateWork) -> None:
         print("\n  ".join(["\nLate work:", *lines]))
 
 
-class _GradingRun:
-    """The grading of one lab."""
+class _GradingRun(LabGrading):
+    """The grading of all submissions for one lab."""
 
     def __init__(self, arguments: argparse.Namespace, lab: str) -> None:
         """Raises an error if grading cannot start."""
-        if arguments.jobs < 1:
-            raise UsageError(f"--jobs {arguments.jobs}: at least one worker is needed")
-        app = NbGrader()
-        app.initialize([])
-        course = CourseDirectory(parent=app)
-        _require_lab(course, lab)
-        prepare(course.db_url)
-        require_same_gradebook(course)
-        decider = RunAndDecide(parent=app)
-        self.maker = decider.maker(lab)
-        submitted = students_who_submitted(course, lab)
-        unusable = unusable_names(course, lab)
-        self.students = _select_students(arguments.student, submitted, unusable, course, lab)
-        records = grading_folder(course) / "records"
-        self.journal = Journal(records, lab)
-        self.unconfirmed = Journal(records, lab, unconfirmed=True)  # from a regrade
-        self.writer = Writer(app, lab)
+        super().__init__(lab)
+        submitted = students_who_submitted(self.course, lab)
+        unusable = unusable_names(self.course, lab)
+        self.students = _select_students(arguments.student, submitted, unusable, self.course, lab)
+        self.unconfirmed = Journal(self.records, lab, unconfirmed=True)  # from a regrade
         absent = sorted(set(self.writer.students()) - set(submitted))
         self.outcome = Outcome(lab) if arguments.student else Outcome(lab, unusable, absent)
-        self.unsandboxed = decider.unsandboxed
         self.regrade, self.yes = arguments.regrade, arguments.yes
 
     def grade(self, pool: Pool) -> int:
@@ -164,13 +149,11 @@ class _GradingRun:
         with Progress(len(students)) as progress:
             for record in pool.grade_all(map(self.maker.task, students), progress.start):
                 before = self._final(journal, record.student)
-                if record.is_final or before is None:
-                    journal.write(record)
+                same_submission = save(journal, record, before)
                 progress.finish(record)
                 if record.is_final:
                     self.outcome.new.add(record.student)
-                same = before is not None and before.submission_hash == record.submission_hash
-                yield record, same
+                yield record, same_submission
 
     def _final(self, journal: Journal, student: str) -> Record | None:
         try:
@@ -234,16 +217,6 @@ def _confirmed() -> bool:
         return False
 
 
-def _require_lab(course: CourseDirectory, lab: str) -> None:
-    folder = Path(course.format_path(course.source_directory, ".", "."))
-    labs = sorted(path.stem for path in folder.glob("*/*.ipynb") if path.parent.name == path.stem)
-    if not labs:
-        root = "the root of the repository, where nbgrader_config.py is"
-        raise UsageError(f"{folder} contains no labs: run this in {root}")
-    if lab not in labs:
-        raise UsageError(f"there is no lab {lab!r}: choose from {', '.join(labs)}")
-
-
 def _select_students(
     asked: list[str] | None,
     submitted: list[str],
@@ -266,8 +239,10 @@ def _select_students(
     return list(dict.fromkeys(asked)) if asked else submitted
 
 
-def _pool(arguments: argparse.Namespace, unsandboxed: bool) -> AbstractContextManager[Pool]:
-    unsandboxed = unsandboxed or arguments.unsandboxed
+def open_pool(
+    arguments: argparse.Namespace, labs: Sequence[LabGrading]
+) -> AbstractContextManager[Pool]:
+    unsandboxed = arguments.unsandboxed or any(lab.unsandboxed for lab in labs)
     if arguments.scheduler:
         from autograder.grading.pool.cluster import ClusterPool
 

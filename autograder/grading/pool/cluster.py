@@ -24,7 +24,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 
@@ -68,7 +68,9 @@ class ClusterPool:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
+    def grade_all(
+        self, tasks: Iterable[Task | None], on_start: OnStart | None = None
+    ) -> Generator[Record, None, None]:
         """See Pool."""
         return _ClusterRound(
             iter(tasks),

@@ -16,7 +16,7 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -40,9 +40,11 @@ OnStart = Callable[[Task], None]
 class Pool(Protocol):
     """Grades tasks, on this machine or on others."""
 
-    def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
+    def grade_all(
+        self, tasks: Iterable[Task | None], on_start: OnStart | None = None
+    ) -> Generator[Record, None, None]:
         """A record for every task, in the order in which they finish; takes tasks as workers
-        become free.
+        become free. None: there is no task now, ask again; the call ends if none is in flight.
 
         A task whose worker failed or died MAX_ATTEMPTS times returns ``record.failed(task, why)``.
         Raises CannotGrade if no task can be graded at all: workers have no sandbox.
@@ -60,14 +62,14 @@ class GradingAttempt(NamedTuple):
 class Round:
     """One call of ``grade_all``, wherever its workers are."""
 
-    tasks: Iterator[Task]
+    tasks: Iterator[Task | None]
     on_start: OnStart | None
     retries: deque[GradingAttempt] = field(default_factory=deque)
     # By future, of concurrent.futures or Dask.
     in_flight: dict[Any, GradingAttempt] = field(default_factory=dict)
     done: SimpleQueue[Any] = field(default_factory=SimpleQueue)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Generator[Record, None, None]:
         try:
             while self._fill():
                 record = self._next()
@@ -78,7 +80,7 @@ class Round:
             self.cancel()
 
     def _fill(self) -> bool:
-        """Give every worker a task; False if none is left."""
+        """Give every worker a task; False if none is left or in flight."""
         while len(self.in_flight) < self.max_in_flight():
             if self.retries:
                 attempt = self.retries.popleft()
@@ -152,7 +154,9 @@ class LocalPool:
         for worker in self._workers:
             worker.join()
 
-    def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
+    def grade_all(
+        self, tasks: Iterable[Task | None], on_start: OnStart | None = None
+    ) -> Generator[Record, None, None]:
         """See Pool."""
         remaining = iter(tasks)
         if (first := next(remaining, None)) is None:

@@ -69,8 +69,12 @@ class FakePool:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def grade_all(self, tasks: Iterable[Task], on_start: OnStart | None = None) -> Iterator[Record]:
+    def grade_all(
+        self, tasks: Iterable[Task | None], on_start: OnStart | None = None
+    ) -> Iterator[Record]:
         for task in tasks:
+            if task is None:
+                return
             if on_start:
                 on_start(task)
             self.graded.append(task.student)

@@ -97,7 +97,7 @@ def lab(
     subprocess.run(["cp", "-r", released.root, root], check=True)
     monkeypatch.chdir(root)
     a_class = Class(Course(root), capsys)
-    monkeypatch.setattr(command, "_pool", lambda *_: a_class.pool)
+    monkeypatch.setattr(command, "open_pool", lambda *_: a_class.pool)
     return a_class
 
 

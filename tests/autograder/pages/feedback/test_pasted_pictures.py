@@ -51,7 +51,7 @@ def test_it_is_shown_to_the_student_and_to_the_grader(
     course = Course.create(tmp_path)
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(command, "_pool", lambda *_: FakePool())
+    monkeypatch.setattr(command, "open_pool", lambda *_: FakePool())
     text = "As drawn: ![sketch.png](attachment:sketch.png) and ![](attachment:lost.png)"
     notebook = with_answers(course.released(LAB), {QUESTION: text})
     (answer,) = [cell for cell in notebook["cells"] if cell["id"] == QUESTION]
