@@ -4,46 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import cloudpickle
 import gguf
 import numpy as np
 import pytest
 import torch
 
 from autograder import exercises
-from autograder.evaluation.decide import decide
 from autograder.exercise import Case
 from autograder.exercises.lab12_lora_quantization.pack_q4_0 import block_of
-from tests.submissions import planted
 
 LAB = "12_lora_quantization"
 SEED = 11
 (EXERCISE,) = (each for each in exercises.of_lab(LAB) if each.answer == "pack_q4_0")
-RIGHT = {
-    "divides by d, block by block": """
-def pack_q4_0(weights):
-    rows = []
-    for block in weights.split(32):
-        largest = max(block.tolist(), key=abs)
-        d = torch.tensor([largest]) / -8
-        steps = block / d if largest else block
-        levels = (steps + 8.5).int().clamp(0, 15)
-        nibbles = (levels[:16] + 16 * levels[16:]).byte()
-        rows.append(torch.cat([d.half().view(torch.uint8), nibbles]))
-    return torch.stack(rows)
-""",
-    "in NumPy": """
-def pack_q4_0(weights):
-    import numpy as np
-    blocks = weights.numpy().reshape(-1, 2, 16)
-    flat = blocks.reshape(-1, 32)
-    d = flat[np.arange(len(flat)), np.abs(flat).argmax(1)] * np.float32(-0.125)
-    steps = blocks / np.where(d == 0, np.float32(1), d)[:, None, None]
-    low, high = np.minimum(np.floor(steps + 8.5), 15).astype(np.uint8).transpose(1, 0, 2)
-    scale = d.astype("<f2").view(np.uint8).reshape(-1, 2)
-    return torch.from_numpy(np.concatenate([scale, high * 16 + low], axis=1))
-""",
-}
 
 
 def bytes_of_gguf(weights: torch.Tensor) -> torch.Tensor:
@@ -74,12 +46,3 @@ def test_random_weights_have_the_bytes_of_gguf(scale: float) -> None:
     assert torch.equal(
         blocks_of_the_reference(case, [{"weights": weights}]), bytes_of_gguf(weights)
     )
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize("way", RIGHT)
-def test_right_answers_pass(way: str) -> None:
-    answers = planted.solution(LAB) | {"pack_q4_0": RIGHT[way]}
-    subject = planted.subjects(LAB, answers)["pack_q4_0"]
-    verdict = decide(EXERCISE, cloudpickle.dumps(subject), SEED)
-    assert verdict.passed, [case.diagnosis for case in verdict.cases if not case.passed]

@@ -1,0 +1,75 @@
+"""The reference of lab 12's `LoRALinear`, against peft, and its named mistakes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from autograder import exercises
+from autograder.exercise.compare import equal
+from autograder.exercises.lab12_lora_quantization.hidden import lora_linear as hidden
+from autograder.exercises.lab12_lora_quantization.lora_linear import (
+    ADAPTER,
+    base_layer,
+    load_adapter,
+    sent_limit,
+)
+
+(LORA,) = (each for each in exercises.of_lab("12_lora_quantization") if each.answer == "LoRALinear")
+
+
+def inputs_of(case, seed=3):
+    return LORA.draw(case, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("case", LORA.cases, ids=lambda case: case.name)
+def test_the_layer_is_that_of_peft(case):
+    peft = pytest.importorskip("peft")
+    r, alpha, given = case.params["r"], case.params["alpha"], inputs_of(case)[0]
+    config = peft.LoraConfig(r=r, lora_alpha=alpha, target_modules=["0"])
+    x = given["x"]
+    for weights, (a, b) in zip(given["layers"], given["adapters"], strict=True):
+        own = hidden.Layer(base_layer(*weights), r, alpha, hidden.Behavior())
+        load_adapter(own, a, b)
+        model = nn.Sequential(base_layer(*weights))
+        layer = peft.inject_adapter_in_model(config, model)[0]
+        with torch.no_grad():
+            layer.lora_A.default.weight.copy_(a)
+            layer.lora_B.default.weight.copy_(b)
+        torch.testing.assert_close(own(x), layer(x))
+        own.merge(), layer.merge()
+        torch.testing.assert_close(own.linear.weight, layer.base_layer.weight)
+        torch.testing.assert_close(own(x), layer(x))
+        x = own(x).tanh()
+
+
+def test_one_weight_that_is_sent_exceeds_the_budget():
+    limits = {case.name: sent_limit(case) for case in LORA.cases}
+    limited = [case for case in LORA.cases if limits[case.name]]
+    assert {case.hidden for case in limited} == {False, True}
+    for case in limited:
+        widths, n = case.params["widths"], case.world_size
+        steps = len(inputs_of(case)[0]["batches"])
+        ring = 2 * (n - 1) / n * steps
+        adapters = 4 * sum(each.numel() for pair in inputs_of(case)[0]["adapters"] for each in pair)
+        assert ring * adapters < limits[case.name].most
+        assert limits[case.name].most < ring * (adapters + 4 * widths[0] * widths[1])
+
+
+def test_every_mistake_is_wrong_somewhere_and_is_no_other():
+    """By what the layers compute: names of parameters are those of a right answer."""
+    inputs = {case.name: inputs_of(case) for case in LORA.cases}
+    right = [hidden.reference(case, inputs[case.name]) for case in LORA.cases]
+    assert right[0][0]["trained"] == [ADAPTER]
+    outputs = {
+        message: [wrong(case, inputs[case.name]) for case in LORA.cases]
+        for message, wrong in hidden.MISTAKES.items()
+    }
+    for message, got in outputs.items():
+        assert not equal(right, got, LORA.named_within), message
+    for (message, some), (other, others) in itertools.combinations(outputs.items(), 2):
+        assert not equal(some, others, LORA.named_within), (message, other)
