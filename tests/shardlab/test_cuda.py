@@ -196,7 +196,19 @@ def test_more_ranks_than_gpus_are_refused_by_name():
     ranks = torch.cuda.device_count() + 1
     with pytest.raises(ValueError, match=f"{ranks} ranks need {ranks} GPUs"):
         launch(draw, world_size=ranks, device="cuda")
-    assert launch(dist.get_rank, world_size=ranks).device == "cpu"  # "auto"
+
+
+def test_ranks_on_the_cpu_do_not_see_a_gpu():
+    """FSDP2's default mesh takes a GPU that it sees, and there may be fewer than ranks."""
+
+    def work():
+        model = fully_shard(nn.Linear(4, 4))
+        model(torch.ones(1, 4)).sum().backward()
+        return torch.cuda.is_available(), model.weight.device.type
+
+    ranks = torch.cuda.device_count() + 1
+    run = launch(work, world_size=ranks)  # "auto"
+    assert (run.device, run.outputs) == ("cpu", [(False, "cpu")] * ranks)
 
 
 def test_pools_move_tensors_between_gpu_and_host():

@@ -165,6 +165,10 @@ def _set_up_process(rank: int, setup: dict[str, Any], stdout: int, stderr: int, 
     """Make this fork look like a process that torchrun started with the kernel's settings."""
     os.environ.clear()
     os.environ.update(setup["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
+    if setup["device"] == "cpu":
+        # FSDP2's default mesh, Accelerate and others take a GPU if they see one, and there may be
+        # fewer GPUs than ranks.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.chdir(setup["cwd"])
     if setup["sys_path"] is not None:
         sys.path[:] = setup["sys_path"]

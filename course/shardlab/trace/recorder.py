@@ -133,8 +133,8 @@ class Recorder:
             waits = None if _has_to_wait(caller) else is_main and is_blocking
             call = self._begin(op, payload, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
-            on_cpu = all(tensor.is_cpu for tensor in tensors_in(args[0]))
-            self._track_work(call, name, result, waits, on_cpu)
+            once = op in ("send", "recv") and all(tensor.is_cpu for tensor in tensors_in(args[0]))
+            self._track_work(call, name, result, waits, once)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
@@ -211,23 +211,21 @@ class Recorder:
         return None
 
     def _track_work(
-        self, call: int, name: str, result: Any, waits: bool | None, on_cpu: bool
+        self, call: int, name: str, result: Any, waits: bool | None, once: bool
     ) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
-        if not isinstance(boxed, torch.ScriptObject):  # already completed
+        work = dist.Work.unbox(boxed) if isinstance(boxed, torch.ScriptObject) else None
+        if work is None:  # already completed, or on NCCL's stream, which later operators wait for
             self.log.write("end", call, time.monotonic())
             self.log.write("waited", call)
             return
-        work = dist.Work.unbox(boxed)
         key = id(work)
         future = None
-        is_p2p = OPERATORS[name][0] in ("send", "recv")
-        # gloo's sends and receives have no future, but their wait is always in Python. NCCL's calls
-        # return no Work to Python if they wait.
-        if not is_p2p and not (waits and on_cpu):
+        # gloo's sends and receives have no future, but their wait is always in Python
+        if not waits and OPERATORS[name][0] not in ("send", "recv"):
             with contextlib.suppress(RuntimeError):
                 future = work.get_future()
-        from_any, once = name == "recv_any_source_", is_p2p and on_cpu
+        from_any = name == "recv_any_source_"
         self.open_works[key] = OpenWork(call, work, from_any, waits, future, once)
         if future is not None:
             future.add_done_callback(lambda done: self._done(key, call, done))
