@@ -205,10 +205,8 @@ def as_text(summary: Summary) -> str:
     for e in summary.exercises:
         counts = "  ".join(f"{e.counts[part]:>4}" for part in ("full", "part", "none", "unwritten"))
         lines.append(f"  {e.name:<{width}}  {counts}  {e.counts['pending']:>14}   {e.mean_words}")
-    lines += [
-        "",
-        f"  {'exercise':<{width}}  mean share of the points  {'discrimination':>23}  tries to pass",
-    ]
+    heads = f"mean share of the points  {'discrimination':>26}  tries until it passed"
+    lines += ["", f"  {'exercise':<{width}}  {heads}"]
     for item in summary.items:
         share = "" if item.mean_share is None else f"{item.mean_share:.2f}"
         found = "" if item.discrimination is None else f"{item.discrimination:.2f}"
