@@ -40,7 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
     from autograder.grading.gradebook.database import GradebookError
     from autograder.grading.tables import BadTable
-    from autograder.pages.report import class_page, scores_csv
+    from autograder.pages.report import scores_csv
     from autograder.pages.report.course import NothingToReport, read_labs
 
     try:
@@ -50,7 +50,12 @@ def _run(arguments: argparse.Namespace) -> int:
     except (NothingToReport, BadTable, GradebookError) as error:
         print(error, file=sys.stderr)
         return 2
-    (class_page.report if arguments.is_page else scores_csv.export)(labs, arguments.to)
+    if arguments.is_page:
+        from autograder.pages.report import class_page  # imports torch
+
+        class_page.report(labs, arguments.to)
+    else:
+        scores_csv.export(labs, arguments.to)
     return 0
 
 
