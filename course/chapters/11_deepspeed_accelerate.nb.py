@@ -1810,10 +1810,11 @@ print(source.count("\n"), "lines written")
 # %%
 def run_script(*launcher, **variables):
     """What each rank saw. If you interrupt the cell, the launcher ends its ranks."""
-    quiet = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu"}
+    quiet = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    on_cpu = {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", *launcher, str(folder / "train.py")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, env={**os.environ, **quiet, **variables}, **pipes)
+    process = subprocess.Popen(command, env={**os.environ, **quiet, **on_cpu, **variables}, **pipes)
     try:
         output, errors = process.communicate()
     finally:
