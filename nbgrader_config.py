@@ -13,7 +13,9 @@ c = get_config()  # noqa: F821  (provided by traitlets)
 repo = Path(__file__).resolve().parent
 grading = repo / "grading"
 exchange = grading / "exchange"
-# SQLite creates its file but not the folder, and the assignment list needs a writable exchange.
+# SQLite creates its file but not the folder, which holds grades: only you may enter it.
+grading.mkdir(mode=0o700, exist_ok=True)
+# The assignment list needs a writable exchange.
 exchange.mkdir(parents=True, exist_ok=True)
 
 # nbgrader creates a new gradebook with the command `alembic`, which is in the venv but not on the

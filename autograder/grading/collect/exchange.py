@@ -1,18 +1,47 @@
-"""`nbgrader collect`, without losing the submission that a newer one replaces."""
+"""`nbgrader collect`, from an exchange that every student can write to."""
 
 from __future__ import annotations
 
+import os
+import pwd
 import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
 
 from nbgrader.exchange.default import ExchangeCollect
 
 from autograder.grading.collect.store import Store
+from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.reader import MAX_BYTES
+
+Record = dict[str, Any]  # nbgrader's: username, filename, timestamp
 
 
 class Collect(ExchangeCollect):
-    """nbgrader's own class deletes the older submission; this one keeps it in grading/earlier."""
+    """nbgrader's own class deletes the older submission, only warns of one that somebody else made
+    in the student's name, and follows links: to the instructor's solutions, for example.
+
+    This one keeps the older submission in grading/earlier and collects neither of the others.
+    """
+
+    src_records: list[Record]
+
+    def _sort_by_timestamp(self, records: list[Record]) -> list[Record]:
+        """The newest first. One that somebody else made does not hide the student's own."""
+        own = [record for record in records if self._is_own(record)]
+        return super()._sort_by_timestamp(own or records)
 
     def copy_files(self) -> None:
+        for record in self.src_records:
+            if not self._is_own(record):
+                self.log.error(
+                    "%s was not collected: it is in the name of %s, who does not own it. Where "
+                    "students have no Unix accounts, set c.ExchangeCollect.check_owner = False",
+                    record["filename"], record["username"],
+                )  # fmt: skip
+        self.src_records = [record for record in self.src_records if self._is_own(record)]
         store = Store(self.coursedir, self.coursedir.assignment_id)
         replacing = self.update or self.before_duedate
         students = {record["username"] for record in self.src_records} if replacing else set()
@@ -22,3 +51,30 @@ class Collect(ExchangeCollect):
         for student, copy in copies.items():
             if store.is_current(student, copy):  # nothing newer was collected
                 shutil.rmtree(copy)
+
+    def do_copy(self, src: str, dest: str, log: Any = None) -> None:
+        """Copies only plain files: the student can still replace them by links while this runs."""
+        with tempfile.TemporaryDirectory() as folder:
+            plain = Path(folder, "plain")
+            plain.mkdir()
+            opened = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                for name in sorted(os.listdir(opened)):
+                    try:
+                        content = read_plain_file(name, MAX_BYTES, folder=opened)
+                        plain.joinpath(name).write_bytes(content)
+                    except Unreadable as why:
+                        self.log.warning("%s was not collected: %s", os.path.join(src, name), why)
+            finally:
+                os.close(opened)
+            super().do_copy(str(plain), dest, log)
+
+    def _is_own(self, record: Record) -> bool:
+        if not self.check_owner:
+            return True
+        folder = os.lstat(os.path.join(self.inbound_path, record["filename"]))
+        try:
+            owner = pwd.getpwuid(folder.st_uid).pw_name
+        except KeyError:
+            return False
+        return stat.S_ISDIR(folder.st_mode) and owner == record["username"]

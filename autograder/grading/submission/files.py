@@ -10,11 +10,16 @@ class Unreadable(Exception):
     """Why nothing was read, as the end of a sentence for the student: "it is empty"."""
 
 
-def read_plain_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+def read_plain_file(
+    path: str | os.PathLike[str], max_bytes: int, folder: int | None = None
+) -> bytes:
     """The content of the file ``path`` itself: follows no symbolic link, does not wait for a pipe,
-    and refuses a hard link, whose other name may be anywhere. Raises Unreadable."""
+    and refuses a hard link, whose other name may be anywhere. Raises Unreadable.
+
+    ``folder``: an open one that ``path`` is relative to.
+    """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
     except OSError as error:
         raise Unreadable(f"it cannot be opened ({error.strerror})") from error
     try:

@@ -1,10 +1,13 @@
-"""`nbgrader collect` keeps the submission that a newer one replaces, and the report lists it."""
+"""`nbgrader collect` keeps the submission that a newer one replaces, and the report lists it. It
+collects nothing that is not the student's own."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,39 +21,52 @@ LAB = "03_ring_all_reduce"
 TIMES = ("2026-10-01 10:00:00 UTC", "2026-10-02 11:00:00 UTC")
 
 
-def test_a_resubmission_overwrites_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copy(REPO / "nbgrader_config.py", tmp_path)
-    (tmp_path / "grading").mkdir()
-    (tmp_path / "grading/gradebook.db").write_bytes(empty_gradebook())
-    monkeypatch.delenv("SHARDLAB_DB_URL", raising=False)
-    monkeypatch.chdir(tmp_path)
-    with Gradebook(f"sqlite:///{tmp_path}/grading/gradebook.db", "shardlab") as gradebook:
+@pytest.fixture(scope="module")
+def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for all tests: a process keeps the folder of nbgrader's first configuration."""
+    root = tmp_path_factory.mktemp("course")
+    shutil.copy(REPO / "nbgrader_config.py", root)
+    (root / "grading").mkdir()
+    (root / "grading/gradebook.db").write_bytes(empty_gradebook())
+    with Gradebook(f"sqlite:///{root}/grading/gradebook.db", "shardlab") as gradebook:
         gradebook.add_assignment(LAB)
         gradebook.add_student("ada")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SHARDLAB_DB_URL", raising=False)
+        patch.chdir(root)
+        yield root
 
-    def submit(number: int) -> None:
-        """As `nbgrader submit` leaves it in the exchange."""
-        inbound = tmp_path / "grading/exchange/shardlab/inbound"
-        folder = inbound / f"ada+{LAB}+{TIMES[number]}+secret{number}"
-        folder.mkdir(parents=True)
-        (folder / f"{LAB}.ipynb").write_text(f'{{"cells": [{number}]}}')
-        (folder / "timestamp.txt").write_text(TIMES[number])
 
-    def collect(*options: str) -> None:
-        NbGraderApp.clear_instance()
-        NbGraderApp.launch_instance(["collect", LAB, "--Collect.check_owner=False", *options])
-        NbGraderApp.clear_instance()
+def submit(course: Path, number: int, student: str = "ada") -> Path:
+    """As `nbgrader submit` leaves it in the exchange."""
+    inbound = course / "grading/exchange/shardlab/inbound"
+    folder = inbound / f"{student}+{LAB}+{TIMES[number]}+secret{number}"
+    folder.mkdir(parents=True)
+    (folder / f"{LAB}.ipynb").write_text(f'{{"cells": [{number}]}}')
+    (folder / "timestamp.txt").write_text(TIMES[number])
+    return folder
 
-    current = tmp_path / f"grading/submitted/ada/{LAB}"
-    earlier = tmp_path / f"grading/earlier/ada/{LAB}"
-    submit(0)
-    collect()
-    collect("--update")
+
+def collect(*options: str) -> None:
+    NbGraderApp.clear_instance()
+    NbGraderApp.launch_instance(["collect", LAB, *options])
+    NbGraderApp.clear_instance()
+
+
+def test_a_resubmission_overwrites_nothing(
+    course: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def collect_all(*options: str) -> None:
+        collect("--Collect.check_owner=False", *options)
+
+    current = course / f"grading/submitted/ada/{LAB}"
+    earlier = course / f"grading/earlier/ada/{LAB}"
+    submit(course, 0)
+    collect_all()
+    collect_all("--update")
     assert not earlier.exists() or os.listdir(earlier) == []  # nothing newer
-    submit(1)
-    collect("--update")
+    submit(course, 1)
+    collect_all("--update")
     assert "[1]" in (current / f"{LAB}.ipynb").read_text()
     (kept,) = earlier.iterdir()
     assert kept.name == "2026-10-01_10-00-00"
@@ -60,12 +76,33 @@ def test_a_resubmission_overwrites_nothing(
     capsys.readouterr()
     assert main(["report", LAB]) == 0
     assert "ada: 1 (2026-10-01_10-00-00)" in capsys.readouterr().out
-    page = (tmp_path / f"grading/reports/{LAB}.html").read_text()
+    page = (course / f"grading/reports/{LAB}.html").read_text()
     assert 'data-earlier="ada"' in page
     (address,) = re.findall(r'<a href="([^"]*)">2026-10-01_10-00-00</a>', page)
-    assert (tmp_path / "grading/reports" / address / f"{LAB}.ipynb").exists()
+    assert (course / "grading/reports" / address / f"{LAB}.ipynb").exists()
     assert main(["report", LAB, "--to", "page.html"]) == 0
     assert (
         f'<a href="grading/earlier/ada/{LAB}/2026-10-01_10-00-00/">'
         in Path("page.html").read_text()
     )
+
+
+def test_only_plain_files_that_the_student_made(
+    course: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody can create a folder in a student's name, or one with links to the solution."""
+    (course / "solution.ipynb").write_text("the solution")
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    submitted = submit(course, 0, me)
+    (submitted / "link.ipynb").symlink_to(course / "solution.ipynb")
+    (submitted / "hard.ipynb").hardlink_to(course / "solution.ipynb")
+    (submitted / "folder").symlink_to(course)
+    submit(course, 0, "bob")  # not made by bob
+    submit(course, 1, me).rename(course / "elsewhere")
+    submitted.with_name(f"{me}+{LAB}+{TIMES[1]}+secret1").symlink_to(course / "elsewhere")
+    collect("--Collect.check_owner=True")  # the default; this process has the other one
+    collected = course / "grading/submitted" / me / LAB
+    assert sorted(os.listdir(collected)) == [f"{LAB}.ipynb", "timestamp.txt"]
+    assert "[0]" in (collected / f"{LAB}.ipynb").read_text()
+    assert not (course / "grading/submitted/bob").exists()
+    assert "in the name of bob, who does not own it" in caplog.text
