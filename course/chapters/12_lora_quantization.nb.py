@@ -17,7 +17,7 @@
 #
 # The question of this chapter: what is saved, in bytes that you can count, and what does it cost in loss?
 #
-# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What it costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
+# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What a format costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
 #
 # **After this chapter you can**
 #
@@ -42,8 +42,10 @@ import functools
 import inspect
 import logging
 import math
+import tempfile
 import warnings
 from collections import Counter
+from pathlib import Path
 from statistics import NormalDist
 from unittest import mock
 
@@ -108,13 +110,13 @@ def replace_linears(gpt, make, targets=ALL_LINEARS):
             block.set_submodule(target, make(block.get_submodule(target)))
 
 # %%
-def with_lora(r, targets=ALL_LINEARS):
+def with_lora(r, targets=ALL_LINEARS, alpha=LORA_ALPHA):
     """The trained GPT with adapters; with r=None, no adapters and nothing frozen."""
     torch.manual_seed(0)  # the same A on every process
     gpt = pretrained.gpt()
     if r is not None:
         gpt.requires_grad_(False)
-        replace_linears(gpt, lambda linear: LoRALinear(linear, r, LORA_ALPHA), targets)
+        replace_linears(gpt, lambda linear: LoRALinear(linear, r, alpha), targets)
     return gpt
 
 def trainable(module):
@@ -164,23 +166,23 @@ holds("both random: loss before the first step, minus the model's", loss_at_star
 def bytes_of(tensors):
     return sum(tensor.nbytes for tensor in tensors)
 
-def bytes_after_a_step(gpt):
+def bytes_after_a_step(model, loss_of=lambda gpt: gpt(*lora_batch)):
     """Bytes of: all weights, the trained ones (which a checkpoint stores), gradients, Adam's states."""
-    trained = trainable(gpt)
+    trained = trainable(model)
     adam = torch.optim.AdamW(trained, lr=1e-3)
-    gpt(*lora_batch).backward()
+    loss_of(model).backward()
     adam.step()
     states = [state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq")]
-    return bytes_of(gpt.parameters()), bytes_of(trained), bytes_of(p.grad for p in trained), bytes_of(states)
+    return bytes_of(model.parameters()), bytes_of(trained), bytes_of(p.grad for p in trained), bytes_of(states)
 
 # %%
 shapes = [linear.weight.shape for linear in pretrained.gpt().blocks.modules() if isinstance(linear, nn.Linear)]
 psi = models.count_parameters(pretrained.gpt())
 held = {"full": bytes_after_a_step(with_lora(None))}
 held |= {f"LoRA, r {r}": bytes_after_a_step(with_lora(r)) for r in (1, 4, 16)}
-columns = ("all weights", "trained, stored", "gradients", "Adam's states")
+held_columns = ("all weights", "trained, stored", "gradients", "Adam's states")
 show_table(
-    {"bytes": "", **dict.fromkeys(columns, ",d"), "share trained": ".2%"},
+    {"bytes": "", **dict.fromkeys(held_columns, ",d"), "share trained": ".2%"},
     [(name, *each, each[1] / 4 / psi) for name, each in held.items()],
 )
 for r in (1, 4, 16):
@@ -191,14 +193,6 @@ for r in (1, 4, 16):
 # %% [markdown]
 # All weights remain in memory, and the adapters are added to them. What shrinks is gradients, optimizer states, and the file that is stored for each task. (The share of a small model is large, because $r \cdot (\text{rows} + \text{columns})$ grows with the width and $\text{rows} \cdot \text{columns}$ with its square.)
 #
-# ### To scale
-#
-# $W$, $A$ and $B$ are drawn to scale. Change r, the width and the modules, and compare what is trained, held and sent with full fine-tuning. The frozen weights (hatched) remain in memory: quantization makes those smaller, below.
-
-# %%
-lora_shapes(models.SIZES["0.3M"].width, models.SIZES["0.3M"].layers, r=8, world_size=4, modules="all linear")
-
-# %% [markdown]
 # ### Published counts
 #
 # GPT-3 has 96 layers of width 12,288. The LoRA paper gives adapters to its query and value matrices, each 12,288 × 12,288, and prints 4.7M trained parameters for r 1 and 37.7M for r 8, of 175,255.8M (Hu et al. 2021, table 4).
@@ -226,7 +220,10 @@ flops = {r: matrix_flops(with_lora(r)) for r in (None, 1, 16)}
 in_matrices = sum(rows * columns for rows, columns in shapes) + pretrained.gpt().head.weight.numel()
 formula = [lora.training_flops(in_matrices, lora_batch[0].numel(), is_frozen) for is_frozen in (False, True)]
 holds("full: operations of a step", flops[None], formula[0])
-print(f"LoRA against full: {flops[1] / flops[None]:.2f} with r 1, {flops[16] / flops[None]:.2f} with r 16, {formula[1] / formula[0]:.2f} by the formula")
+show_table(
+    {"LoRA": "", "operations, over full training's": ".2f"},
+    [*((f"r {r}", flops[r] / flops[None]) for r in (1, 16)), ("formula", formula[1] / formula[0])],
+)
 
 # %% [markdown]
 # So LoRA saves about a third of the arithmetic at most, and less with a larger r. (Two differences from the formula: it leaves out the adapters' own products, and the first layer, whose input is a frozen embedding, needs no gradient of its input for $W$.) The gain is in memory and messages.
@@ -274,6 +271,14 @@ show_table(
     [(name, lora.sent_bytes(count, 8)) for name, count in (("full, gradients in fp32", 175_255.8e6), ("LoRA", gpt3[8]))],
     caption="bytes",
 )
+
+# %% [markdown]
+# ### To scale
+#
+# $W$, $A$ and $B$ are drawn to scale. Change r, the width and the modules, and compare what is trained, held and sent with full fine-tuning. The frozen weights (hatched) remain in memory: quantization makes those smaller, below.
+
+# %%
+lora_shapes(models.SIZES["0.3M"].width, models.SIZES["0.3M"].layers, r=8, world_size=4, modules="all linear")
 
 # %% [markdown]
 # ### LoRA under FSDP and ZeRO-3
@@ -376,7 +381,7 @@ def unseen_loss(gpt):
 
 # %%
 def finetune(gpt, lr):
-    """The loss of each step, and the optimizer."""
+    """The loss of each step."""
     adam = torch.optim.AdamW(trainable(gpt), lr=lr, weight_decay=0.0)
     losses = []
     for step in range(LORA_STEPS):
@@ -385,19 +390,19 @@ def finetune(gpt, lr):
         adam.step()
         adam.zero_grad()
         losses.append(loss.item())
-    return losses, adam
+    return losses
 
 # %%
-print("Fine-tuning ten times: some seconds …")
+print("Fine-tuning nine times: some seconds …")
 torch.set_num_threads(1)  # too small a model to share its work between threads
-MLP, RANKS_TRIED = ("mlp.up", "mlp.down"), (1, 2, 4, 8, 16, 32, 64)
+MLP, RANKS_TRIED = ("mlp.up", "mlp.down"), (1, 2, 4, 8, 16, 64)
 setups = {f"all linears, r {r}": (r, ALL_LINEARS, LORA_LR) for r in RANKS_TRIED}
 setups |= {"attention, r 16": (16, ATTENTION, LORA_LR), "MLP, r 10": (10, MLP, LORA_LR), "full": (None, (), FULL_LR)}
 finetuned, lora_losses, unseen, lora_counts = {}, {}, {}, {}
 for name, (r, targets, lr) in setups.items():
     finetuned[name] = with_lora(r, targets)
     lora_counts[name] = sum(parameter.numel() for parameter in trainable(finetuned[name]))
-    lora_losses[name], _ = finetune(finetuned[name], lr)
+    lora_losses[name] = finetune(finetuned[name], lr)
     unseen[name] = unseen_loss(finetuned[name])
 
 # %%
@@ -411,7 +416,7 @@ by_rank = [unseen[f"all linears, r {r}"] for r in RANKS_TRIED]
 holds("loss falls with r, up to r 16", np.diff(by_rank[:5]), below=0)
 gains = [(untrained - loss) / (untrained - unseen["full"]) for loss in by_rank]
 holds("r 1: share of full training's gain", gains[0], above=0.5)
-holds("r 16, 32 and 64: share of full training's gain", gains[4:], above=0.9)
+holds("r 16 and 64: share of full training's gain", gains[4:], above=0.9)
 holds("r 4 in all linears against r 16 in attention: loss", unseen["all linears, r 4"] - unseen["attention, r 16"], below=0)
 holds("MLP against attention, nearly as many parameters: loss", unseen["MLP, r 10"] - unseen["attention, r 16"], below=0)
 
@@ -433,6 +438,33 @@ figure.tight_layout()
 
 # %% [markdown]
 # (The training curves rise and fall together, because some batches are harder than others.) In this run r = 1 already reaches most of the gain of full training, and a larger r nearly all of it. Where the adapters are matters as much as their size: in the MLP they do better than in attention with nearly as many parameters, and r 4 in all linear layers has fewer parameters than r 16 in attention, and a lower loss. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the LoRA paper adapts attention only.
+#
+# ### α when r changes
+#
+# In all these runs α was 16, so the factor $\frac{\alpha}{r}$ fell from 16 at r 1 to ¼ at r 64. Some recipes raise α together with r instead, to keep the factor. **Which α gives r 64 the lowest loss, at the same learning rate?** Their factors are ¼, 1, and 4, the one of r 4 above.
+
+# %%
+predicted_alpha = predict("Lowest loss with r 64", options=["α = 16", "α = 64", "α = 256"])
+predicted_alpha
+
+# %%
+alpha_losses = {16: unseen["all linears, r 64"]}
+for alpha in (64, 256):
+    scaled_gpt = with_lora(64, alpha=alpha)
+    finetune(scaled_gpt, LORA_LR)
+    alpha_losses[alpha] = unseen_loss(scaled_gpt)
+best_alpha = min(alpha_losses, key=alpha_losses.get)
+predicted_alpha.compare(f"α = {best_alpha}", {"the factor that suits r 4": "α = 256"})
+
+# %%
+show_table(
+    {"r 64, α": "d", "α/r": ".2f", "loss on unseen code": ".3f", "lower than before training by": ".3f"},
+    [(alpha, alpha / 64, loss, untrained - loss) for alpha, loss in alpha_losses.items()],
+)
+holds("with the factor of r 4, training raises the loss by", alpha_losses[256] - untrained, above=0)
+
+# %% [markdown]
+# The factor acts like a learning rate: the change of $W$ per step grows with it, and with r as well. A factor and a learning rate that suit r 4 are too large for r 64. So after a change of r, tune one of the two again. (rsLoRA uses $\frac{\alpha}{\sqrt{r}}$ for this reason, in peft `use_rslora=True`; Kalajdzievski 2023.)
 #
 # ### Merging
 #
@@ -459,9 +491,40 @@ holds("largest difference over the largest logit", farthest.item(), below=1e-5)
 holds("modules and parameters are those of the trained model", [*merged_gpt.state_dict()] == [*pretrained.gpt().state_dict()])
 
 # %% [markdown]
-# ### peft
+# Models are mostly stored in bf16. Then the merged weights are rounded to its 8 significant bits, and an update much smaller than its weight is partly lost:
+
+# %%
+def relative_error(approximate, exact):
+    return float((approximate - exact).norm() / exact.norm())
+
+def to_bf16(parameters):
+    """Rounds them in place, and keeps their dtype."""
+    for parameter in parameters:
+        parameter.data = parameter.data.bfloat16().float()
+
+separate_gpt = copy.deepcopy(unmerged_gpt)
+to_bf16(p for p in separate_gpt.parameters() if not p.requires_grad)  # the base as it is stored
+fp32_gpt, bf16_gpt = merged(separate_gpt), merged(separate_gpt)
+to_bf16(bf16_gpt.parameters())
+
+# %%
+rows = {"adapters separate": separate_gpt, "merged, in fp32": fp32_gpt, "merged, in bf16": bf16_gpt}
+with torch.no_grad():
+    logits = {name: gpt(lora_batch[0]) for name, gpt in rows.items()}
+apart = {name: relative_error(each, logits["adapters separate"]) for name, each in logits.items()}
+losses = {name: unseen_loss(gpt) for name, gpt in rows.items()}
+show_table(
+    {"base in bf16": "", "loss on unseen code": ".4f", "change of the logits": ".3%"},
+    [(name, losses[name], apart[name]) for name in rows],
+)
+holds("change of the loss in bf16", abs(losses["merged, in bf16"] - losses["adapters separate"]), below=0.001)
+
+# %% [markdown]
+# Here the loss hardly notices. With 4-bit weights it does: see *Merging is not lossless* below.
 #
-# Hugging Face's library `peft` does this for models of its transformers library. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights in bf16, so nothing is downloaded:
+# ### peft and transformers
+#
+# Hugging Face's library `peft` does this for models of its transformers library. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights, so nothing is downloaded:
 
 # %%
 print("Loading transformers and peft: some seconds …")
@@ -475,66 +538,162 @@ from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
 
 # %%
-def small_llama():
+def small_llama(dtype=torch.float32):
+    torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     llama_config = transformers.LlamaConfig(vocab_size=256, max_position_embeddings=64, **sizes)
-    return transformers.LlamaForCausalLM(llama_config).to(torch.bfloat16)
+    return transformers.LlamaForCausalLM(llama_config).to(dtype)
 
-lora_config = LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"])
+def llama_loss(llama, tokens=lora_batch[0]):
+    return llama(input_ids=tokens, labels=tokens, use_cache=False).loss
 
 # %%
-with_peft = get_peft_model(small_llama(), lora_config)
-count, _ = with_peft.get_nb_trainable_parameters()
-holds("adapters of two layers, 64 × 64", count, lora.adapter_parameters([(64, 64)] * 2 * 2, r=4))
-print("trained:", {p.dtype for p in trainable(with_peft)}, "frozen:", {p.dtype for p in with_peft.parameters() if not p.requires_grad})
+def lora_config(**options):
+    return LoraConfig(r=4, lora_alpha=16, target_modules=["q_proj", "v_proj"], **options)
+
+def with_peft(dtype=torch.float32, **options):
+    return get_peft_model(small_llama(dtype), lora_config(**options))
+
+adapter_count, _ = with_peft().get_nb_trainable_parameters()
+holds("adapters of two layers, 64 × 64", adapter_count, lora.adapter_parameters([(64, 64)] * 2 * 2, r=4))
 
 # %% [markdown]
-# The base stays in bf16, but peft holds the adapters in fp32 (`autocast_adapter_dtype=True`), since small updates are lost in bf16 ([chapter 05](05_fsdp.ipynb)).
-#
+# What is held is counted as above. What is sent we measure with DDP on two ranks, which load both libraries too. What is stored is the file that `save_pretrained` writes.
+
+# %%
+def llama_on_ddp(batch):
+    for name, make in (("full", small_llama), ("LoRA by peft", with_peft)):
+        ddp = DistributedDataParallel(make())
+        for step in range(2):
+            with measure(f"{name}, step {step}"):
+                llama_loss(ddp, batch[0]).backward()
+
+llama_run = launch(llama_on_ddp, **on_two_ranks, timeout_s=120)
+
+# %%
+llamas = {"full": small_llama(), "LoRA by peft": with_peft()}
+llama_held = {name: bytes_after_a_step(llama, llama_loss) for name, llama in llamas.items()}
+llama_sent = {name: llama_run.traffic[f"{name}, step 1"].sent_by_rank.mean() for name in llamas}
+show_table(
+    {"bytes": "", **dict.fromkeys((*held_columns, "sent by each rank"), ",.0f")},
+    [(name, *llama_held[name], llama_sent[name]) for name in llamas],
+)
+
+# %%
+_, *of_adapters = llama_held["LoRA by peft"]
+with tempfile.TemporaryDirectory() as folder:
+    llamas["LoRA by peft"].save_pretrained(folder)
+    file_bytes = Path(folder, "adapter_model.safetensors").stat().st_size
+holds("adapters, gradients and states", sum(of_adapters), lora.trained_bytes(adapter_count), unit="bytes")
+holds("stored file, with its header", file_bytes, 4 * adapter_count, atol=1500, unit="bytes")
+holds("sent, with the headers of messages", llama_sent["LoRA by peft"], lora.sent_bytes(adapter_count, 2), atol=1500, unit="bytes")
+
+# %% [markdown]
+# Do peft and our `LoRALinear` compute the same? We give ours the start of peft's adapters, train both with the same batches, and compare logits:
+
+# %%
+ours, peft_llama = small_llama().requires_grad_(False), with_peft()
+for block in ours.model.layers:
+    for name in ("q_proj", "v_proj"):
+        block.self_attn.set_submodule(name, LoRALinear(block.self_attn.get_submodule(name), 4, 16))
+with torch.no_grad():
+    for mine, theirs in zip(trainable(ours), trainable(peft_llama), strict=True):
+        mine.copy_(theirs)
+
+# %%
+def logits_after_training(llama):
+    adam = torch.optim.AdamW(trainable(llama), lr=LORA_LR)
+    for step in range(10):
+        llama_loss(llama, data.batch(step, 4, 32)[0]).backward()
+        adam.step()
+        adam.zero_grad()
+    with torch.no_grad():
+        return llama(input_ids=lora_batch[0]).logits
+
+# %%
+ours_logits, peft_logits = logits_after_training(ours), logits_after_training(peft_llama)
+with torch.no_grad():
+    peft_merged = peft_llama.merge_and_unload()(input_ids=lora_batch[0]).logits
+    changed = (peft_logits - small_llama()(input_ids=lora_batch[0]).logits).abs().max().item()
+largest_logit = peft_logits.abs().max()
+holds("ours and peft: largest difference over the largest logit", (ours_logits - peft_logits).abs().max() / largest_logit, below=1e-5)
+holds("merge_and_unload: the same", (peft_merged - peft_logits).abs().max() / largest_logit, below=1e-5)
+holds("what training changed: the same", changed / largest_logit, above=0.1)
+
+# %% [markdown]
+# If the base is in bf16, peft still holds the adapters in fp32 (`autocast_adapter_dtype=True`), since small updates are lost in bf16 ([chapter 05](05_fsdp.ipynb)):
+
+# %%
+on_bf16 = with_peft(torch.bfloat16)
+dtypes = [{p.dtype for p in on_bf16.parameters() if p.requires_grad is trains} for trains in (True, False)]
+holds("adapters in fp32, base in bf16", dtypes == [{torch.float32}, {torch.bfloat16}])
+
+# %% [markdown]
 # ### What typically goes wrong
 #
 # **The wrong order.** `prepare_model_for_kbit_training` prepares a quantized base: it freezes *every* parameter, and casts 16-bit ones to fp32. Called after `get_peft_model`, it freezes the adapters as well. There is no error until backward:
 
 # %%
-prepared_first = get_peft_model(prepare_model_for_kbit_training(small_llama()), lora_config)
-prepared_last = prepare_model_for_kbit_training(get_peft_model(small_llama(), lora_config))
+prepared_last = prepare_model_for_kbit_training(on_bf16)
+prepared_first = get_peft_model(prepare_model_for_kbit_training(small_llama(torch.bfloat16)), lora_config())
 in_both_orders = [each.get_nb_trainable_parameters()[0] for each in (prepared_first, prepared_last)]
-holds("trained parameters, prepared before and after", in_both_orders, [count, 0])
+holds("trained parameters, prepared before and after", in_both_orders, [adapter_count, 0])
 
 # %% [markdown]
-# **Checkpointing without gradients.** Reentrant activation checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) asks whether an *input* of the block needs a gradient. The first block's input comes from a frozen embedding, which does not. Then the block's output does not either, and neither does the next block's. We try it on our GPT, once with a trained last norm, as one gets with `modules_to_save`:
+# **Checkpointing without gradients.** Reentrant activation checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) asks whether an *input* of the block needs a gradient. The first block's input comes from a frozen embedding, which does not. Then the block's output does not either, and neither does the next block's. `activation_checkpointing_enable` of transformers checkpoints a model's layers, and so can we, by hand:
 
 # %%
-def adapters_with_gradient(use_reentrant, train_norm=False, input_grads=False):
-    """How many of the adapters' tensors got a gradient, and the error, if there was one."""
-    gpt, error = with_lora(r=4), ""
-    gpt.norm.requires_grad_(train_norm)
-    for block in gpt.blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=use_reentrant)
-    if input_grads:  # what enable_input_require_grads() does
-        gpt.token.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "None of the inputs have requires_grad=True."
+def by_transformers(llama, use_reentrant):
+    llama.get_base_model().activation_checkpointing_enable({"use_reentrant": use_reentrant})
+
+def by_hand(llama, use_reentrant):
+    def checkpointed(forward):
+        return lambda x, **others: checkpoint(functools.partial(forward, **others), x, use_reentrant=use_reentrant)
+    for block in llama.get_base_model().model.layers:
+        block.forward = checkpointed(block.forward)
+
+# %%
+def adapters_with_gradient(checkpoint_layers, use_reentrant, prepare=lambda llama: None, **options):
+    """How many of the adapters' tensors got a gradient, and the error or else the warning."""
+    llama = with_peft(**options).train()
+    checkpoint_layers(llama, use_reentrant)
+    prepare(llama)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
-            gpt(*lora_batch).backward()
-        except RuntimeError as raised:
-            error = str(raised).split(" and ")[0]
-    return sum(p.grad is not None for p in trainable(gpt.blocks)), error or "none"
+            llama_loss(llama).backward()
+            reported = f"warns: {caught[0].message}" if caught else "nothing"
+        except RuntimeError as error:
+            reported = f"raises: {error}".split(" and ")[0]
+    return sum(p.grad is not None for name, p in llama.named_parameters() if "lora_" in name), reported
+
+# %% [markdown]
+# Our Llama has 8 adapter tensors, A and B of two matrices in two layers. **With `use_reentrant=True`, how many of them get a gradient in each way?** The pinned versions are recent.
+
+# %%
+predicted_adapters = predict("Adapter tensors with a gradient, of 8", labels=["by transformers", "by hand"])
+predicted_adapters
+
+# %%
+reentrant = {way.__name__: adapters_with_gradient(way, True) for way in (by_transformers, by_hand)}
+predicted_adapters.compare(
+    [found for found, _ in reentrant.values()],
+    {"without what transformers adds": [0, 0], "what it is if checkpointing changes memory only": [8, 8]},
+)
 
 # %%
 attempts = {
-    "reentrant": adapters_with_gradient(True),
-    "reentrant, last norm trained": adapters_with_gradient(True, train_norm=True),
-    "reentrant, enable_input_require_grads": adapters_with_gradient(True, input_grads=True),
-    "use_reentrant=False": adapters_with_gradient(False),
+    "by transformers, reentrant": reentrant["by_transformers"],
+    "by hand, reentrant": reentrant["by_hand"],
+    'by hand, reentrant, modules_to_save=["norm"]': adapters_with_gradient(by_hand, True, modules_to_save=["norm"]),
+    "by hand, reentrant, enable_input_require_grads()": adapters_with_gradient(by_hand, True, lambda llama: llama.enable_input_require_grads()),
+    "by hand, use_reentrant=False": adapters_with_gradient(by_hand, False),
 }
-show_table({"checkpointing": "", "adapter tensors with a gradient": "d", "error": ""}, [(name, *found) for name, found in attempts.items()])
-holds("of 16", [found for found, _ in attempts.values()], [0, 0, 16, 16])
+show_table({"checkpointing": "", "adapter tensors with a gradient": "d", "reported": ""}, [(name, *found) for name, found in attempts.items()])
+holds("of 8", [found for found, _ in attempts.values()], [8, 0, 0, 8, 8])
 
 # %% [markdown]
-# The second row is the dangerous one: training runs, the norm changes, the adapters never do, and PyTorch only warns. Use `use_reentrant=False`, or let the embedding's output require a gradient. After the first backward, check that every trained parameter has a gradient: `assert all(p.grad is not None for p in trainable(model))`. (peft's issues 137 and 1142 are about this.)
-#
-# **The wrong scale.** $\frac{\alpha}{r}$ ties the size of an update to both numbers. A configuration with another $r$ and an unchanged $\alpha$ trains with another factor, which acts like another learning rate.
+# transformers 5.23 calls `enable_input_require_grads()` itself: the embedding's output then requires a gradient, although the embedding does not. What you wrap yourself has no such help. The third row is the dangerous one: training runs, the norm changes, the adapters never do, and PyTorch only warns. Use `use_reentrant=False`. After the first backward, check that every trained parameter has a gradient: `assert all(p.grad is not None for p in trainable(model))`. (peft's issues 137 and 1142 report this from earlier versions.)
 
 # %% [markdown]
 # ## Fewer bits
@@ -702,10 +861,9 @@ errors = {
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.4))
-colors = [palette.PARTS[part] for part in (0, 4, 2, 3)]
-for (grouping, each), color, marker in zip(errors.items(), colors, "osD^", strict=True):
+for (grouping, each), look in zip(errors.items(), ("o-", "s--", "D-.", "^:"), strict=True):
     bits = [mean_bits(bits, grouping) for bits in range(3, 9)]
-    axes.semilogy(bits, [100 * error for error in each], marker=marker, color=color, label=grouping)
+    axes.semilogy(bits, [100 * error for error in each], look, color=palette.MEASURED, label=grouping)
 axes.set(xlabel="bits per weight", ylabel="error, %", yticks=[0.5, 1, 2, 5, 10, 20, 50])
 axes.set_yticklabels(["0.5", "1", "2", "5", "10", "20", "50"])
 axes.minorticks_off()
@@ -861,9 +1019,9 @@ def nf4_codes(weight, block=64):
     return torch.bucketize(blocks / absmax, nf4_midpoints), absmax
 
 # %%
-def nf4_weight(weight):
-    codes, absmax = nf4_codes(weight)
-    return (nf4_points[codes] * absmax).view_as(weight)
+def nf4_weight(weight, block=64, scale_dtype=torch.float32):
+    codes, absmax = nf4_codes(weight, block)
+    return (nf4_points[codes] * absmax.to(scale_dtype).float()).view_as(weight)
 
 # %% [markdown]
 # At the left are all weights, divided by the absmax of their block, with both sets of code points below. (The bars at −1 and 1 are the largest weights of the blocks.) At the right is how often each code is used.
@@ -955,75 +1113,6 @@ holds("error, over that with absmax in fp32", growth, 1, rtol=0.01)
 
 # %%
 quantization_grid(mlp_up)
-
-# %% [markdown]
-# ### What it costs
-#
-# The error of a weight is not what we want to know. What happens to the loss? We put the dequantized matrices into the GPT and evaluate it on documentation, always on the same 4,096 tokens.
-
-# %%
-evaluation = data.batch(0, 32, 128)
-
-def loss_with(weights):
-    with torch.no_grad():
-        return functional_call(float_gpt, weights, evaluation).item()
-
-# %%
-quantized = {"fp32": (32, float_weights)}
-for bits, grouping in ((8, "tensor"), (8, "row"), (8, "block of 64"), (4, "tensor"), (4, "block of 64")):
-    name = f"{bits}-bit absmax, one scale for a {grouping}"
-    quantized[name] = mean_bits(bits, grouping), absmax_everywhere(bits, grouping)
-quantized["NF4"] = 4.5, nf4_weights
-quantized["NF4, double quantization"] = measured_bits, nf4_dq_weights
-
-# %%
-loss_by_format = {name: loss_with(weights) for name, (_, weights) in quantized.items()}
-added_loss = {name: loss - loss_by_format["fp32"] for name, loss in loss_by_format.items()}
-show_table(
-    {"format": "", "bits per weight": ".3f", "error, %": ".2f", "loss": ".4f", "added loss": ".4f"},
-    [
-        (name, bits, 100 * total_error(weights), loss_by_format[name], added_loss[name])
-        for name, (bits, weights) in quantized.items()
-    ],
-)
-
-# %%
-eight_bits = [abs(added_loss[name]) for name in quantized if name.startswith("8-bit")]
-one_scale, blocks_of_64 = (
-    added_loss[f"4-bit absmax, one scale for a {grouping}"] for grouping in ("tensor", "block of 64")
-)
-
-# %%
-holds("8 bits: change of the loss", eight_bits, below=0.005)
-holds("4 bits: added loss with one scale, over blocks of 64", one_scale / blocks_of_64, above=4)
-holds("4 bits in blocks: added loss of NF4 over absmax", added_loss["NF4"] / blocks_of_64, below=0.8)
-change = added_loss["NF4, double quantization"] - added_loss["NF4"]
-holds("change of the loss by double quantization", abs(change), below=0.002)
-
-# %% [markdown]
-# With 8 bits, the loss of this model hardly changes, whichever weights share a scale. (Changes as small as these are noise: a smaller error does not always come with a smaller loss.) With 4 bits, it matters where the scales and the code points are. Double quantization saves 0.37 bits, and the loss hardly changes.
-
-# %% [markdown]
-# ### 65 billion parameters
-#
-# QLoRA's paper says that fine-tuning a model of 65 billion parameters takes more than 780 GB in 16 bits, and less than 48 GB with NF4, double quantization and LoRA. First the weights alone:
-
-# %%
-formats = ("fp32", "bf16", "int8", "nf4", "nf4, double quantization")
-gigabytes = {name: FORMATS[name].bytes_of(65e9) / 1e9 for name in formats}
-show_table(
-    {"format": "", "bits per weight": ".3f", "65 billion weights, GB": ".1f"},
-    [(name, FORMATS[name].bits_per_weight, gigabytes[name]) for name in formats],
-)
-
-# %% [markdown]
-# 780 GB are 12 bytes for each parameter: 2 for the weight, 2 for its gradient, and 8 for Adam's two states in fp32. With LoRA, frozen weights have no gradients and no states, and NF4 makes them small. What is left of 48 GB has to hold the adapters with their gradients and states, and the activations.
-
-# %%
-holds("fine-tuning in 16 bits, GB", (2 + 2 + 8) * 65e9 / 1e9, 780)
-left_gigabytes = 48 - gigabytes["nf4, double quantization"]
-saved_gigabytes = gigabytes["nf4"] - gigabytes["nf4, double quantization"]
-print(f"{left_gigabytes:.1f} of 48 GB are left; double quantization saves {saved_gigabytes:.1f} GB")
 
 # %% [markdown]
 # ## Bytes in a file
@@ -1139,44 +1228,91 @@ axes.axis("off")
 figure.tight_layout()
 
 # %% [markdown]
-# ### The formats
-#
-# The table lists the llama.cpp formats that this course covers, and the error on our matrix, $\lVert W - Q\rVert / \lVert W\rVert$, for those that the Python package can write. `_1` formats store a minimum as well as a scale.
+# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Each small block has its own scale, and these scales are integers of 4 to 8 bits with an fp16 scale of their own: this is double quantization again. `Q4_K` therefore affords a scale *and* a minimum of 6 bits each for every 32 weights at the same 4.5 bits at which `Q4_0` has a scale alone:
 
 # %%
-def gguf_error(name):
-    """Relative error on our matrix, or None for formats that only llama.cpp writes."""
-    kind = GGMLQuantizationType[name]
-    if name.endswith("K"):
-        return None
-    read = quants.dequantize(quants.quantize(gguf_weight, kind), kind)
-    return np.linalg.norm(read - gguf_weight) / np.linalg.norm(gguf_weight)
-
-# %%
-gguf_formats = {name: form for name, form in FORMATS.items() if name.startswith("Q")}
-columns = {"format": "", "weights": "d", "bytes": "d", "bits per weight": ".4g"}
-columns |= {"7B weights, GB": ".2f", "error": ".2%"}
-rows = [
-    (name, form.block, form.block_bytes, form.bits_per_weight, form.bytes_of(7e9) / 1e9)
-    for name, form in gguf_formats.items()
-]
-show_table(columns, [(*row, gguf_error(row[0])) for row in rows])
-sizes = [GGML_QUANT_SIZES[GGMLQuantizationType[name]] for name in gguf_formats]
-holds("weights and bytes of a block, as in gguf", [row[1:3] for row in rows] == sizes)
+two_fp16_scales, scales_and_minima, codes = 2 * 2, 2 * 8 * 6 / 8, 256 * 4 / 8
+holds("Q4_K's block", two_fp16_scales + scales_and_minima + codes, FORMATS["Q4_K"].block_bytes, unit="bytes")
+of_gguf = {name: GGML_QUANT_SIZES[GGMLQuantizationType[name]] for name in FORMATS if name.startswith("Q")}
+ours_of_gguf = {name: (FORMATS[name].block, FORMATS[name].block_bytes) for name in of_gguf}
+holds("weights and bytes of each GGUF block, as in the package", ours_of_gguf == of_gguf)
 
 # %% [markdown]
-# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Each small block has its own scale, and these scales are integers of 4 to 8 bits with an fp16 scale of their own: this is double quantization again. `Q4_K` therefore affords a scale *and* a minimum for every 32 weights at the same 4.5 bits at which `Q4_0` has a scale alone:
+# ## What a format costs
+#
+# Now all formats together. The error of a weight is not what we want to know: what happens to the loss? We put the dequantized matrices into the GPT and evaluate it on documentation, always on the same 4,096 tokens.
 
 # %%
-q4_k = {"fp16 scale of the scales": 2, "fp16 scale of the minima": 2}
-q4_k |= {"8 scales and 8 minima of 6 bits": 2 * 8 * 6 / 8, "256 codes of 4 bits": 256 * 4 / 8}
-show_table({"in a block of Q4_K": "", "bytes": ".0f"}, list(q4_k.items()))
-holds("together", sum(q4_k.values()), FORMATS["Q4_K"].block_bytes, unit="bytes")
+evaluation = data.batch(0, 32, 128)
+
+def loss_with(weights):
+    with torch.no_grad():
+        return functional_call(float_gpt, weights, evaluation).item()
+
+# %%
+def as_gguf(name):
+    """All matrices, rounded as this format rounds them."""
+    kind = GGMLQuantizationType[name]
+    rounded = {each: quants.dequantize(quants.quantize(weight.numpy(), kind), kind) for each, weight in float_weights.items()}
+    return {each: torch.from_numpy(weight) for each, weight in rounded.items()}
+
+# %%
+decoded = {"fp32": float_weights, "bf16": {name: weight.bfloat16().float() for name, weight in float_weights.items()}}
+decoded |= {"int8": absmax_everywhere(8, "block of 64")}
+decoded |= {"nf4": nf4_weights, "nf4, double quantization": nf4_dq_weights}
+decoded |= {name: as_gguf(name) for name in of_gguf if not name.endswith("K")}  # K-quants: only llama.cpp writes them
+decoded |= {"int4": absmax_everywhere(4, "block of 64"), "int4, one scale for a tensor": absmax_everywhere(4, "tensor")}
+all_formats = FORMATS | {"int4": quantization.Format(64, 36), "int4, one scale for a tensor": quantization.Format(1, 0.5)}
+
+# %% [markdown]
+# int4 and int8 are absmax in blocks of 64 with fp32 scales. **int4, NF4 and Q4_0 all take 4.5 bits. Which of them adds the least to the loss?**
+
+# %%
+predicted_format = predict("The format of 4.5 bits that adds the least loss", options=["int4", "nf4", "Q4_0"])
+predicted_format
+
+# %%
+def cost_of(name):
+    """Bits per weight, GB of 65 billion weights; on our matrices the error in % and the loss, or None."""
+    form, weights = all_formats[name], decoded.get(name)
+    found = (None, None) if weights is None else (100 * total_error(weights), loss_with(weights))
+    return form.bits_per_weight, form.bytes_of(65e9) / 1e9, *found
+
+costs = {name: cost_of(name) for name in sorted(all_formats, key=lambda name: -all_formats[name].bits_per_weight)}
+added_loss = {name: costs[name][-1] - costs["fp32"][-1] for name in decoded}
+predicted_format.compare(
+    min(("int4", "nf4", "Q4_0"), key=added_loss.get),
+    {"what code points at quantiles would suggest": "nf4"},
+)
+
+# %%
+show_table(
+    {"format": "", "bits per weight": ".3f", "65 billion weights, GB": ".1f", "error, %": ".2f", "loss": ".4f", "added loss": ".4f"},
+    [(name, *cost, added_loss.get(name)) for name, cost in costs.items()],
+)
+
+# %%
+eight_bits = [abs(added_loss[name]) for name in ("int8", "Q8_0")]
+holds("8 bits: change of the loss", eight_bits, below=0.005)
+holds("4 bits: added loss with one scale, over blocks of 64", added_loss["int4, one scale for a tensor"] / added_loss["int4"], above=4)
+holds("4 bits in blocks of 64: added loss of NF4 over int4", added_loss["nf4"] / added_loss["int4"], below=0.8)
+change = added_loss["nf4, double quantization"] - added_loss["nf4"]
+holds("change of the loss by double quantization", abs(change), below=0.002)
+
+# %% [markdown]
+# Q4_0 has smaller blocks than NF4: its scales have 16 bits, so half a bit pays for one in every 32 weights. With the same blocks and scales, NF4 is about equal to it:
+
+# %%
+nf4_in_32 = {name: nf4_weight(weight, 32, torch.float16) for name, weight in float_weights.items()}
+holds("NF4 with Q4_0's blocks: error over Q4_0's", total_error(nf4_in_32) / total_error(decoded["Q4_0"]), 1, atol=0.05)
+
+# %% [markdown]
+# With 8 bits, the loss of this model hardly changes. (Changes as small as these are noise: a smaller error does not always come with a smaller loss.) With 4 bits, it matters where the scales and the code points are. Double quantization saves 0.37 bits, 3 GB of 65 billion weights, and the loss hardly changes.
 
 # %% [markdown]
 # ## Rounding with feedback
 #
-# All formats so far round each weight to the nearest value. That is the best choice for the weight, but not for the layer: what counts is its output $XW^\top$. **GPTQ** ([Frantar et al., 2022](https://arxiv.org/abs/2210.17323)) rounds a matrix column by column. After each column it changes the columns that are *not yet rounded*, so that they make up for the error that this one adds to the output.
+# All formats so far round one weight after another to the nearest value. But what counts is the output of the layer, $XW^\top$. **GPTQ** ([Frantar et al., 2022](https://arxiv.org/abs/2210.17323)) rounds a matrix column by column. After each column it changes the columns that are *not yet rounded*, so that they make up for the error that this one adds to the output.
 #
 # For that it needs inputs of the layer. We run the trained GPT on a few batches of the documentation and keep what each Linear gets.
 
@@ -1248,9 +1384,6 @@ predicted_weight_error = predict("With feedback, the weights' error is", options
 predicted_weight_error
 
 # %%
-def relative_error(approximate, exact):
-    return float((approximate - exact).norm() / exact.norm())
-
 ways = {"to nearest": round_to_nearest, "with feedback": round_with_feedback}
 layer_name = "1.mlp.up"
 exact, x = gptq_original[layer_name], other_inputs[layer_name]  # inputs that calibration had not
@@ -1279,19 +1412,6 @@ for bits in (4, 3):
 # %% [markdown]
 # Rounding to nearest is by definition closest to W, so feedback can only increase the error of the weights. But the error of the outputs falls, on inputs that it has not seen: it puts the errors into directions in which the inputs are small. So the error of the weights alone does not rank methods.
 
-# %%
-figure, all_axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True)
-for which, axes in enumerate(all_axes):
-    for shift, way in enumerate(ways):
-        heights = [100 * gptq_errors[bits, way][which] for bits in (4, 3)]
-        look = {"fill": way == "with feedback", "fc": palette.MEASURED, "ec": palette.MEASURED}
-        axes.bar(np.arange(2) + 0.4 * shift, heights, 0.36, label=way, **look)
-    axes.set_xticks([0.2, 1.2], ["4 bits", "3 bits"])
-    axes.set_title(("error of the weights", "error of the outputs")[which], size=10)
-all_axes[0].set_ylabel("%")
-all_axes[0].legend(frameon=False)
-figure.tight_layout()
-
 # %% [markdown]
 # Now the whole model: all eight Linears of its blocks in 3 bits (embeddings, norms and biases stay), and the loss on text that was not used to calibrate.
 
@@ -1316,6 +1436,10 @@ holds("share of the added loss that feedback recovers", regained, above=0.5)
 
 # %% [markdown]
 # What the real GPTQ adds: a Cholesky decomposition in place of our updates of $H^{-1}$, which is stable and fast for thousands of columns; columns in batches of 128, so that most updates are one large product; a scale for each group of, for example, 128 weights instead of one for the row; and inputs that come from the earlier layers in their *rounded* form. The paper quantizes models of 175 billion parameters in about 4 GPU-hours. It needs no training, only text to calibrate: 128 sequences of 2,048 tokens in the paper.
+#
+# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1 % of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run it here.
+#
+# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales, for this config int8 with [one scale per row](https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.Int8WeightOnlyConfig.html), and dequantizes where an operation needs it. So the modules stay as they are, and `torch.compile`, autograd and torch.distributed can work with such weights. It is not installed in this course, so nothing of it is run here.
 #
 # ## A kernel that dequantizes
 #
@@ -1549,23 +1673,11 @@ holds("gradient of x, against the dequantized matrix", x.grad, upstream @ dequan
 holds("the packed matrix has no gradient", layer.weight.grad is None)
 
 # %% [markdown]
-# Compared with the original matrix, that gradient is off by as much as the weights are:
-
-# %%
-with torch.no_grad():
-    show_table(
-        {"in 4 bits": "", "relative error": ".3f"},
-        [("weights", relative_error(dequantized, up.weight)),
-         ("outputs", relative_error(layer(x), up(x))),
-         ("gradient of x", relative_error(x.grad, upstream @ up.weight))],
-    )
-
-# %% [markdown]
-# So QLoRA's adapters are trained for this base, with its errors, and not for the original one.
+# So QLoRA's adapters are trained for the dequantized matrices, with their errors, and not for the original ones.
 #
 # ### Training
 #
-# We repeat the fine-tuning from above with r 8, on the fp32 base and on the 4-bit base, with the same batches.
+# We repeat the fine-tuning from above with r 8 on the 4-bit base, with the same batches.
 
 # %%
 def with_qlora(r):
@@ -1580,11 +1692,11 @@ def with_qlora(r):
 
 # %%
 torch.set_num_threads(1)  # too small a model to share its work between threads
-print("Training both for 40 steps: some seconds …")
-on_base = {"fp32": with_lora(8), "4 bits": with_qlora(8)}
-before = {base: unseen_loss(gpt) for base, gpt in on_base.items()}
-adam_of = {base: finetune(gpt, LORA_LR)[1] for base, gpt in on_base.items()}
-after = {base: unseen_loss(gpt) for base, gpt in on_base.items()}
+print("Training for 40 steps: some seconds …")
+qlora_gpt = with_qlora(8)
+before = {"fp32": untrained, "4 bits": unseen_loss(qlora_gpt)}
+finetune(qlora_gpt, LORA_LR)
+after = {"fp32": unseen["all linears, r 8"], "4 bits": unseen_loss(qlora_gpt)}
 
 # %%
 sizes = {"fp32": 4 * psi, "4 bits": four_bit_bytes}
@@ -1601,7 +1713,7 @@ holds("difference after training", abs(after["4 bits"] - after["fp32"]), below=0
 
 # %%
 with mock.patch.object(bnb.functional, "dequantize_4bit", wraps=dequantize_4bit) as dequantize:
-    loss = on_base["4 bits"](*data.batch(0, 8, 64, text="code"))
+    loss = qlora_gpt(*data.batch(0, 8, 64, text="code"))
     in_forward = dequantize.call_count
     loss.backward()
 holds("calls in forward", in_forward, 0)
@@ -1630,8 +1742,8 @@ def merged_loss(gpt, make):
     return unseen_loss(gpt)
 
 # %%
-in_fp32 = merged_loss(on_base["4 bits"], merged_linear)
-again_in_4_bits = merged_loss(on_base["4 bits"], lambda adapted: quantized(merged_linear(adapted)))
+in_fp32 = merged_loss(qlora_gpt, merged_linear)
+again_in_4_bits = merged_loss(qlora_gpt, lambda adapted: quantized(merged_linear(adapted)))
 show_table(
     {"QLoRA": "", "loss on code": ".4f"},
     [("adapters separate", after["4 bits"]),
@@ -1642,23 +1754,7 @@ holds("merging in fp32 keeps the loss", in_fp32, after["4 bits"], atol=1e-4)
 holds("quantizing again raises it by", again_in_4_bits - after["4 bits"], above=0.005)
 
 # %% [markdown]
-# How large is the rounding compared with what was learned?
-
-# %%
-def rounding_and_update(adapted):
-    """The norms of what quantizing again changes, and of what the adapter changes."""
-    kept = merged_linear(adapted)
-    rounded = quantized(kept).weight
-    rounding = dequantize_4bit(rounded, rounded.quant_state) - kept.weight
-    return rounding.norm().item(), (adapted.scale * adapted.B @ adapted.A).norm().item()
-
-# %%
-norms = [rounding_and_update(m) for m in on_base["4 bits"].modules() if isinstance(m, LoRALinear)]
-shares = [rounding / update for rounding, update in norms]
-print(f"rounding / update, in the {len(shares)} matrices: {min(shares):.2f} to {max(shares):.2f}")
-
-# %% [markdown]
-# The rounding is a considerable part of the update. Evaluate the model that you will deploy, not the one that you trained.
+# Evaluate the model that you will deploy, not the one that you trained.
 
 # %% [markdown]
 # ### What a real model takes
@@ -1761,12 +1857,20 @@ show_table(
 # %% [markdown]
 # On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few users run into this. Whatever you quantize, decode it once and look at the error.
 #
-# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA:
+# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA. FSDP adds one more setting: it shards floating-point tensors only, and FSDP1 flattens a unit's parameters into one tensor of one dtype. So the packed bytes are stored under the dtype of the other parameters ([bitsandbytes on FSDP-QLoRA](https://huggingface.co/docs/bitsandbytes/fsdp_qlora)):
 
 # %%
 default = BitsAndBytesConfig(load_in_4bit=True).to_dict()
 qlora_paper = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}
+qlora_paper |= {"bnb_4bit_quant_storage": "bfloat16, under FSDP"}
 show_table({"setting": "", "default": str, "QLoRA": str}, [(name, default[name], value) for name, value in qlora_paper.items()])
+
+# %%
+stored_as = [bnb.nn.Linear4bit(96, 384, quant_storage=dtype).to("cpu").weight for dtype in (torch.uint8, torch.bfloat16)]
+show_table(
+    {"quant_storage": str, "shape of a packed 384 × 96 weight": str, "bytes": ",d"},
+    [(packed.dtype, tuple(packed.shape), packed.nbytes) for packed in stored_as],
+)
 
 # %% [markdown]
 # ## Fewer bits on the wire
@@ -1988,21 +2092,46 @@ show_table(
 )
 
 # %% [markdown]
-# (Weights of LoRA include the adapters, in fp32. Embeddings stay in 16 bits. Operations for dequantizing and in the adapters are left out.) The same count for the small models that we trained, against the tensors they hold:
+# (Weights of LoRA include the adapters, in fp32. Embeddings stay in 16 bits. Operations for dequantizing and in the adapters are left out.)
+#
+# The table leaves out activations. We train our small GPT with each method in a process of its own, which records its live tensors, and take the second step, in which Adam's states exist from the start:
 
 # %%
-def bytes_held(gpt, adam):
-    """Bytes of the base; bytes of the adapters, their gradients (of equal size) and Adam's states."""
-    adapters = bytes_of(trainable(gpt))
-    states = bytes_of(state[name] for state in adam.state.values() for name in ("exp_avg", "exp_avg_sq"))
-    return base_bytes(gpt) - adapters, 2 * adapters + states
+def steps_in_memory(batch):
+    methods = {"full": lambda: with_lora(None), "LoRA": lambda: with_lora(8), "QLoRA": lambda: with_qlora(8)}
+    for name, make in methods.items():
+        gpt = make()
+        adam = torch.optim.AdamW(trainable(gpt), lr=LORA_LR)
+        for step in range(2):
+            adam.zero_grad()
+            with measure(f"{name}, step {step}"):
+                gpt(*batch).backward()
+                adam.step()
+        del gpt, adam
 
 # %%
-predicted = lora.trained_bytes(lora.adapter_parameters(shapes, r=8))
-for name, gpt in on_base.items():
-    frozen, trained_part = bytes_held(gpt, adam_of[name])
-    holds(f"base in {name}", frozen, sizes[name], unit="bytes")
-    holds("adapters, gradients and states", trained_part, predicted, unit="bytes")
+in_memory = launch(steps_in_memory, lora_batch, world_size=1, device="cpu", memory=True, quiet=True, timeout_s=120).memory[0]
+phase_of = {phase.name.removesuffix(", step 1"): phase for phase in in_memory.phases if phase.name.endswith(", step 1")}
+adapters_held = lora.trained_bytes(lora.adapter_parameters(shapes, r=8))
+computed = {"full": 16 * psi, "LoRA": 4 * psi + adapters_held, "QLoRA": four_bit_bytes + adapters_held}
+for name, phase in phase_of.items():
+    live = sum(phase.at_end.values()) - bytes_of(lora_batch)
+    holds(f"{name}: live at the end of the step", live, computed[name], rtol=0.02, unit="bytes")
+
+# %%
+figure, axes = plt.subplots(figsize=(7, 2.6))
+bottom = np.zeros(3)
+for kind in ("parameters", "gradients", "optimizer", "activations", "other"):
+    mib = np.array([phase_of[name].at_peak[kind] / 2**20 for name in phase_of])
+    axes.barh(list(phase_of), mib, left=bottom, color=palette.MEMORY[kind], label=kind)
+    bottom += mib
+axes.invert_yaxis()
+axes.set(xlabel="MiB at the peak of a step")
+axes.legend(frameon=False, ncols=5, loc="lower left", bbox_to_anchor=(0, 1), columnspacing=1)
+figure.tight_layout()
+
+# %% [markdown]
+# Weights, gradients and Adam's states shrink as computed. (bitsandbytes' lookup tables are what is left over.) Activations hardly do: the gradient still passes through every layer. In a small model with 512 tokens they are most of the peak, so checkpointing saves more here than LoRA. With LLaMA 7B and one sequence it is the other way around: see *What a real model takes*.
 
 # %% [markdown]
 # | | it removes | it leaves | choose it when |
@@ -2024,6 +2153,7 @@ for name, gpt in on_base.items():
 # ## Sources
 #
 # - E. Hu et al.: *LoRA: low-rank adaptation of large language models.* [arXiv 2106.09685](https://arxiv.org/abs/2106.09685), 2021.
+# - D. Kalajdzievski: *A rank stabilization scaling factor for fine-tuning with LoRA* (rsLoRA). [arXiv 2312.03732](https://arxiv.org/abs/2312.03732), 2023.
 # - T. Dettmers, A. Pagnoni, A. Holtzman, L. Zettlemoyer: *QLoRA: efficient finetuning of quantized LLMs.* [arXiv 2305.14314](https://arxiv.org/abs/2305.14314), 2023. Section 3 on NF4, double quantization and paged optimizers; section 2 on the memory of the 7B model.
 # - T. Dettmers, M. Lewis, Y. Belkada, L. Zettlemoyer: *LLM.int8(): 8-bit matrix multiplication for transformers at scale.* [arXiv 2208.07339](https://arxiv.org/abs/2208.07339), 2022.
 # - E. Frantar, S. Ashkboos, T. Hoefler, D. Alistarh: *GPTQ: accurate post-training quantization for generative pre-trained transformers.* [arXiv 2210.17323](https://arxiv.org/abs/2210.17323), 2022.

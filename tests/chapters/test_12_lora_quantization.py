@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
+from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import read, run
 
 pytestmark = pytest.mark.ranks
@@ -22,6 +23,9 @@ def chapter(tmp_path_factory):
         "Whole bytes for each weight": "[1, 3]",
         "Bits for each parameter of the whole model": "4.25390625",
         "The int8 sum of four times 100": "'127'",
+        "Lowest loss with r 64": "'α = 256'",
+        "Adapter tensors with a gradient": "[0, 0]",
+        "The format of 4.5 bits": "'nf4'",
     }
     folder = tmp_path_factory.mktemp("chapter")
     chapter = run("12_lora_quantization", folder, predictions=predictions)
@@ -57,8 +61,8 @@ def test_counts_of_gpt3_are_the_published_ones(chapter):
 
 
 def test_frozen_weights_save_about_a_third_of_the_arithmetic(chapter):
-    printed = chapter.text_of("flops = {r: ")
-    assert "0.64 with r 1, 0.83 with r 16, 0.67 by the formula" in printed
+    shares = column(chapter.table_of("flops = {r: "), "operations, over full training's")
+    assert shares == [0.64, 0.83, 0.67]  # r 1, r 16, the formula
 
 
 def test_ddp_sends_only_adapters(chapter):
@@ -85,7 +89,7 @@ def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
     rows = {row["setup"]: row for row in chapter.table_of("untrained = ")}
     assert list(rows) == [
         "before",
-        *(f"all linears, r {r}" for r in (1, 2, 4, 8, 16, 32, 64)),
+        *(f"all linears, r {r}" for r in (1, 2, 4, 8, 16, 64)),
         "attention, r 16",
         "MLP, r 10",
         "full",
@@ -98,24 +102,50 @@ def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
     assert "<svg" in chapter.svg_of("figure, (by_size, by_step)")
 
 
+def test_the_factor_of_a_small_rank_is_too_large_for_a_large_one(chapter):
+    verdict = chapter.text_of("predicted_alpha.compare")
+    assert "measured α = 16" in verdict
+    assert "the factor that suits r 4" in verdict
+    losses = column(chapter.table_of("r 64, α"), "loss on unseen code")
+    before = chapter.table_of("untrained = ")[0]
+    assert losses[0] < losses[1] < float(before["loss on unseen code"]) < losses[2]
+
+
 def test_merging_changes_only_rounding(chapter):
     assert chapter.text_of("merged_gpt = merged(").count("✓") == 2
+    separate, fp32, bf16 = chapter.table_of('"merged, in bf16": bf16_gpt')
+    losses = column([separate, fp32, bf16], "loss on unseen code")
+    assert max(losses) - min(losses) <= 0.0002  # "the loss hardly notices"
+    change = float(bf16["change of the logits"].rstrip("%"))
+    assert float(fp32["change of the logits"].rstrip("%")) < 0.001 < change < 1
 
 
-def test_peft_has_the_same_count_in_fp32(chapter):
-    printed = chapter.text_of("with_peft = get_peft_model")
-    assert "measured 2,048, predicted 2,048" in printed
-    assert "trained: {torch.float32} frozen: {torch.bfloat16}" in printed
+def test_a_llama_trains_holds_and_sends_only_its_adapters(chapter):
+    full, with_peft = map(numbers, chapter.table_of("llama_held = "))
+    assert full[:4] == [460_032, 460_032, 460_032, 920_064]
+    assert with_peft[:4] == [460_032 + 8_192, 8_192, 8_192, 16_384]
+    assert full[4] == pytest.approx(460_032, rel=0.01)
+    assert 8_192 <= with_peft[4] < 9_700
+    assert chapter.text_of("file_bytes = ").count("✓") == 3
+
+
+def test_peft_computes_what_ours_does_and_merges_it(chapter):
+    assert chapter.text_of("ours_logits, peft_logits = ").count("✓") == 3
+    assert "✓ adapters in fp32, base in bf16" in chapter.text_of("on_bf16 = ")
 
 
 def test_order_and_checkpointing_traps(chapter):
     assert "measured 2,048, 0" in chapter.text_of("in_both_orders")
+    assert "measured by transformers: 8, by hand: 0" in chapter.text_of(
+        "predicted_adapters.compare"
+    )
     rows = [tuple(row.values()) for row in chapter.table_of("attempts = {")]
-    assert rows == [
-        ("reentrant", "0", "element 0 of tensors does not require grad"),
-        ("reentrant, last norm trained", "0", "none"),
-        ("reentrant, enable_input_require_grads", "16", "none"),
-        ("use_reentrant=False", "16", "none"),
+    assert [(count, reported[:24]) for _, count, reported in rows] == [
+        ("8", "nothing"),
+        ("0", "raises: element 0 of ten"),
+        ("0", "warns: None of the input"),  # a trained norm hides it
+        ("8", "nothing"),
+        ("8", "nothing"),
     ]
 
 
@@ -173,27 +203,34 @@ def test_double_quantization_takes_4_127_bits(chapter):
     assert "predicted 4.127" in chapter.text_of("predicted_nf4_bits = ")
 
 
-def test_loss_by_format(chapter):
-    rows = {row["format"]: row for row in chapter.table_of("added_loss = {")}
-    bits, error, loss = (
+def test_every_format_has_its_bits_its_error_and_its_loss(chapter):
+    rows = {row["format"]: row for row in chapter.table_of("in costs.items()")}
+    bits, gigabytes = (
         {name: float(row[heading]) for name, row in rows.items()}
-        for heading in ("bits per weight", "error, %", "loss")
+        for heading in ("bits per weight", "65 billion weights, GB")
     )
-    assert bits["NF4"] - bits["NF4, double quantization"] == pytest.approx(0.37, abs=0.005)
-    four_bits = [
-        "4-bit absmax, one scale for a tensor",
-        "4-bit absmax, one scale for a block of 64",
-        "NF4",
-    ]
+    assert gigabytes == {
+        name: pytest.approx(65 * each / 8, abs=0.06) for name, each in bits.items()
+    }
+    assert bits["nf4"] - bits["nf4, double quantization"] == pytest.approx(0.373, abs=0.001)
+    known = {name: row for name, row in rows.items() if not name.endswith("K")}
+    assert {row["loss"] for name, row in rows.items() if name not in known} == {"–"}
+    loss, error = (
+        {name: float(row[heading]) for name, row in known.items()}
+        for heading in ("loss", "error, %")
+    )
+    four_bits = ["int4, one scale for a tensor", "int4", "nf4", "Q4_0"]
     for measure in (error, loss):
         assert sorted(four_bits, key=measure.get, reverse=True) == four_bits
+    assert sorted(of_gguf := [name for name in known if name[0] == "Q"], key=error.get) == of_gguf
     assert chapter.text_of("eight_bits, below=0.005").count("✓") == 4
 
 
-def test_65_billion_weights_fit_in_48_gb(chapter):
-    gigabytes = column(chapter.table_of("gigabytes = {name"), "65 billion weights, GB")
-    assert gigabytes == [260, 130, 69.1, 36.6, 33.5]
-    assert "14.5 of 48 GB are left" in chapter.text_of("left_gigabytes = ")
+def test_the_best_format_of_equal_bits_is_the_one_with_small_blocks(chapter):
+    verdict = chapter.text_of("predicted_format.compare")
+    assert "measured Q4_0" in verdict
+    assert "what code points at quantiles would suggest" in verdict
+    assert chapter.text_of("nf4_in_32 = ").count("✓") == 1
 
 
 def test_q8_0_by_hand_is_ggufs_byte_for_byte(chapter):
@@ -212,14 +249,8 @@ def test_q4_0_is_decoded_as_gguf_decodes_it(chapter):
     assert "Q4_0, 18 bytes" in picture
 
 
-def test_each_format_has_the_bits_that_gguf_gives_it(chapter):
-    rows = {row["format"]: row for row in chapter.table_of("gguf_formats = {")}
-    assert rows["Q8_0"]["bits per weight"] == "8.5"
-    assert rows["Q4_K"]["bits per weight"] == rows["Q4_0"]["bits per weight"] == "4.5"
-    errors = {name: row["error"] for name, row in rows.items() if row["error"] != "–"}
-    assert list(errors) == ["Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0"]
-    percents = [float(error.removesuffix("%")) for error in errors.values()]
-    assert percents == sorted(percents)
+def test_each_format_has_the_blocks_that_gguf_gives_it(chapter):
+    assert chapter.text_of("ours_of_gguf = ").count("✓") == 2
 
 
 def test_feedback_makes_weights_worse_and_outputs_better(chapter):
@@ -320,10 +351,6 @@ def test_most_bytes_of_the_4_bit_model_are_not_quantized(chapter):
 
 def test_the_gradient_passes_through_the_frozen_matrix(chapter):
     assert chapter.text_of("layer(x).backward(upstream)").count("✓") == 2
-    errors = [
-        float(row["relative error"]) for row in chapter.table_of('("gradient of x", relative')
-    ]
-    assert max(errors) < 1.2 * min(errors)  # "by as much as the weights are"
 
 
 def test_adapters_learn_on_a_4_bit_base(chapter):
@@ -341,8 +368,6 @@ def test_quantizing_again_after_a_merge_costs_loss(chapter):
     )
     assert separate == pytest.approx(merged, abs=2e-4)
     assert rounded > separate + 0.005
-    low, high = re.findall(r"\d\.\d+", chapter.text_of("shares = ["))
-    assert 0.05 < float(low) < float(high) < 1
 
 
 def test_the_papers_memory(chapter):
@@ -373,7 +398,9 @@ def test_rows_that_are_no_multiple_of_a_block_are_decoded_wrongly_with_avx512(ch
 
 def test_the_defaults_of_transformers_are_not_qlora(chapter):
     rows = chapter.table_of("qlora_paper = ")
-    assert [row["default"] for row in rows] == ["fp4", "False", "float32"]
+    assert [row["default"] for row in rows] == ["fp4", "False", "float32", "uint8"]
+    uint8, bf16 = chapter.table_of("stored_as = [")
+    assert uint8["bytes"] == bf16["bytes"] == "18,432"  # half a byte each, in either dtype
 
 
 def test_int8_weights_send_about_a_quarter(chapter):
@@ -408,5 +435,15 @@ def test_the_methods(chapter):
         2 / 3, abs=0.02
     )
     assert float(inference["gradients"]) == 0
-    assert chapter.text_of("bytes_held(gpt, adam_of").count("✓") == 4
     assert math.isclose(number(lora["MB sent in a step"]), number(qlora["MB sent in a step"]))
+
+
+@pytest.mark.browser
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
+    kinds = try_the_pictures(chapter, loaded_lab, artifacts, with_axe=True)
+    assert kinds == {"lora-shapes", "quantization-grid"}
+
+
+def test_live_bytes_of_a_step_are_the_computed_ones(chapter):
+    assert chapter.text_of("in_memory = launch(").count("✓") == 3
+    assert "<svg" in chapter.svg_of("MiB at the peak of a step")
