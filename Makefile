@@ -34,6 +34,7 @@ suite: env ## run only the tests; ARGS="tests/tools -k lock" selects some
 	@.venv/bin/python -m tools.browser > /dev/null || true
 	@.venv/bin/python -m tools.sandbox > /dev/null || true
 	@.venv/bin/python -m tools.postgres > /dev/null || true
+	@.venv/bin/python -m tools.hub > /dev/null || true
 	@.venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
 
