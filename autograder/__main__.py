@@ -15,6 +15,7 @@ from autograder.grading.command import move_gradebook
 from autograder.grading.roster import roster_command as roster
 from autograder.mutants import mutants_command as mutants
 from autograder.pages.archive import feedback_command as feedback
+from autograder.pages.on_submit import on_submit_command as on_submit
 from autograder.pages.report import report_command as report
 from autograder.pages.similar import similar_command as similar
 from autograder.release import release_command as release
@@ -46,6 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     roster.add_parser(commands)
     collect.add_parser(commands)
     grading.add_parser(commands)
+    on_submit.add_parser(commands)
     late.add_parser(commands)
     move_gradebook.add_parser(commands)
     release.add_parser(commands)

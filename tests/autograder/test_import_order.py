@@ -35,6 +35,7 @@ PACKAGES = (
     "pages/report",
     "pages/similar",
     "pages/archive",
+    "pages/on_submit",
     "release",
     "mutants",
 )

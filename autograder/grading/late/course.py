@@ -46,10 +46,11 @@ class LateWork:
         with self._gradebook() as gradebook:
             extensions_of(self._course, gradebook)
 
-    def standings(self) -> list[Standing]:
-        """Of all submissions, as they should be. Raises tables.BadTable."""
+    def standings(self, student: str | None = None) -> list[Standing]:
+        """Of all submissions, or one student's, as they should be. Raises tables.BadTable."""
         with self._gradebook() as gradebook:
-            return standings(gradebook, self.policy, extensions_of(self._course, gradebook))
+            extensions = extensions_of(self._course, gradebook)
+            return standings(gradebook, self.policy, extensions, student)
 
     def write(self, found: Sequence[Standing]) -> None:
         with self._gradebook() as gradebook:

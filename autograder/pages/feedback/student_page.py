@@ -44,6 +44,7 @@ class ShownExercise:
     sentence: str  # why there is no table
     pictures: Sequence[Mapping[str, Any]]  # title and svg; or title, heads and rows
     comments: list[Markup]
+    only_visible: bool  # of the cases; there are no marks then
 
     @property
     def css_class(self) -> str:
@@ -58,15 +59,16 @@ class ShownExercise:
     @property
     def status(self) -> str:
         """In a few words: where the points come from."""
-        if self.mark is None:
+        if self.mark is None and not self.only_visible:
             return "not in the gradebook"
-        if self.mark.is_pending:
+        if self.mark and self.mark.is_pending:
             return "waiting for manual grading"
-        if self.mark.by_hand:
+        if self.mark and self.mark.by_hand:
             return "graded manually"
         if self.unwritten:
             return "not written yet"
-        return f"{sum(self.cases)} of {len(self.cases)} cases" if self.cases else ""
+        kind = "visible cases" if self.only_visible else "cases"
+        return f"{sum(self.cases)} of {len(self.cases)} {kind}" if self.cases else ""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,15 @@ class Cell:
 
 
 def content_of(
-    notebook: NotebookNode, lab: str, scores: Scores, record: Record | None
+    notebook: NotebookNode,
+    lab: str,
+    scores: Scores,
+    record: Record | None,
+    only_visible: bool = False,
 ) -> dict[str, Any]:
-    """The values of page.html."""
-    exercises = {found.grade_id: found for found in _exercises(notebook, scores, record)}
+    """The values of page.html. ``only_visible``: see visible_page.py."""
+    found = _exercises(notebook, scores, record, only_visible)
+    exercises = {exercise.grade_id: exercise for exercise in found}
     lists_repairs = bool(record and record.notes)
     shown = [c for c in notebook.cells if not (lists_repairs and c.get("id") == NOTE_CELL)]
     cells: list[Cell] = []
@@ -103,6 +110,7 @@ def content_of(
         "digest": digest(scores, record.key if record else ""),
         "exercises": list(exercises.values()),
         "cells": cells,
+        "only_visible": only_visible,
         "left_out": len(shown) - len(cells),  # cells that would make the page too long
     }
 
@@ -116,7 +124,7 @@ def _when(scores: Scores) -> str:
 
 
 def _exercises(
-    notebook: NotebookNode, scores: Scores, record: Record | None
+    notebook: NotebookNode, scores: Scores, record: Record | None, only_visible: bool
 ) -> Iterator[ShownExercise]:
     """In the notebook's order. A comment belongs to the exercise that its answer belongs to."""
     heading, comments = NOTHING, list[Markup]()
@@ -141,6 +149,7 @@ def _exercises(
             sentence=sentence,
             pictures=record.pictures.get(name, []) if record else (),
             comments=comments,
+            only_visible=only_visible,
         )
         comments = []
 

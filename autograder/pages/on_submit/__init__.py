@@ -1,0 +1,1 @@
+"""`python -m autograder grade-on-submit`: grades what arrives in nbgrader's exchange."""
