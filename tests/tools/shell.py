@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.running_lab import ROOT
 
@@ -31,14 +32,31 @@ def shell(root: Path, command: str, **more: str) -> str:
     return done.stdout
 
 
+class Piece(NamedTuple):
+    """Of docs/instructors.md: a line of a shell block ("command"), a block in another language
+    (its name), or code in a sentence ("inline"; on one line)."""
+
+    kind: str
+    text: str
+
+
+def instructors_page() -> list[Piece]:
+    """Its code, in the order of the page; shell commands without comments."""
+    page = (ROOT / "docs/instructors.md").read_text()
+    pieces = []
+    for language, block, inline in re.findall(
+        r"^```(\w*)\n(.*?)^```|`([^`]+)`", page, re.MULTILINE | re.DOTALL
+    ):
+        if inline:
+            pieces.append(Piece("inline", " ".join(inline.split())))
+        elif language:
+            pieces.append(Piece(language, block))
+        else:
+            lines = block.replace("\\\n", " ").splitlines()
+            commands = (re.sub(r"(^|\s+)#.*", "", line) for line in lines)
+            pieces += [Piece("command", command) for command in commands if command]
+    return pieces
+
+
 def instructors_commands() -> list[str]:
-    """Of the shell blocks of docs/instructors.md, without comments."""
-    text = (ROOT / "docs/instructors.md").read_text()
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [
-        re.sub(r"(^|\s+)#.*", "", line)
-        for language, block in blocks
-        if not language and not block.startswith("student,")
-        for line in block.replace("\\\n", " ").splitlines()
-    ]
-    return [line for line in lines if line]
+    return [piece.text for piece in instructors_page() if piece.kind == "command"]

@@ -1,20 +1,30 @@
-"""The shell commands of docs/instructors.md run in the order of the page, for two students."""
+"""docs/instructors.md as one term of three students: its commands, settings and tables are used in
+the order of the page."""
 
 from __future__ import annotations
 
-import os
+import csv
+import re
+import shlex
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from jupyter_server.serverapp import ServerApp
+from nbgrader.exchange.default import Exchange
+from nbgrader.preprocessors import AssignLatePenalties
+from nbgrader.utils import get_username
+from traitlets.config import Config
 
+from autograder.grading.gradebook.run_and_decide import RunAndDecide
+from autograder.grading.late.policy import Policy
+from autograder.grading.late.steps import LateDays
 from tests.running_lab import copy_repository
-from tests.tools.shell import environment, instructors_commands
+from tests.tools.forks import forking
+from tests.tools.shell import environment, instructors_page
 
-pytestmark = [pytest.mark.long, pytest.mark.ranks, pytest.mark.nbgrader]
 LAB = "03_ring_all_reduce"
 # {how a command begins: why it is not run here}
 NOT_RUN = {
@@ -22,77 +32,183 @@ NOT_RUN = {
     ". .venv/bin/activate": "the test names the environment's folder",
     "sudo ": "needs an administrator",
     "make lab": "in test_commands.py",
+    "make bench": "in test_commands.py",
+    "make suite": "in test_commands.py",
+    "make update": "in tests/autograder/release/test_lab_by_lab.py",
     "dask scheduler": "in tests/autograder/grading/pool/test_cluster.py",
+    ".venv/bin/dask scheduler": "in test_cluster.py",
+    "--nthreads": "in test_cluster.py",
+    "python -m autograder grade LAB --scheduler": "in test_cluster.py, with a scheduler of its own",
+    "--scheduler ": "in test_cluster.py",
     "ssh ": "needs other machines",
     "sbatch ": "needs Slurm",
-    "python -m autograder grade LAB --scheduler": "in test_cluster.py, with a scheduler of its own",
+    "apiVersion:": "needs Kubernetes",
+    "kubectl ": "needs Kubernetes",
+    "--security-opt ": "needs Docker",
     "createdb ": "needs a database server",
     "python -m autograder move-gradebook": "in tests/autograder/grading/gradebook/test_postgres.py",
     "export SHARDLAB_DB_URL": "needs a database server",
 }
+# Code in a sentence that is, or means, a command which no block has.
+IN_SENTENCES = {
+    "nbgrader fetch_assignment LAB --course shardlab": "",
+    "nbgrader submit LAB --course shardlab": "",
+    "nbgrader autograde LAB": "",
+    "--yes": "python -m autograder grade LAB --regrade --yes",
+    "python -m autograder build": "",  # again, with the rubric
+    "--force": "nbgrader generate_feedback LAB --force",
+    '--column LAB="Lab 3"': "python -m autograder export --platform canvas --column LAB='Lab 3'",
+    "--unsandboxed": "python -m autograder grade LAB --unsandboxed",
+}
+COMMAND = re.compile(r"(make|nbgrader|python|sudo|kubectl|\.venv/bin/\w+) |--")
+FILES = {
+    "student,first_name": "students.csv",
+    "student,lab": "grading/extensions.csv",
+    "[from_8_to_64_ranks]": f"solutions/{LAB}/rubric.toml",
+}
+CYD = get_username()  # she uses the exchange, which names students by their accounts
+STUDENTS = f"bob,Bob,Holmes,bob@example.org,333,,,\n{CYD},Cyd,Charisse,cyd@example.org,444,,,\n"
 CANVAS_CSV = f"""Student,ID,SIS User ID,SIS Login ID,Section,{LAB} (77)
-    Points Possible,,,,,{{points}}
+    Points Possible,,,,,20
 "Lovelace, Ada",12345,,ada,A,
 "Holmes, Bob",333,,bob,A,
+"Charisse, Cyd",444,,{CYD},A,
 """
-ROSTER = "student,first_name,last_name,email,canvas_id\nada,Ada,Lovelace,ada@example.org,12345\n"
-MOODLE_CSV = f"First name,Last name,Email address,Assignment: {LAB} (Real)\nAda,Lovelace,ada@example.org,-\nBob,Holmes,bob@example.org,-\n"  # noqa: E501
+MOODLE_CSV = f"""First name,Last name,Email address,Assignment: {LAB} (Real)
+Ada,Lovelace,ada@example.org,-
+Bob,Holmes,bob@example.org,-
+Cyd,Charisse,cyd@example.org,-
+"""
+DOWNLOADS = {
+    "submissions.zip": ("ada/lab.ipynb", "bob/lab.ipynb"),
+    "canvas.zip": (
+        "lovelaceada_12345_900_lab.ipynb",
+        "holmesbob_333_901_lab.ipynb",
+        "charissecyd_444_902_lab.ipynb",
+    ),
+    "moodle.zip": (
+        "Ada Lovelace_5_assignsubmission_file_/lab.ipynb",
+        "Bob Holmes_6_assignsubmission_file_/lab.ipynb",
+        "Cyd Charisse_7_assignsubmission_file_/lab.ipynb",
+    ),
+}
+# A folder's files have no other time of submission. In UTC ada would be a day less late.
+CHANGED_AT = {
+    "ada/lab.ipynb": (2026, 10, 12, 10, 30, 0),
+    "bob/lab.ipynb": (2026, 10, 30, 10, 30, 0),
+}
+LONG_AFTER = (2026, 11, 30, 0, 0, 0)
 
 
-def submissions(repository: Path) -> None:
-    lab = (repository / f"labs/{LAB}/{LAB}.ipynb").read_text()
-    names = {
-        "submissions.zip": ("lovelaceada_12345_900_lab.ipynb", "holmesbob_333_901_lab.ipynb"),
-        "canvas.zip": ("lovelaceada_12345_900_lab.ipynb", "holmesbob_333_901_lab.ipynb"),
-        "moodle.zip": (
-            "Ada Lovelace_5_assignsubmission_file_/lab.ipynb",
-            "Bob Holmes_6_assignsubmission_file_/lab.ipynb",
-        ),
-    }
-    for archive, files in names.items():
-        with zipfile.ZipFile(repository / archive, "w") as packed:
-            for name in files:
-                packed.writestr(name, lab)
-    (repository / "students.csv").write_text(f"{ROSTER}bob,Bob,Holmes,bob@example.org,333\n")
-    (repository / "CANVAS.csv").write_text(CANVAS_CSV.format(points=20))
-    (repository / "MOODLE.csv").write_text(MOODLE_CSV)
-    shutil.copytree(repository / "labs", repository / "last-year/cyd")
-
-
+@pytest.mark.long
+@pytest.mark.ranks
+@pytest.mark.nbgrader
 def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
-    repository = copy_repository(tmp_path / "shardlab", only_lab=LAB)
-    (repository / ".venv").symlink_to(sys.prefix)
-    settings = environment(repository) | {
-        "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}",
-        "HOME": str(tmp_path),
-    }
+    course, student = copy_repository(tmp_path / "shardlab", only_lab=LAB), tmp_path / "cyd"
+    settings = environment(course) | {"HOME": str(tmp_path)}
+    settings["PATH"] = f"{Path(sys.prefix) / 'bin'}:{settings['PATH']}"
+    printed: dict[str, str] = {}  # by all commands so far
+    shown = set[str]()  # in sentences, and run as part of a command
 
-    def run(command: str) -> str:
-        done = subprocess.run(
-            ["bash", "-euc", command],
-            cwd=repository, env=settings, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        print(command, done.stdout[-300:], sep="\n")
-        return done.stdout
+    with forking(course, settings) as fork:
 
-    run("python -m autograder build")  # its notebooks link to chapters that this copy lacks
-    submissions(repository)
-    for command in instructors_commands():
-        if not command.startswith(tuple(NOT_RUN)):
-            download = "moodle.zip" if "moodle" in command else "canvas.zip"
-            run(
-                command.replace("LAB", LAB)
-                .replace("DOWNLOAD.zip", download)
-                .replace("/archive/2025/submitted", "last-year")
-            )
-    assert (repository / f"grading/feedback/ada/{LAB}/{LAB}.html").exists()
-    assert "bob" in (repository / "grading/exercises.csv").read_text()
+        def run(command: str) -> None:
+            here = student if command.startswith(("nbgrader fetch", "nbgrader submit")) else course
+            words = command.replace("LAB", LAB).replace("/archive/2025/submitted", "last-year")
+            words = words.replace("DOWNLOAD", "moodle" if "moodle" in command else "canvas")
+            status, printed[command] = fork(shlex.split(words), here)
+            assert status == 0, f"{command}\n{printed[command][-3000:]}"
+            assert "not recognized" not in printed[command]  # traitlets, of a wrong setting
+            print(command, printed[command][-300:], sep="\n")
+
+        run("python -m autograder build")  # its notebooks link to chapters that this copy lacks
+        prepare(course, student)
+        for kind, text in instructors_page():
+            if text.startswith(tuple(NOT_RUN)):
+                continue
+            if kind == "command":
+                run(text)
+            elif kind == "inline":
+                if text in IN_SENTENCES and text not in printed:
+                    run(IN_SENTENCES[text] or text)
+                elif COMMAND.match(text):
+                    shown.add(text)
+            elif kind == "python":
+                configure(course, text)
+            else:
+                (file,) = (file for start, file in FILES.items() if text.startswith(start))
+                write(course / file, text)
+
+    assert [
+        text for text in shown if not any(f"{text} " in f"{command} " for command in printed)
+    ] == []
+    assert (course / f"grading/feedback/ada/{LAB}/{LAB}.html").exists()
+    columns = ("due_utc", "days_late", "free_days_used", "late_penalty")
+    with (course / "grading/exercises.csv").open() as table:
+        late = {row["student"]: [row[name] for name in columns] for row in csv.DictReader(table)}
+    # 10 % of the lab's 20 points for each of 5 - 3 days, and at most half of them.
+    assert late["ada"] == ["2026-10-08 10:00:00", "5", "3", "4"]
+    assert late["bob"] == ["2026-10-08 16:00:00", "22", "3", "10"]
+    older = "3 were graded by an older version"  # before the limits were changed
+    assert [command for command in printed if older in printed[command]] == [
+        IN_SENTENCES["--unsandboxed"]
+    ]
+
+
+def prepare(course: Path, student: Path) -> None:
+    """Files that an instructor has, and the folder of a student who uses the exchange."""
+    lab = (course / f"labs/{LAB}/{LAB}.ipynb").read_text()
+    for archive, names in DOWNLOADS.items():
+        with zipfile.ZipFile(course / archive, "w") as packed:
+            for name in names:
+                packed.writestr(zipfile.ZipInfo(name, CHANGED_AT.get(name, LONG_AFTER)), lab)
+    roster = next(text for kind, text in instructors_page() if kind == "csv")
+    write(course / "students.csv", roster)
+    write(course / "CANVAS.csv", CANVAS_CSV)
+    write(course / "MOODLE.csv", MOODLE_CSV)
+    shutil.copytree(course / "labs", course / "last-year/dan")
+    exchange = f"c = get_config()\nc.Exchange.root = {str(course / 'grading/exchange')!r}\n"
+    student.mkdir()
+    write(student / "nbgrader_config.py", exchange)
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text + (STUDENTS if path.name == "students.csv" else ""))
+
+
+def configure(course: Path, block: str) -> None:
+    """Add the lines to nbgrader_config.py, in place of its own calls of the same functions."""
+    path = course / "nbgrader_config.py"
+    calls = tuple(re.findall(r"^\w+\(", block, re.MULTILINE)) or ("\n",)
+    kept = [line for line in path.read_text().splitlines() if not line.startswith(calls)]
+    path.write_text("\n".join([*kept, block]))
 
 
 def test_each_exception_is_on_the_page() -> None:
-    listed = {
-        start for start in NOT_RUN if any(c.startswith(start) for c in instructors_commands())
+    texts = [piece.text for piece in instructors_page()]
+    assert [start for start in NOT_RUN if not any(text.startswith(start) for text in texts)] == []
+    assert [text for text in IN_SENTENCES if text not in texts] == []
+
+
+def test_each_setting_exists() -> None:
+    """Also those that no block sets."""
+    classes = (AssignLatePenalties, Exchange, LateDays, RunAndDecide, ServerApp)
+    known = {each.__name__: each.class_traits(config=True) for each in classes}
+    named = {
+        name
+        for kind, text in instructors_page()
+        if kind in ("python", "inline")
+        for name in re.findall(r"^c\.(\w+)\.(\w+)", text, re.MULTILINE)
     }
-    assert listed == set(NOT_RUN)
+    assert {name for name, _ in named} == set(known)
+    assert [(name, trait) for name, trait in named if trait not in known[name]] == []
+
+
+def test_late_days_in_points() -> None:
+    """The alternatives in the comments of the late days' block."""
+    (block,) = (
+        text for _, text in instructors_page() if text.startswith("c.LateDays.share_per_day = 0.1")
+    )
+    instead = {name: float(value) for name, value in re.findall(r"; or (\w+) = ([\d.]+)", block)}
+    policy = LateDays(config=Config(LateDays=instead)).policy
+    assert policy == Policy(points_per_day=0.5, max_points=3)

@@ -44,7 +44,7 @@ def export(
     """
     if source and to and source.resolve() == to.resolve():
         raise BadTable(f"--to {to} would replace the platform's own file: name another one")
-    table = read_table(source) if source else _new_table(labs, people, platform)
+    table = read_table(source) if source else _new_table(labs, people, platform, headers)
     if platform == "canvas" and not {_ID, _SECTION} <= set(table.header):
         raise BadTable(
             f"{source} is not a gradebook exported from Canvas: no column {_ID!r} or {_SECTION!r}"
@@ -178,9 +178,11 @@ def _keys(table: Table, row: Sequence[str], platform: str) -> Keys:
     return keys(row[number : table.header.index(_SECTION)], *row[:number])
 
 
-def _new_table(labs: Sequence[Lab], people: Sequence[Person], platform: str) -> Table:
+def _new_table(
+    labs: Sequence[Lab], people: Sequence[Person], platform: str, headers: Mapping[str, str]
+) -> Table:
     """Without an export of the platform."""
-    names = [lab.name for lab in labs]
+    names = [headers.get(lab.name, lab.name) for lab in labs]
     none = [""] * len(labs)
     if platform == "moodle":
         header = ["First name", "Last name", "ID number", "Email address"]
