@@ -11,6 +11,7 @@ from nbgrader.api import MissingEntry
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
+from autograder import exercises
 from autograder.build.rubric import RUBRIC, read_rubric, require_rubric
 from autograder.build.text import SourceError
 from autograder.pages.formgrader.written import answers, page, written_questions
@@ -111,3 +112,20 @@ def test_the_build_rejects_a_wrong_rubric(tmp_path: Path, rubric: str, says: str
     with pytest.raises(SourceError) as error:
         require_rubric(tmp_path, notebook)
     assert says in str(error.value)
+
+
+@pytest.mark.parametrize("lab", exercises.labs())
+def test_each_written_question_has_a_rubric(lab: str) -> None:
+    folder = REPO / "solutions" / lab
+    notebook = nbformat.read(folder / f"{lab}.ipynb", as_version=4)
+    require_rubric(folder, notebook)
+    points = {
+        cell.metadata.nbgrader.grade_id: cell.metadata.nbgrader.points
+        for cell in notebook.cells
+        if cell.cell_type == "markdown" and cell.metadata.get("nbgrader", {}).get("grade")
+    }
+    rubric = {
+        name: sum(max(item.points, 0) for item in question.items)
+        for name, question in read_rubric(folder).items()
+    }
+    assert rubric == points
