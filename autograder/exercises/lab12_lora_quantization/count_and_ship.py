@@ -11,6 +11,7 @@ TINY = {
     "blocks.0.query.bias": (8,),
     "blocks.0.value.weight": (8, 8),
     "blocks.0.value.bias": (8,),
+    "blocks.0.upscale.weight": (8, 12),
     "blocks.0.up.weight": (32, 8),
     "blocks.0.up.bias": (32,),
     "blocks.0.down.weight": (8, 32),

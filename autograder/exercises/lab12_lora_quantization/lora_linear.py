@@ -12,9 +12,20 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Finding,
+    Limit,
+    OnRanks,
+    Plain,
+)
+from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from shardlab import measure
+from shardlab.errors import RankError
 from shardlab.run import Run
 
 TRAIN, MERGE, UNMERGE = "train", "merge", "unmerge"
@@ -131,7 +142,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         replica = DistributedDataParallel(model)
     with torch.no_grad():
         fresh = model(given["x"])
-    started = [layer.A.detach().clone() for layer in layers]
+    started = [[layer.A.detach().clone(), layer.B.detach().clone()] for layer in layers]
     for layer, adapter in zip(layers, given["adapters"], strict=True):
         load_adapter(layer, *adapter)
     batches = iter(given["batches"])
@@ -188,7 +199,7 @@ def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """A rule: a row of A that is zero, or equal to another, adds nothing to what can be learned."""
-    for a in output["started"]:
+    for a, _ in output["started"]:
         if not a.any():
             return "starts with an A of zeros: B then gets no gradient, nor does A if B is 0"
         if not a.isfinite().all():
@@ -196,6 +207,17 @@ def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if torch.linalg.matrix_rank(a.double()) < min(a.shape):
             return "starts with an A whose rows depend on each other: draw all entries at random"
     return None
+
+
+def in_merge(sign: Sign) -> Sign:
+    """Only for an error that `merge` raised: `forward` multiplies matrices as well."""
+
+    def found(attempt: Attempt) -> Finding | None:
+        error = attempt.error
+        was_merging = isinstance(error, RankError) and ", in merge\n" in error.detail
+        return sign(attempt) if was_merging else None
+
+    return found
 
 
 @on_each_rank
@@ -207,15 +229,20 @@ def other_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if names != ADAPTER:
             return "should train two parameters, A and B", ", ".join(names) or "none"
     if any(name != ADAPTER for name in output["trained in the end"]):
-        return "makes the base trainable while merging: merge under torch.no_grad()"
+        return (
+            "makes the base trainable while merging: change its weight in place, under "
+            "torch.no_grad(), and create no other parameter"
+        )
     return None
 
 
 @on_each_rank
 def jumps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if not torch.allclose(output["fresh"], attempt.expected[rank]["fresh"], NEAR, NEAR):
+    if torch.allclose(output["fresh"], attempt.expected[rank]["fresh"], NEAR, NEAR):
+        return None
+    if any(b.any() for _, b in output["started"]):
         return "changes the model's output before the first step: B starts at zero"
-    return None
+    return "does not compute W·x + b, with the bias, while B is zero"
 
 
 @on_each_rank
@@ -276,8 +303,15 @@ EXERCISE = OnRanks(
             quoted=True,
         ),
         raises(
-            "size of tensor a|shapes cannot be multiplied|shape .* doesn't match the broadcast",
-            "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose",
+            "does not require grad",
+            "computes an output that depends on no trained parameter: unless it is merged, forward "
+            "adds the adapter, also after unmerge()",
+        ),
+        in_merge(
+            raises(
+                "size of tensor a|shapes cannot be multiplied|shape .* doesn't match the broadcast",
+                "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose",
+            )
         ),
         other_parameters,
         jumps,

@@ -19,8 +19,9 @@ MOST = 127
 
 
 def matmul_case(name: str, rows: int, features: int, out: int, **others: Any) -> Case:
-    """``columns``: the outlier features.  ``at``: a feature whose largest |value| is the threshold.
-    ``zeros``: a row of x without any value, as padding has."""
+    """``columns``: the outlier features.  ``once``: one of them, which exceeds the threshold in one
+    row only.  ``at``: a feature whose largest |value| is the threshold.  ``zeros``: a row of x
+    without any value, as padding has."""
     params = {"rows": rows, "features": features, "out": out, "columns": ()}
     return Case(name, 1, params | others)
 
@@ -39,7 +40,9 @@ def draw_matrices(case: Case, rng: np.random.Generator) -> Plain:
     for i, column in enumerate(columns):
         x[:, column] = rng.uniform(0.3, BELOW, size["rows"])
         x[::2, column] = OUTLIER * rng.uniform(0.5, 1.0, len(x[::2]))
-        x[0, column] = OUTLIER
+        if column == size.get("once"):
+            x[1:, column] = rng.uniform(0.3, BELOW, len(x) - 1)
+        x[0, column] = OUTLIER if i == 0 else OUTLIER * rng.uniform(0.5, 0.9)
         x[:, column] *= -1 if i % 2 == 0 else 1
         w[:, column] = rng.uniform(0.5, 1.0, size["out"])
     if "at" in size:

@@ -120,14 +120,14 @@ def test_every_exercise_has_at_least_three_planted_mistakes(lab: str) -> None:
 
 
 @pytest.mark.parametrize("lab", exercises.labs())
-def test_the_notebook_checks_every_exercise_for_its_points(lab: str) -> None:
-    checked = {}
+def test_the_notebook_checks_every_exercise_once(lab: str) -> None:
+    checked = []
     for cell in planted.code_cells(lab):
         call = re.match(r'check\("([^"]+)", (\w+)\)$', cell.source)
         if call:
-            checked[call[1]] = cell.metadata["nbgrader"]["points"]
+            checked.append(call[1])
             assert call[1].endswith(f".{call[2]}")
-    assert checked == {exercise.name: exercise.points for exercise in exercises.of_lab(lab)}
+    assert sorted(checked) == sorted(exercise.name for exercise in exercises.of_lab(lab))
 
 
 MEASURED = [

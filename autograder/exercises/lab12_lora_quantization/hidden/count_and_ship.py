@@ -56,6 +56,10 @@ def multiplied(shapes: Shapes) -> int:
     )
 
 
+def of_module(shapes: Shapes, module: str) -> int:
+    return sum(prod(shape) for name, shape in shapes.items() if module_of(name) == module)
+
+
 def ring(elements: float, n: int) -> float:
     return 2 * (n - 1) / n * FP32_BYTES * elements
 
@@ -97,6 +101,11 @@ def with_flops(per_token: Callable[[int, Shapes], float]) -> Callable[..., Answe
     return with_("flops", lambda a, shapes, n, tokens: per_token(a, shapes) * tokens)
 
 
+def base_with(module: str) -> Callable[[int, Shapes], float]:
+    """FLOPs per token if that module's matrix is multiplied as well."""
+    return lambda a, shapes: 4 * (multiplied(shapes) + of_module(shapes, module)) + 6 * a
+
+
 def with_biases(shapes: Shapes, r: int, targets: Sequence[str]) -> int:
     """With the bias of each target as a column."""
     extra = sum(
@@ -105,6 +114,17 @@ def with_biases(shapes: Shapes, r: int, targets: Sequence[str]) -> int:
         if len(shape) == 1 and module_of(name) in targets
     )
     return adapters_of(shapes, r, targets) + extra
+
+
+def adapters_of_names(
+    shapes: Shapes, r: int, targets: Sequence[str], part: Callable[[str], str]
+) -> int:
+    """Of all matrices of which a part of the name contains a target."""
+    return sum(
+        r * sum(shape)
+        for name, shape in shapes.items()
+        if len(shape) == 2 and any(each in part(name) for each in targets)
+    )
 
 
 def squares(shapes: Shapes) -> int:
@@ -137,6 +157,10 @@ MISTAKES: Mapping[str, Any] = {
             )
         ),
     ),
+    "gives adapters to modules whose word only contains a target: it has to be equal to one": (
+        with_adapters(lambda s, r, t: adapters_of_names(s, r, t, lambda name: module_of(name))),
+        with_adapters(lambda s, r, t: adapters_of_names(s, r, t, lambda name: name)),
+    ),
     "counts the biases of the targets as well: they are frozen and get no adapter": (
         with_adapters(with_biases),
         with_adapters(
@@ -168,7 +192,11 @@ MISTAKES: Mapping[str, Any] = {
     ),
     "counts 2 bytes for an element: gradients and states are fp32": (
         with_("state_bytes", lambda a, s, n, t: 6 * a),
+        with_("state_bytes", lambda a, s, n, t: 10 * a),
         lambda *q: right(*q) | {key: right(*q)[key] / 2 for key in ("state_bytes", "sent_bytes")},
+    ),
+    "divides the states among the ranks: with DDP each rank keeps all of them": with_(
+        "state_bytes", lambda a, s, n, t: 12 * a / n
     ),
     "has frozen parameters in DDP's buckets: only gradients are all-reduced, and they have none": (
         with_("sent_bytes", lambda a, s, n, t: ring(all_of(s), n)),
@@ -176,6 +204,9 @@ MISTAKES: Mapping[str, Any] = {
     ),
     "forgets (N − 1)/N: a ring sends 2(N − 1)/N of a tensor": (
         with_("sent_bytes", lambda a, s, n, t: 2 * FP32_BYTES * a)
+    ),
+    "rounds 2(N − 1)/N to a whole number: divide with /": (
+        with_("sent_bytes", lambda a, s, n, t: 2 * (n - 1) // n * FP32_BYTES * a)
     ),
     "counts one pass of the ring: an all-reduce is a reduce-scatter and an all-gather": (
         with_("sent_bytes", lambda a, s, n, t: ring(a, n) / 2)
@@ -199,15 +230,19 @@ MISTAKES: Mapping[str, Any] = {
     "counts embeddings, norms or biases in the FLOPs: only matrices that are multiplied count": (
         with_flops(lambda a, s: 4 * all_of(s) + 6 * a),
         with_flops(lambda a, s: 4 * squares(s) + 6 * a),
+        *(with_flops(base_with(module)) for module in LOOKED_UP),
         with_flops(
             lambda a, s: 4 * (multiplied(s) + all_of(s) - squares(s)) + 6 * a,
         ),
     ),
     "counts the head as an embedding: it is a matrix product": (
-        with_flops(lambda a, s: 4 * (multiplied(s) - prod(s["head.weight"])) + 6 * a)
+        with_flops(lambda a, s: 4 * (multiplied(s) - of_module(s, "head")) + 6 * a)
     ),
     "forgets the tokens: return the FLOPs of all of them": (
         with_("flops", lambda a, s, n, t: 4 * multiplied(s) + 6 * a)
+    ),
+    "counts the tokens of all ranks: `tokens` are those of one rank": (
+        with_("flops", lambda a, s, n, t: (4 * multiplied(s) + 6 * a) * t * n)
     ),
     "forgets the base in the FLOPs: it is frozen, but still computed with": (
         with_flops(lambda a, s: 6 * a)

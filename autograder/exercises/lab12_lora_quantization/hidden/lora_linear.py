@@ -50,7 +50,9 @@ class Behavior:
     merges_transpose: bool = False  # of square weights
     merges_again: bool = False  # a second merge() adds the adapter again
     adds_after_merge: bool = False
+    unmerges: bool = True
     stops_gradient: bool = False  # of the input, at the base
+    stops_at_adapter: bool = False
 
 
 class Layer(nn.Module):
@@ -67,7 +69,8 @@ class Layer(nn.Module):
         y = linear(into_base, self.linear.weight, self.linear.bias)
         if self.before and not self.how.adds_after_merge:
             return y
-        return y + self.scale * (x @ self.A.T @ self.B.T)
+        into_adapter = x.detach() if self.how.stops_at_adapter else x
+        return y + self.scale * (into_adapter @ self.A.T @ self.B.T)
 
     @torch.no_grad()
     def merge(self) -> None:
@@ -82,7 +85,9 @@ class Layer(nn.Module):
     @torch.no_grad()
     def unmerge(self) -> None:
         if self.before:
-            self.linear.weight.copy_(self.before.pop())
+            before = self.before.pop()
+            if self.how.unmerges:
+                self.linear.weight.copy_(before)
 
 
 def reference(case: Case, inputs: Any, how: Behavior | None = None) -> list[Plain]:
@@ -130,10 +135,16 @@ MISTAKES = {
     "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
         with_mistake(merges_transpose=True)
     ),
+    "leaves the weight as merged in unmerge: keep a copy of it, which clone() makes": with_mistake(
+        unmerges=False
+    ),
     "merges again although it is already merged": with_mistake(merges_again=True),
     "adds the adapter in forward although it is merged: then the weight already contains it": (
         with_mistake(adds_after_merge=True)
     ),
     "stops the gradient at the base: a frozen weight has no gradient, but its input has one, which "
     "the layers below need": with_mistake(stops_gradient=True),
+    "stops the gradient at the adapter: its input has one, which the layers below need": (
+        with_mistake(stops_at_adapter=True)
+    ),
 }

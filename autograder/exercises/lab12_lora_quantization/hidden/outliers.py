@@ -9,7 +9,7 @@ from autograder.exercise.hidden import EqualAnswer
 from autograder.exercises.lab12_lora_quantization.outliers import THRESHOLD, matmul_case
 
 CASES = (
-    matmul_case("more rows than features", 40, 13, 33, columns=(5, 6), zeros=0),
+    matmul_case("more rows than features", 40, 13, 33, columns=(5, 6), zeros=0, once=6),
     matmul_case("many features", 7, 600, 21, columns=(3, 200, 599), at=77),
 )
 BOUNDARIES = {
@@ -20,6 +20,7 @@ BOUNDARIES = {
     "no outlier": "no outlier, one feature at the threshold",
     "at the threshold": "no outlier, one feature at the threshold",
     "a row of zeros": "one feature at 60",
+    "a feature that exceeds the threshold in one row": "more rows than features",
     "only outliers": "not tested: the task excludes it",
 }
 
@@ -65,13 +66,17 @@ def product(
     rounds: Callable[[Tensor], Tensor] = torch.round,
     sums_dtype: torch.dtype = torch.int32,
     keeps: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+    restores: Callable[[Tensor, Tensor], Tensor] = torch.mul,
 ) -> Tensor:
-    """``keeps``: the factor of the outliers' product."""
+    """``keeps``, ``dtype``: the factor and the operands' dtype of the outliers' product.
+    ``restores``: by what the sums are multiplied, from the scales of x and of w."""
     chosen = outliers(x, w)
     x_codes, x_scales = quantized(x, x[:, ~chosen], x_scale, rounds)
     w_codes, w_scales = quantized(w, w[:, ~chosen], w_scale, rounds)
     sums = (x_codes.long() @ w_codes.long().T).to(sums_dtype)
-    return sums * x_scales * w_scales.T + keeps * (x[:, chosen] @ w[:, chosen].T)
+    in_full = x[:, chosen].to(dtype).float() @ w[:, chosen].to(dtype).float().T
+    return sums * restores(x_scales, w_scales.T) + keeps * in_full
 
 
 def quantized(
@@ -126,6 +131,18 @@ def counted_twice(x_scale: Scale, w_scale: Scale, clamps: bool) -> Callable[...,
     return of
 
 
+def in_16_bits(dtype: torch.dtype) -> Callable[..., Plain]:
+    """The outliers' product rounded to 16 bits as well."""
+
+    def of(case: Case, inputs: Any) -> Plain:
+        x, w = inputs[0]["x"], inputs[0]["w"]
+        chosen = exceeds(x, w)
+        in_full = x[:, chosen].to(dtype) @ w[:, chosen].to(dtype).T
+        return {"y": product(x, w, keeps=0.0) + in_full.float()}
+
+    return of
+
+
 def weights_only(case: Case, inputs: Any) -> Plain:
     x, w = inputs[0]["x"], inputs[0]["w"]
     chosen = exceeds(x, w)
@@ -167,6 +184,17 @@ MISTAKES = {
         counted_twice(per_row, per_row, clamps=True),
         counted_twice(per_row, per_row, clamps=False),
     ),
+    "compares the mean of a feature with the threshold: one value that exceeds it is enough": wrong(
+        outliers=lambda x, w: x.abs().mean(0) > THRESHOLD
+    ),
+    "takes one feature for the outlier: each one that exceeds the threshold is": wrong(
+        outliers=lambda x, w: exceeds(x, w) & (x.abs().amax(0) == x.abs().max())
+    ),
+    "multiplies the sums by one of the two scales, or by none": (
+        wrong(restores=lambda x_scales, w_scales: x_scales),
+        wrong(restores=lambda x_scales, w_scales: w_scales),
+        wrong(restores=lambda x_scales, w_scales: torch.ones(())),
+    ),
     "looks for outliers in the weights: only the values of x decide": (
         wrong(outliers=lambda x, w: w.abs().amax(0) > THRESHOLD),
         wrong(outliers=lambda x, w: (w.abs().amax(0) > THRESHOLD) | exceeds(x, w)),
@@ -203,6 +231,12 @@ MISTAKES = {
     ),
     "sums in too few bits, where the sums overflow: a product of two codes takes up to 15 bits, "
     "so sum in int32": (wrong(sums_dtype=torch.int8), wrong(sums_dtype=torch.int16)),
+    "rounds the outliers to 16 bits: their product is computed in fp32": (
+        wrong(dtype=torch.float16),
+        in_16_bits(torch.float16),
+        wrong(dtype=torch.bfloat16),
+        in_16_bits(torch.bfloat16),
+    ),
     "computes everything in fp32: the regular features have to be rounded to int8": exact,
     "quantizes the weights only: x is rounded to int8 too": weights_only,
 }

@@ -134,6 +134,11 @@ def one_byte_each(levels: Tensor) -> Tensor:
     return levels.to(torch.uint8)
 
 
+def not_shifted(levels: Tensor) -> Tensor:
+    low, high = levels.to(torch.uint8).split(BLOCK // 2, dim=1)
+    return low | high
+
+
 def bits_joined(levels: Tensor) -> Tensor:
     """With ``|``, where a level of 16 sets a bit of the neighbour."""
     low, high = levels.to(torch.uint8).split(BLOCK // 2, dim=1)
@@ -191,6 +196,10 @@ MISTAKES = {
         packed(nibbles=neighbours),
         packed(nibbles=neighbours_swapped),
     ),
+    "does not shift the second level: it belongs in the high 4 bits": (
+        packed(nibbles=not_shifted),
+        packed(nibbles=lambda levels: sum(levels.to(torch.uint8).split(BLOCK // 2, dim=1))),
+    ),
     "uses a byte for each level: two levels share one": packed(nibbles=one_byte_each),
     "stores d in fp32, 4 bytes: it has 2 bytes, in fp16": packed(
         stored=lambda scale: scale.view(torch.uint8)
@@ -216,7 +225,8 @@ MISTAKES = {
     "stores 0 as d of a block of zeros: 0 / -8 is -0": packed(
         stored=lambda scale: fp16_bytes(scale + 0.0)
     ),
-    "keeps levels from -8 to 7: add 8": packed(
-        levels=lambda steps: (torch.floor(steps + 0.5).clamp(max=7)) % 16
+    "keeps levels from -8 to 7: add 8": (
+        packed(levels=lambda steps: (torch.floor(steps + 0.5).clamp(max=7)) % 16),
+        packed(levels=lambda steps: (torch.round(steps).clamp(max=7)) % 16),
     ),
 }

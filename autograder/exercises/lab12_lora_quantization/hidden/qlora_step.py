@@ -1,6 +1,7 @@
 """The reference: forward and backward of the chain written out, with whole weights."""
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -144,6 +145,24 @@ def keeps_old(of_ranks: Sequence[Gradients], rank: int, before: Gradients | None
     return [a + b for a, b in zip(new, before, strict=True)] if before else new
 
 
+def keeps_sums(of_ranks: Sequence[Gradients], rank: int, before: Gradients | None) -> Gradients:
+    """The gradients of the step before were summed in place, and each rank adds its own to them."""
+    new = mean(of_ranks, rank, None)
+    n = len(of_ranks)
+    return [a + n * b for a, b in zip(new, before, strict=True)] if before else new
+
+
+def only_one_averaged(averaged: int, divides: bool) -> Rule:
+    """A's gradients are averaged (0), or B's (1); the other's are the rank's own.
+
+    ``divides``: those as well, by the number of ranks.
+    """
+    return lambda of_ranks, rank, before: [
+        each if i % 2 == averaged else of_ranks[rank][i] / (len(of_ranks) if divides else 1)
+        for i, each in enumerate(mean(of_ranks, rank, before))
+    ]
+
+
 def reference(case: Case, inputs: Any, rule: Rule = mean, **changes: Any) -> list[Plain]:
     layers = [[dict(layer) for layer in given["layers"]] for given in inputs]
     steps: list[list[Any]] = [[] for _ in inputs]
@@ -210,10 +229,16 @@ MISTAKES = {
         wrong(forward=other_shape, backward=other_shape),
         wrong(backward=other_shape),
     ),
-    "keeps the gradients of the step before: clear them": wrong(rule=keeps_old),
+    "keeps the gradients of the step before: clear them": (
+        wrong(rule=keeps_old),
+        wrong(rule=keeps_sums),
+    ),
     "takes the step with its own gradients alone: average them over the ranks": (
         wrong(rule=own),
         wrong(rule=times(lambda n: 1 / n, own)),
+    ),
+    "averages the gradients of A only, or of B only": (
+        *(wrong(rule=only_one_averaged(*each)) for each in product((0, 1), (True, False))),
     ),
     "takes the step with the sum of the gradients, not their mean": wrong(rule=times(lambda n: n)),
     "averages twice: divide the sum by world_size once": wrong(rule=times(lambda n: 1 / n)),

@@ -62,13 +62,16 @@ def reference(case: Case, inputs: Any) -> Plain:
     return absmax_by(blocks_of)(case, inputs) | codes_by(nearest)(case, inputs)
 
 
-def codes_by(rule: Rule) -> Callable[[Case, Any], Plain]:
-    """Codes of weights that are divided by the right scale; of a block of zeros, by 1."""
+def codes_by(rule: Rule, divides: bool = True) -> Callable[[Case, Any], Plain]:
+    """Codes of weights that are divided by the right scale; of a block of zeros, by 1.
+
+    ``divides``: also where there are points.
+    """
 
     def codes(given: Any) -> Tensor:
         found = []
         for block in blocks_of(given):
-            absmax = largest_magnitude(block)
+            absmax = largest_magnitude(block) if divides or given["points"] is None else 0
             found.append(rule(block / (absmax if absmax > 0 else 1.0), given["points"]))
         return torch.cat(found).view(given["weights"].shape)
 
@@ -139,6 +142,11 @@ def evenly_spaced(scaled: Tensor, points: Tensor) -> Tensor:
     return ((scaled + 1) / 2 * last).round().clamp(0, last)
 
 
+def last_point(scaled: Tensor, points: Tensor) -> Tensor:
+    """Whose difference from any weight, with its sign, is the smallest."""
+    return torch.full((len(scaled),), len(points) - 1)
+
+
 def with_nan(scaled: Tensor, points: Tensor) -> Tensor:
     """0 / 0 is NaN, whose distance to each point is NaN: argmin returns the first."""
     return nearest(scaled, points) if scaled.any() else torch.zeros(len(scaled))
@@ -182,6 +190,15 @@ MISTAKES = {
     ROUNDS_DOWN: (codes_by(points_only(point_below)), codes_by(points_only(point_above))),
     "takes the points as evenly spaced: look for the nearest one": codes_by(
         points_only(evenly_spaced)
+    ),
+    "takes the smallest signed difference: compare distances, which abs() gives": (
+        codes_by(points_only(last_point))
+    ),
+    "compares the weights themselves with the points: divide them by absmax": codes_by(
+        nearest, divides=False
+    ),
+    "returns the divisor of a block of zeros as its absmax, which is 0": absmax_by(
+        blocks_of, lambda block: largest_magnitude(block) if block.any() else torch.tensor(1.0)
     ),
     "divides a block of zeros by 0: NaN has no nearest point": (
         codes_by(points_only(with_nan)),
