@@ -263,14 +263,7 @@ for name, count in trained.items():
     holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
 
 # %% [markdown]
-# The ratio is Ψ over the adapters' elements, here that of a small model. For GPT-3 with r 8:
-
-# %%
-show_table(
-    {"GPT-3, r 8": "", "each rank sends, N = 8": ",.0f"},
-    [(name, lora.sent_bytes(count, 8)) for name, count in (("full, gradients in fp32", 175_255.8e6), ("LoRA", gpt3[8]))],
-    caption="bytes",
-)
+# The ratio is Ψ over the adapters' elements, here that of a small model. GPT-3 with r 8 sends 0.0215 % of full training's bytes: the share in the table of published counts.
 
 # %% [markdown]
 # ### To scale
@@ -432,7 +425,7 @@ for name, style in (("all linears, r 1", ":"), ("all linears, r 16", "-"), ("ful
     means = np.reshape(lora_losses[name], (-1, 4)).mean(axis=1)
     by_step.plot(np.arange(4, LORA_STEPS + 1, 4), means, style, color=palette.MEASURED, label=name)
 by_step.set(xlabel="step", title="in training, means of 4 steps")
-by_step.set_ylim(bottom=1.4)  # room for the legend
+by_step.set_ylim(bottom=1.2)  # room for the legends
 by_step.legend(frameon=False, loc="lower left")
 figure.tight_layout()
 
@@ -441,20 +434,21 @@ figure.tight_layout()
 #
 # ### α when r changes
 #
-# In all these runs α was 16, so the factor $\frac{\alpha}{r}$ fell from 16 at r 1 to ¼ at r 64. Some recipes raise α together with r instead, to keep the factor. **Which α gives r 64 the lowest loss, at the same learning rate?** Their factors are ¼, 1, and 4, the one of r 4 above.
+# In all these runs α was 16, so the factor $\frac{\alpha}{r}$ fell from 16 at r 1 to ¼ at r 64. Some recipes raise α together with r instead, to keep the factor. **Which factor gives r 64 the lowest loss, at the same learning rate?** The factor of r 4 above was 4.
 
 # %%
-predicted_alpha = predict("Lowest loss with r 64", options=["α = 16", "α = 64", "α = 256"])
+predicted_alpha = predict("Lowest loss with r 64", options=["factor ¼, α 16", "factor 1, α 64", "factor 4, α 256"])
 predicted_alpha
 
 # %%
+factors = {16: "factor ¼, α 16", 64: "factor 1, α 64", 256: "factor 4, α 256"}
 alpha_losses = {16: unseen["all linears, r 64"]}
 for alpha in (64, 256):
     scaled_gpt = with_lora(64, alpha=alpha)
     finetune(scaled_gpt, LORA_LR)
     alpha_losses[alpha] = unseen_loss(scaled_gpt)
 best_alpha = min(alpha_losses, key=alpha_losses.get)
-predicted_alpha.compare(f"α = {best_alpha}", {"the factor that suits r 4": "α = 256"})
+predicted_alpha.compare(factors[best_alpha], {"the factor that suits r 4": factors[256]})
 
 # %%
 show_table(
@@ -678,7 +672,7 @@ predicted_adapters
 reentrant = {way.__name__: adapters_with_gradient(way, True) for way in (by_transformers, by_hand)}
 predicted_adapters.compare(
     [found for found, _ in reentrant.values()],
-    {"without what transformers adds": [0, 0], "what it is if checkpointing changes memory only": [8, 8]},
+    {"what reentrant checkpointing alone does": [0, 0], "what it is if checkpointing changes only memory": [8, 8]},
 )
 
 # %%
@@ -765,20 +759,7 @@ predicted_factor.compare(
 )
 
 # %% [markdown]
-# The scale follows the largest weight, and the errors follow the scale. Most code points now lie where there are no weights:
-
-# %%
-scales = {"one scale": absmax_scale, "one scale, with the outlier": 8 * absmax_scale}
-figure, all_axes = plt.subplots(2, 1, figsize=(7, 4), sharex=True)
-for axes, (name, scale) in zip(all_axes, scales.items(), strict=True):
-    axes.hist(mlp_up.flatten(), bins=150, color=palette.MEMORY["parameters"])
-    lowest, highest = (torch.round(end / scale).int() for end in mlp_up.aminmax())
-    points = (torch.arange(lowest, highest + 1) * scale).numpy()
-    axes.plot(points, np.full(len(points), -130), "|", color=palette.PLOT_INK, markersize=9)
-    axes.set_title(f"{name}: {len(points)} code points from the smallest to the largest weight", size=10)
-    axes.set_ylabel("weights")
-axes.set_xlabel("value of a weight (each line below the bars is a code point)")
-figure.tight_layout()
+# The scale follows the largest weight, and the errors follow the scale. Most code points now lie where there are no weights: see *Bits, blocks and an outlier* below.
 
 # %% [markdown]
 # ### More scales
@@ -966,13 +947,9 @@ show_table({"product": "", "error, %": ".2f"}, int8_errors.items())
 # A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. The configuration of transformers has another:
 
 # %%
-def default_of(function, argument):
-    return inspect.signature(function).parameters[argument].default
-
-bnb_default = default_of(bnb.nn.Linear8bitLt, "threshold")
-transformers_default = default_of(BitsAndBytesConfig, "llm_int8_threshold")
-holds("bitsandbytes.nn.Linear8bitLt: threshold", bnb_default, 0.0)
-holds("transformers.BitsAndBytesConfig: llm_int8_threshold", transformers_default, 6.0)
+layer_defaults = inspect.signature(bnb.nn.Linear8bitLt).parameters
+holds("bitsandbytes.nn.Linear8bitLt: threshold", layer_defaults["threshold"].default, 0.0)
+holds("transformers.BitsAndBytesConfig: llm_int8_threshold", BitsAndBytesConfig().llm_int8_threshold, 6.0)
 
 # %% [markdown]
 # If you replace the layers of a model yourself, pass `threshold=6.0`.
@@ -1054,13 +1031,8 @@ right.set_xlabel("code", size=10)
 left.set_xticks([-1, -0.5, 0, 0.5, 1])
 figure.tight_layout()
 
-# %%
-absmax_in_deviations = (1 / scaled.std(1)).mean().item()
-print(f"NF4's largest code point is {above[0]:.2f} standard deviations of the normal distribution from 0;")
-print(f"the largest weight of our blocks is on average {absmax_in_deviations:.2f} of theirs")
-
 # %% [markdown]
-# In the middle, where most weights are, NF4's code points are closer together, and it uses its codes more evenly. Not quite evenly: the largest of 64 weights is farther out than NF4's largest quantile. Does the error get smaller? We compare the weights of the GPT with evenly distributed numbers:
+# In the middle, where most weights are, NF4's code points are closer together, and it uses its codes more evenly. Does the error get smaller? We compare the weights of the GPT with evenly distributed numbers:
 
 # %%
 torch.manual_seed(0)
@@ -1268,7 +1240,7 @@ all_formats = FORMATS | {"int4": quantization.Format(64, 36), "int4, one scale f
 # int4 and int8 are absmax in blocks of 64 with fp32 scales. **int4, NF4 and Q4_0 all take 4.5 bits. Which of them adds the least to the loss?**
 
 # %%
-predicted_format = predict("The format of 4.5 bits that adds the least loss", options=["int4", "nf4", "Q4_0"])
+predicted_format = predict("The format of 4.5 bits that adds the least loss", options=["int4", "NF4", "Q4_0"])
 predicted_format
 
 # %%
@@ -1280,10 +1252,8 @@ def cost_of(name):
 
 costs = {name: cost_of(name) for name in sorted(all_formats, key=lambda name: -all_formats[name].bits_per_weight)}
 added_loss = {name: costs[name][-1] - costs["fp32"][-1] for name in decoded}
-predicted_format.compare(
-    min(("int4", "nf4", "Q4_0"), key=added_loss.get),
-    {"what code points at quantiles would suggest": "nf4"},
-)
+best_format = min(("int4", "nf4", "Q4_0"), key=added_loss.get).replace("nf4", "NF4")
+predicted_format.compare(best_format, {"what code points at quantiles would suggest": "NF4"})
 
 # %%
 show_table(
@@ -1667,10 +1637,14 @@ layer = quantized(up)
 torch.manual_seed(0)
 x = torch.randn(8, up.in_features, requires_grad=True)
 upstream = torch.randn(8, up.out_features)
-layer(x).backward(upstream)
+with mock.patch.object(bnb.functional, "dequantize_4bit", wraps=dequantize_4bit) as dequantize:
+    y = layer(x)  # one operation of the library
+    in_forward = dequantize.call_count
+    y.backward(upstream)
 dequantized = dequantize_4bit(layer.weight, layer.weight.quant_state)
 holds("gradient of x, against the dequantized matrix", x.grad, upstream @ dequantized, atol=1e-4)
 holds("the packed matrix has no gradient", layer.weight.grad is None)
+holds("calls of dequantize_4bit, in forward and in backward", [in_forward, dequantize.call_count - in_forward], [0, 1])
 
 # %% [markdown]
 # So QLoRA's adapters are trained for the dequantized matrices, with their errors, and not for the original ones.
@@ -1709,18 +1683,7 @@ holds("loss added by 4 bits, before training", before["4 bits"] - before["fp32"]
 holds("difference after training", abs(after["4 bits"] - after["fp32"]), below=0.05)
 
 # %% [markdown]
-# Quantizing the base costs about 0.02 of loss before training, and after training the two models are just as close. How often does a step dequantize? Forward is a single operation of the library: on a GPU a fused kernel where that is faster; otherwise, as here, the matrix is dequantized inside. Backward calls `dequantize_4bit` for one whole matrix after another:
-
-# %%
-with mock.patch.object(bnb.functional, "dequantize_4bit", wraps=dequantize_4bit) as dequantize:
-    loss = qlora_gpt(*data.batch(0, 8, 64, text="code"))
-    in_forward = dequantize.call_count
-    loss.backward()
-holds("calls in forward", in_forward, 0)
-holds("in backward, of 8", dequantize.call_count - in_forward, 7)
-
-# %% [markdown]
-# The first matrix is not among them: below its adapter nothing is trained, so the gradient of its input is not needed.
+# Quantizing the base costs about 0.02 of loss before training, and after training the two models are just as close.
 #
 # ### Merging is not lossless
 #
@@ -1985,8 +1948,7 @@ all_parts, (exact, *_), (int8_sum, *_) = zip(*reduce_run.outputs)
 predicted_sum.compare(str(int8_sum), {"the sum, which int8 cannot hold": "400", "the largest int8": "127"})
 
 # %%
-wire4 = quantization.Format(64, 36)  # 32 bytes of codes and a scale
-wire_formats = {8: FORMATS["int8"], 4: wire4}
+wire_formats = {8: all_formats["int8"], 4: all_formats["int4"]}
 rows = []
 for name, bits in all_parts[0]:
     whole = torch.cat([parts[name, bits] for parts in all_parts])
@@ -2041,20 +2003,11 @@ figure.tight_layout()
 # On several nodes, qgZ makes two such steps, one within a node and one between nodes: two quantizations, for any number of ranks. The third part of ZeRO++, hpZ, keeps a second copy of the weights divided within each node, so that the gather in backward does not leave the node ([chapter 05](05_fsdp.ipynb), `reshard_after_forward` with a number). Between nodes, a 16-bit ZeRO-3 sends 3Ψ elements for large N, and ZeRO++ 0.75Ψ:
 
 # %%
-def sent_elements(forward_bits, backward_bits, gradient_bits):
-    """For each parameter, in elements of 16 bits."""
-    return (forward_bits + backward_bits + gradient_bits) / 16
-
-# %%
-with_scales = [FORMATS["int8"].bits_per_weight, wire4.bits_per_weight]
-volumes = [
-    ("ZeRO-3", sent_elements(16, 16, 16), sent_elements(16, 16, 16)),
-    ("qwZ", sent_elements(8, 8, 16), sent_elements(with_scales[0], with_scales[0], 16)),
-    ("qwZ, hpZ", sent_elements(8, 0, 16), sent_elements(with_scales[0], 0, 16)),
-    ("qwZ, hpZ, qgZ", sent_elements(8, 0, 4), sent_elements(with_scales[0], 0, with_scales[1])),
-]
-show_table({"between nodes, in Ψ": "", "codes alone": ".2f", "with a scale for 64": ".2f"}, volumes)
-holds("ZeRO++, as published", volumes[-1][1], 0.75)
+volumes = [("ZeRO-3", 16, 16, 16), ("qwZ", 8, 8, 16), ("qwZ, hpZ", 8, 0, 16), ("qwZ, hpZ, qgZ", 8, 0, 4)]
+show_table(
+    {"bits, without scales": "", **dict.fromkeys(("forward", "backward", "gradients"), "d"), "between nodes, in Ψ": ".2f"},
+    [(name, *bits, sum(bits) / 16) for name, *bits in volumes],
+)
 
 # %% [markdown]
 # ## Which method?
@@ -2131,7 +2084,7 @@ axes.legend(frameon=False, ncols=5, loc="lower left", bbox_to_anchor=(0, 1), col
 figure.tight_layout()
 
 # %% [markdown]
-# Weights, gradients and Adam's states shrink as computed. (bitsandbytes' lookup tables are what is left over.) Activations hardly do: the gradient still passes through every layer. In a small model with 512 tokens they are most of the peak, so checkpointing saves more here than LoRA. With LLaMA 7B and one sequence it is the other way around: see *What a real model takes*.
+# Weights, gradients and Adam's states shrink as computed. (bitsandbytes' lookup tables are what is left over. At the peak, no gradients exist yet: they appear as activations are freed.) Activations hardly do: the gradient still passes through every layer. In a small model with 512 tokens they are most of the peak, so LoRA saves little of it, and checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) is what lowers them. With LLaMA 7B and one sequence, the states are larger by far: see *What a real model takes*.
 
 # %% [markdown]
 # | | it removes | it leaves | choose it when |

@@ -23,9 +23,9 @@ def chapter(tmp_path_factory):
         "Whole bytes for each weight": "[1, 3]",
         "Bits for each parameter of the whole model": "4.25390625",
         "The int8 sum of four times 100": "'127'",
-        "Lowest loss with r 64": "'α = 256'",
+        "Lowest loss with r 64": "'factor 4, α 256'",
         "Adapter tensors with a gradient": "[0, 0]",
-        "The format of 4.5 bits": "'nf4'",
+        "The format of 4.5 bits": "'NF4'",
     }
     folder = tmp_path_factory.mktemp("chapter")
     chapter = run("12_lora_quantization", folder, predictions=predictions)
@@ -104,7 +104,7 @@ def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
 
 def test_the_factor_of_a_small_rank_is_too_large_for_a_large_one(chapter):
     verdict = chapter.text_of("predicted_alpha.compare")
-    assert "measured α = 16" in verdict
+    assert "measured factor ¼, α 16" in verdict
     assert "the factor that suits r 4" in verdict
     losses = column(chapter.table_of("r 64, α"), "loss on unseen code")
     before = chapter.table_of("untrained = ")[0]
@@ -187,15 +187,13 @@ def test_an_outlier_feature_hurts_an_int8_product_unless_it_is_decomposed(chapte
 
 
 def test_defaults_differ(chapter):
-    printed = chapter.text_of("def default_of(")
+    printed = chapter.text_of("layer_defaults = ")
     assert re.findall(r"measured (\d)", printed) == ["0", "6"]
 
 
 def test_nf4_suits_trained_weights_and_not_uniform_numbers(chapter):
     trained, uniform = re.findall(r"measured (\S+),", chapter.text_of("uniform = 2 * torch.rand"))
     assert float(trained) < 0.9 < 1.1 < float(uniform)
-    quantile, largest = re.findall(r"\d\.\d\d", chapter.text_of("absmax_in_deviations = "))
-    assert float(quantile) < float(largest)
     assert "<svg" in chapter.svg_of('right.set_title("use of each code')
 
 
@@ -350,7 +348,7 @@ def test_most_bytes_of_the_4_bit_model_are_not_quantized(chapter):
 
 
 def test_the_gradient_passes_through_the_frozen_matrix(chapter):
-    assert chapter.text_of("layer(x).backward(upstream)").count("✓") == 2
+    assert chapter.text_of("y.backward(upstream)").count("✓") == 3
 
 
 def test_adapters_learn_on_a_4_bit_base(chapter):
@@ -424,7 +422,7 @@ def test_a_sum_is_quantized_once(chapter):
 
 def test_zero_plus_plus_sends_a_quarter(chapter):
     *_, last = chapter.table_of("volumes = [")
-    assert last["codes alone"] == "0.75"
+    assert last["between nodes, in Ψ"] == "0.75"
 
 
 def test_the_methods(chapter):
