@@ -81,7 +81,7 @@ class Inbound:
     def _require_submission(self, student: str, at: str, name: str) -> None:
         """Raises Ignored or Incomplete."""
         path = self.folder / name
-        if why := why_unusable(student):
+        if why := why_unusable(student) if student else "is empty":
             raise Ignored(f"the student's name {why}")
         try:
             to_utc(at)

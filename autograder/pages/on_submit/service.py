@@ -165,7 +165,8 @@ class Service:
             folder = Path(course.format_path(course.autograded_directory, student, lab))
             names = {"assignment": lab, "student": student, "db_url": course.db_url}
             # As `nbgrader generate_feedback` does it.
-            exporter = FeedbackExporter(parent=grading.app, default_preprocessors=[])
+            app = grading.app
+            exporter = FeedbackExporter(parent=app, config=app.config, default_preprocessors=[])
             page, _ = exporter.from_filename(str(folder / f"{lab}.ipynb"), {"nbgrader": names})
             return str(page)
         with opened(course) as gradebook:
