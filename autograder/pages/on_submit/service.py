@@ -110,8 +110,6 @@ class Service:
         # sorted() keeps the order of arrival among students with the same last turn.
         for key in sorted(ready, key=lambda key: self._last_turn.get(key[0], 0)):
             student, lab = key
-            if student in self._in_flight:
-                continue
             del self._waiting[key]
             try:
                 collected = self._exchanges[lab].collect(student, self.inbound.submissions[key])
