@@ -87,7 +87,7 @@ def changes_its_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeTe
 EXERCISE = OnRanks(
     points=3,
     cases=(
-        matmul_case("one feature at 60", 6, 37, 10, columns=(11,), zeros=3),
+        matmul_case("one feature at 60", 30, 37, 10, columns=(11,), zeros=3, once=11),
         matmul_case("no outlier, one feature at the threshold", 5, 24, 7, at=20),
         matmul_case("three outliers, two rows of x", 2, 50, 9, columns=(0, 23, 49)),
     ),

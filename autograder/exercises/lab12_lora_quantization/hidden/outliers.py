@@ -20,7 +20,7 @@ BOUNDARIES = {
     "no outlier": "no outlier, one feature at the threshold",
     "at the threshold": "no outlier, one feature at the threshold",
     "a row of zeros": "one feature at 60",
-    "a feature that exceeds the threshold in one row": "more rows than features",
+    "a feature that exceeds the threshold in one row": "one feature at 60",
     "only outliers": "not tested: the task excludes it",
 }
 

@@ -49,7 +49,7 @@ def blocks_of(given: Any) -> tuple[Tensor, ...]:
 
 
 def largest_magnitude(block: Tensor) -> Tensor:
-    return torch.maximum(block.max(), -block.min())
+    return block.abs().max()
 
 
 def nearest(scaled: Tensor, points: Tensor | None) -> Tensor:
