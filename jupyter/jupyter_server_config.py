@@ -1,5 +1,6 @@
 """Settings of the JupyterLab that `make lab` starts (tools/lab.py puts this folder on the path)."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ c.ServerApp.tornado_settings = {"static_custom_path": [str(repository / "jupyter
 
 # git then sees that only outputs have changed. A students' copy has no git filter.
 if (repository / "tools/git_filter.py").exists():
+    sys.path.append(str(repository))  # JupyterHub starts the server in the user's home
     c.FileContentsManager.post_save_hook = "tools.git_filter.after_save"
 
 # The notebooks are built from the .nb.py files; readers of the course open the notebooks.

@@ -26,7 +26,7 @@ def run_as_ordinary_user(
     if os.geteuid() == 0:
         for path in [home, *home.rglob("*")]:
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-        script = [*_make_reachable(Path(sys.base_prefix)), *_make_reachable(home)]
+        script = make_reachable(Path(sys.base_prefix), home)
         user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         script.append(f"exec {shlex.join([*user, *command])}")
         command = ["unshare", "--mount", "sh", "-ec", "\n".join(script)]
@@ -37,17 +37,20 @@ def is_possible() -> bool:
     return os.geteuid() != 0 or bool(shutil.which("setpriv") and shutil.which("unshare"))
 
 
-def _make_reachable(target: Path) -> list[str]:
-    """Shell lines that mount the path to ``target`` over the first inaccessible folder above it."""
-    for folder in [*reversed(target.parents)]:
-        if not folder.stat().st_mode & 0o001:
-            below = target.relative_to(folder).parts[0]
-            shown, kept = folder / below, "/mnt"
-            return [
-                f"mount --bind {shlex.quote(str(shown))} {kept}",
-                f"mount -t tmpfs -o mode=0755 none {shlex.quote(str(folder))}",
-                f"mkdir {shlex.quote(str(shown))}",
-                f"mount --bind {kept} {shlex.quote(str(shown))}",
-                f"umount {kept}",
-            ]
-    return []
+def make_reachable(*targets: Path) -> list[str]:
+    """Shell lines for a mount namespace, in which each folder that only root may enter seems to
+    contain nothing but the way to ``targets``."""
+    needed: dict[Path, set[str]] = {}
+    for target in targets:
+        for folder in reversed(target.parents):
+            if not folder.stat().st_mode & 0o001:
+                needed.setdefault(folder, set()).add(target.relative_to(folder).parts[0])
+                break
+    lines = []
+    for folder, names in needed.items():
+        hidden, kept = shlex.quote(str(folder)), "/mnt"
+        lines += [f"mount --bind {hidden} {kept}", f"mount -t tmpfs -o mode=0755 none {hidden}"]
+        for name in map(shlex.quote, sorted(names)):
+            lines += [f"mkdir {hidden}/{name}", f"mount --bind {kept}/{name} {hidden}/{name}"]
+        lines.append(f"umount {kept}")
+    return lines
