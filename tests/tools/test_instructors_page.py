@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_server.serverapp import ServerApp
-from nbgrader.exchange.default import Exchange
+from nbgrader.exchange.default import Exchange, ExchangeCollect
 from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import get_username
 from traitlets.config import Config
@@ -23,7 +23,7 @@ from autograder.grading.late.policy import Policy
 from autograder.grading.late.steps import LateDays
 from tests.running_lab import copy_repository
 from tests.tools.forks import forking
-from tests.tools.shell import environment, instructors_page
+from tests.tools.shell import environment, instructors_commands, instructors_page
 
 LAB = "03_ring_all_reduce"
 # {how a command begins: why it is not run here}
@@ -37,11 +37,12 @@ NOT_RUN = {
     "make update": "in tests/autograder/release/test_lab_by_lab.py",
     "dask scheduler": "in tests/autograder/grading/pool/test_cluster.py",
     ".venv/bin/dask scheduler": "in test_cluster.py",
-    "--nthreads": "in test_cluster.py",
     "python -m autograder grade LAB --scheduler": "in test_cluster.py, with a scheduler of its own",
     "--scheduler ": "in test_cluster.py",
     "ssh ": "needs other machines",
     "sbatch ": "needs Slurm",
+    "python -m autograder grade-on-submit": "in tests/autograder/pages/on_submit: it has no end",
+    "[Service]": "needs systemd",
     "apiVersion:": "needs Kubernetes",
     "kubectl ": "needs Kubernetes",
     "--security-opt ": "needs Docker",
@@ -57,6 +58,7 @@ IN_SENTENCES = {
     "--yes": "python -m autograder grade LAB --regrade --yes",
     "python -m autograder build": "",  # again, with the rubric
     "--force": "nbgrader generate_feedback LAB --force",
+    "nbgrader fetch_feedback LAB --course shardlab": "",
     '--column LAB="Lab 3"': "python -m autograder export --platform canvas --column LAB='Lab 3'",
     "--unsandboxed": "python -m autograder grade LAB --unsandboxed",
 }
@@ -108,7 +110,7 @@ def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
     settings = environment(course) | {"HOME": str(tmp_path)}
     settings["PATH"] = f"{Path(sys.prefix) / 'bin'}:{settings['PATH']}"
     printed: dict[str, str] = {}  # by all commands so far
-    shown = set[str]()  # in sentences, and run as part of a command
+    shown = set[str]()  # in sentences: part of a command
 
     with forking(course, settings) as fork:
 
@@ -139,9 +141,8 @@ def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
                 (file,) = (file for start, file in FILES.items() if text.startswith(start))
                 write(course / file, text)
 
-    assert [
-        text for text in shown if not any(f"{text} " in f"{command} " for command in printed)
-    ] == []
+    commands = [set(command.split()) for command in (*printed, *instructors_commands())]
+    assert [text for text in shown if not any(set(text.split()) <= one for one in commands)] == []
     assert (course / f"grading/feedback/ada/{LAB}/{LAB}.html").exists()
     columns = ("due_utc", "days_late", "free_days_used", "late_penalty")
     with (course / "grading/exercises.csv").open() as table:
@@ -192,7 +193,7 @@ def test_each_exception_is_on_the_page() -> None:
 
 def test_each_setting_exists() -> None:
     """Also those that no block sets."""
-    classes = (AssignLatePenalties, Exchange, LateDays, RunAndDecide, ServerApp)
+    classes = (AssignLatePenalties, Exchange, ExchangeCollect, LateDays, RunAndDecide, ServerApp)
     known = {each.__name__: each.class_traits(config=True) for each in classes}
     named = {
         name

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,3 +172,16 @@ def test_a_lab_is_not_generated_after_a_failed_build(
     assert run(repo) == 0
     monkeypatch.setattr(exercises, "points_of", lambda name: 3)
     assert stale in generate()
+
+
+def test_a_lab_is_compared_with_its_source_without_torch() -> None:
+    """It takes seconds to import, and each grading command makes this comparison."""
+    lab = REPO / "solutions/03_ring_all_reduce/03_ring_all_reduce.ipynb"
+    code = f"""
+import sys
+from pathlib import Path
+from autograder.build.lab import require_built
+require_built(Path({str(lab)!r}))
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=REPO, check=True)
