@@ -53,9 +53,13 @@ class Collect(ExchangeCollect):
                 shutil.rmtree(copy)
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copies only plain files: the student can still replace them by links while this runs."""
-        with tempfile.TemporaryDirectory() as folder:
-            plain = Path(folder, "plain")
+        """Copies only plain files: the student can still replace them by links while this runs.
+
+        If this is killed, there is no submission, and not half of one.
+        """
+        place = Path(dest)
+        with tempfile.TemporaryDirectory(prefix=".", dir=place.parent) as folder:
+            plain, whole = Path(folder, "plain"), Path(folder, "whole")
             plain.mkdir()
             opened = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
@@ -67,7 +71,8 @@ class Collect(ExchangeCollect):
                         self.log.warning("%s was not collected: %s", os.path.join(src, name), why)
             finally:
                 os.close(opened)
-            super().do_copy(str(plain), dest, log)
+            super().do_copy(str(plain), str(whole), log)
+            whole.rename(place)
 
     def _is_own(self, record: Record) -> bool:
         if not self.check_owner:

@@ -46,8 +46,8 @@ class LabExchange:
         """Raises UsageError if there is no exchange, or it cannot be written."""
         self.lab = lab
         self._collect = CollectNamed(coursedir=lab.course, parent=lab.app)
+        self._collect.update = True
         self.checks_owner = self._collect.check_owner
-        self._collect.update, self._collect.check_owner = True, False  # Inbound checks it
         release = ReleaseFeedback(coursedir=lab.course, parent=lab.app)
         self.inbound = Path(release.root, lab.course.course_id, "inbound")
         if not self.inbound.is_dir():

@@ -40,6 +40,15 @@ def test_every_task_comes_back_once() -> None:
         assert again.student == "late"
 
 
+def test_tasks_may_come_while_others_are_graded(tmp_path: Path) -> None:
+    """None: there is no task now, ask again; without one in flight, the call ends."""
+    with LocalPool(2, unsandboxed=True) as pool:
+        assert list(pool.grade_all(iter([None, task("never")]))) == []
+        tasks = iter([task("ann", "fail_once " + str(tmp_path / "ann")), None, task("bob"), None])
+        records = list(pool.grade_all(tasks))
+    assert sorted(record.student for record in records) == ["ann", "bob"]
+
+
 def test_workers_share_a_fork_server_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also workers that started for an earlier lab: they would each start one of their own."""
     ends = []

@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from nbgrader.apps import NbGraderApp
 from nbgrader.utils import notebook_hash
 
 from autograder.__main__ import main
@@ -50,7 +51,7 @@ class BusyPool(FakePool):
 
     def grade_all(
         self, tasks: Iterable[Task | None], on_start: OnStart | None = None
-    ) -> Iterator[Record]:
+    ) -> Generator[Record, None, None]:
         waiting, in_flight = iter(tasks), list[Task]()
         while True:
             while len(in_flight) < 2 and (task := next(waiting, None)) is not None:
@@ -232,13 +233,18 @@ def test_a_broken_submission_gets_a_page_and_stops_nobody(term: Term) -> None:
     assert any("ann, 03_ring_all_reduce: student error, 0 points" in line for line in term.said)
 
 
-def test_everything_is_shown_only_when_asked(term: Term) -> None:
+def test_the_page_is_the_feedback_only_when_asked(term: Term) -> None:
     """The late penalty, one started day of 0.5 points, is applied as by `grade`."""
     with term.course.gradebook as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 09:00:00")
     page = term.submit("ann", 2)
     term.step(term.service(shows_hidden=True))
     assert 'data-total="1.5"' in page.read_text()
+    NbGraderApp.clear_instance()
+    NbGraderApp.launch_instance(["generate_feedback", LAB])
+    NbGraderApp.clear_instance()
+    feedback = term.course.root / f"grading/feedback/ann/{LAB}/{LAB}.html"
+    assert feedback.read_text() == page.read_text()
     other = term.submit("ann", 1)
     term.step(term.service())
     assert "data-total" not in other.read_text()
