@@ -16,11 +16,15 @@ function build(model, signal) {
   const sub = make("span", { class: "shardlab-sub" });
   head.append(sub);
   const models = choice({
-    label: "Model", options: Object.keys(scene.models).map((name) => [name, name]), value: "",
-    onInput: (name) => change({ width: scene.models[name][0], layers: scene.models[name][1] }), signal,
+    label: "Model", options: scene.models.map(([name]) => [name, name]), value: "",
+    onInput: (name) => {
+      const [width, layers] = new Map(scene.models).get(name);
+      change({ width, layers });
+    },
+    signal,
   });
   const modules = choice({
-    label: "Adapters on", options: Object.keys(scene.modules).map((name) => [name, name]), value: settings.modules,
+    label: "Adapters on", options: scene.modules.map(([name]) => [name, name]), value: settings.modules,
     onInput: (name) => change({ modules: name }), signal,
   });
   const sliders = scene.sliders.map(([name, label, values]) => {
@@ -48,7 +52,7 @@ function build(model, signal) {
   function show(next) {
     settings = next;
     const { width, layers, r } = settings;
-    const named = Object.entries(scene.models).find(([, sizes]) => sizes[0] === width && sizes[1] === layers);
+    const named = scene.models.find(([, sizes]) => sizes[0] === width && sizes[1] === layers);
     models.set(named?.[0] ?? "");
     modules.set(settings.modules);
     for (const { name, set } of sliders) set(settings[name]);

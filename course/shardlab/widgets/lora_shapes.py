@@ -54,8 +54,9 @@ class LoraShapes(Adjustable):
             "height": HEIGHT,
             "looks": LOOKS,
             "ink": ink_on(LOOKS["parameters"]),
-            "modules": {name: dict(shapes) for name, shapes in MODULES.items()},
-            "models": {name: list(sizes) for name, sizes in MODELS.items()},
+            # As lists: a saved notebook sorts the keys of objects.
+            "modules": [[name, [*shapes.items()]] for name, shapes in MODULES.items()],
+            "models": [*MODELS.items()],
             "sliders": [[name, *slider] for name, slider in SLIDERS.items()],
             "trained_bytes": TRAINED_BYTES,
             "element_bytes": FP32_BYTES,

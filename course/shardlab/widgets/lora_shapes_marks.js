@@ -6,10 +6,10 @@ const LORA = {
 };
 const loraCount = (count) => count.toLocaleString("en-US");
 
-/** { name of a weight: [rows, columns] } of one layer. */
+/** [name of a weight, [rows, columns]] of one layer. */
 function loraWeights(scene, { width }, modules) {
   const scaled = ([name, sides]) => [name, sides.map((side) => side * width)];
-  return Object.entries(scene.modules[modules]).map(scaled);
+  return new Map(scene.modules).get(modules).map(scaled);
 }
 
 function loraCosts(scene, settings) {
