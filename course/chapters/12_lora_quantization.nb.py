@@ -663,7 +663,7 @@ def adapters_with_gradient(checkpoint_layers, use_reentrant, prepare=lambda llam
     return sum(p.grad is not None for name, p in llama.named_parameters() if "lora_" in name), reported
 
 # %% [markdown]
-# Our Llama has 8 adapter tensors, A and B of two matrices in two layers. **With `use_reentrant=True`, how many of them get a gradient in each way?** The pinned versions are recent.
+# Our Llama has 8 adapter tensors, A and B of two matrices in two layers. **With `use_reentrant=True`, how many of them get a gradient in each way?** The versions are peft 0.21 and transformers 5.23.
 
 # %%
 predicted_adapters = predict("Adapter tensors with a gradient, of 8", labels=["by transformers", "by hand"])
