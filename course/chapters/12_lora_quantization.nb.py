@@ -430,7 +430,7 @@ by_step.legend(frameon=False, loc="lower left")
 figure.tight_layout()
 
 # %% [markdown]
-# (The training curves rise and fall together, because some batches are harder than others.) In this run r = 1 already reaches most of the gain of full training, and a larger r nearly all of it. Where the adapters are matters as much as their size: in the MLP they do better than in attention with nearly as many parameters, and r 4 in all linear layers has fewer parameters than r 16 in attention, and a lower loss. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the LoRA paper adapts attention only.
+# In this run r = 1 already reaches most of the gain of full training, and a larger r nearly all of it. Where the adapters are matters as much as their size: in the MLP they do better than in attention with nearly as many parameters, and r 4 in all linear layers has fewer parameters than r 16 in attention, and a lower loss. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the LoRA paper adapts attention only.
 #
 # ### α when r changes
 #
@@ -808,7 +808,7 @@ show_table(
 )
 
 # %% [markdown]
-# With rows or blocks, the outlier adds little to the error. Rows do as well as blocks because ours are short, 96 or 384 weights. In a model of width 4,096, a row has 64 blocks.
+# With rows or blocks, the outlier adds little to the error. (Our rows are short. In a model of width 4,096, a row has 64 blocks.)
 #
 # Is it better to spend bits on codes or on scales? Here are all matrices, with codes of 3 to 8 bits:
 
@@ -943,7 +943,7 @@ int8_errors = {name: product_error(product) for name, product in products.items(
 show_table({"product": "", "error, %": ".2f"}, int8_errors.items())
 
 # %% [markdown]
-# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. (bitsandbytes stores the weights of the outlier feature in int8, too, because the activations are not known in advance.) The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
+# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
 #
 # A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. The configuration of transformers has another:
 
@@ -1201,7 +1201,7 @@ axes.axis("off")
 figure.tight_layout()
 
 # %% [markdown]
-# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Each small block has its own scale, and these scales are integers of 4 to 8 bits with an fp16 scale of their own: this is double quantization again. `Q4_K` therefore affords a scale *and* a minimum of 6 bits each for every 32 weights at the same 4.5 bits at which `Q4_0` has a scale alone:
+# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Their scales are integers of 4 to 8 bits with an fp16 scale of their own: double quantization again. `Q4_K` therefore affords a scale *and* a minimum for every 32 weights at the 4.5 bits at which `Q4_0` has a scale alone:
 
 # %%
 two_fp16_scales, scales_and_minima, codes = 2 * 2, 2 * 8 * 6 / 8, 256 * 4 / 8
@@ -1406,7 +1406,7 @@ regained = (nearest - feedback) / (nearest - unrounded)
 holds("share of the added loss that feedback recovers", regained, above=0.5)
 
 # %% [markdown]
-# What the real GPTQ adds: a Cholesky decomposition in place of our updates of $H^{-1}$, which is stable and fast for thousands of columns; columns in batches of 128, so that most updates are one large product; a scale for each group of, for example, 128 weights instead of one for the row; and inputs that come from the earlier layers in their *rounded* form. The paper quantizes models of 175 billion parameters in about 4 GPU-hours. It needs no training, only text to calibrate: 128 sequences of 2,048 tokens in the paper.
+# The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours, with 128 sequences of 2,048 tokens to calibrate and no training.
 #
 # **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1 % of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run it here.
 #
@@ -1798,7 +1798,7 @@ tried = {
 show_table({"tried": "", "result": ""}, [(name, attempt(action)) for name, action in tried.items()])
 
 # %% [markdown]
-# Paged optimizers are the third idea of the paper: on a GPU their states move to the host when device memory runs out. On the CPU there is nothing to move.
+# (Paged optimizers, the third idea of the paper, move their states to the host when a GPU's memory runs out.)
 #
 # Not everything that runs is correct. We decode all our matrices as this version of bitsandbytes packs them, in blocks of 32 and in the default blocks of 64:
 
@@ -2046,9 +2046,7 @@ show_table(
 )
 
 # %% [markdown]
-# (Weights of LoRA include the adapters, in fp32. Embeddings stay in 16 bits. Operations for dequantizing and in the adapters are left out.)
-#
-# The table leaves out activations. We train our small GPT with each method in a new process, which records its live tensors, and look at the second step, in which Adam's states exist from the start:
+# (Weights of LoRA include the adapters, in fp32. Embeddings stay in 16 bits. Operations for dequantizing and in the adapters are left out, and activations, too.) We train our small GPT with each method in a new process, which records its live tensors, and look at the second step, in which Adam's states exist from the start:
 
 # %%
 def steps_in_memory(batch):
