@@ -36,8 +36,9 @@ FORMULA = "2 * (world_size - 1) * 4 * length / world_size"
 ANSWER = "def mean_bytes(length, world_size):\n    return {}"
 # Without the exercise on ranks, which takes longer to release, check and grade.
 OTHER = "mean_of_all"
+ONLY_FOR_OTHER = re.compile(rf'# %% nbgrader={{"grade_id": "{OTHER}".*|import torch.*?\n', re.S)
 TOY = {
-    name: text.partition(f'# %% nbgrader={{"grade_id": "{OTHER}"')[0].replace(f', "{OTHER}"', ",")
+    name: ONLY_FOR_OTHER.sub("", text).replace(f', "{OTHER}"', ",")
     for name, text in FILES.items()
     if OTHER not in name and OTHER not in text.partition("# ///")[2]
 }
@@ -138,7 +139,36 @@ def work(person: Person, answer: str) -> None:
     person.server("PUT", f"api/contents/{NOTEBOOK}", json=saved)
 
 
-def test_a_lab_goes_to_students_and_comes_back(course: Class) -> None:
+def require_bob_sees_only_his_own(course: Class) -> None:
+    """He tries to read what is there now."""
+    machine = course.machine
+    (adas,) = machine.path(INBOUND).glob("ada+*+????????????")
+    paths = [
+        f"/home/ada/{NOTEBOOK}",
+        "/home/ada/.local/share/jupyter/nbgrader_cache",
+        INBOUND,
+        "/srv/nbgrader/exchange/shardlab/feedback",
+        "/srv/jupyterhub/jupyterhub.sqlite",
+        *(f"{CHECKOUT}/{name}" for name in (f"solutions/{NOTEBOOK}", "grading", "autograder")),
+    ]
+    assert [path for path in paths if not machine.path(path).exists()] == []
+    tests = "\n".join(f"[ ! -r '{path}' ] || echo '{path}'" for path in paths)
+    assert machine.run(tests, "bob") == ""
+    # In no other folder that bob can list is a solution.
+    search = f"grep -rlF '{FORMULA}' /srv /home /etc 2> /dev/null || true"
+    assert machine.run(search, "bob") == ""
+    assert f"{CHECKOUT}/solutions/{NOTEBOOK}" in machine.run(search)
+    # nbgrader's files in the exchange are protected by their random names only.
+    assert FORMULA in machine.run(f"cat '{INBOUND}/{adas.name}/{LAB}.ipynb'", "bob")
+    # Also where the checkout is in a folder that everybody may enter.
+    assert machine.path(f"{CHECKOUT}/grading").stat().st_mode & 0o077 == 0
+
+    for person in (course.ada, course.teacher):
+        url = f"{course.bob.url}user/{person.name}/api/contents"
+        assert course.bob.session.get(url, timeout=60).status_code in (403, 404)
+
+
+def test_a_lab_goes_to_students_and_back_and_each_sees_only_their_own(course: Class) -> None:
     machine, ada, bob = course.machine, course.ada, course.bob
     for person in (ada, bob):
         assert [each["status"] for each in list_of(person)] == ["released"]
@@ -169,32 +199,4 @@ def test_a_lab_goes_to_students_and_comes_back(course: Class) -> None:
         fetched = person.server("GET", f"api/contents/{page}")["content"]
         graded = machine.path(f"{CHECKOUT}/grading/feedback/{person.name}/{LAB}/{LAB}.html")
         assert fetched == graded.read_text()
-
-
-def test_a_student_sees_only_their_own(course: Class) -> None:
-    """After the test above. Bob tries to read what is not his."""
-    machine = course.machine
-    (adas,) = machine.path(INBOUND).glob("ada+*+????????????")
-    paths = [
-        f"/home/ada/{NOTEBOOK}",
-        "/home/ada/.local/share/jupyter/nbgrader_cache",
-        INBOUND,
-        "/srv/nbgrader/exchange/shardlab/feedback",
-        "/srv/jupyterhub/jupyterhub.sqlite",
-        *(f"{CHECKOUT}/{name}" for name in (f"solutions/{NOTEBOOK}", "grading", "autograder")),
-    ]
-    assert [path for path in paths if not machine.path(path).exists()] == []
-    tests = "\n".join(f"[ ! -r '{path}' ] || echo '{path}'" for path in paths)
-    assert machine.run(tests, "bob") == ""
-    # In no other folder that bob can list is a solution.
-    search = f"grep -rlF '{FORMULA}' /srv /home /etc 2> /dev/null || true"
-    assert machine.run(search, "bob") == ""
-    assert f"{CHECKOUT}/solutions/{NOTEBOOK}" in machine.run(search)
-    # nbgrader's files in the exchange are protected by their random names only.
-    assert FORMULA in machine.run(f"cat '{INBOUND}/{adas.name}/{LAB}.ipynb'", "bob")
-    # Also where the checkout is in a folder that everybody may enter.
-    assert machine.path(f"{CHECKOUT}/grading").stat().st_mode & 0o077 == 0
-
-    for person in (course.ada, course.teacher):
-        url = f"{course.bob.url}user/{person.name}/api/contents"
-        assert course.bob.session.get(url, timeout=60).status_code in (403, 404)
+    require_bob_sees_only_his_own(course)
