@@ -351,6 +351,10 @@ def main() -> None:
         server.serve(parent)
     finally:
         server.stop()
+    # Without the interpreter's own shutdown, which takes torch apart: 0.3 s of a processor.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def preload_for_kind(kind: str) -> None:
