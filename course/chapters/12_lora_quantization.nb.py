@@ -1416,7 +1416,7 @@ holds("share of the added loss that feedback recovers", regained, above=0.5)
 #
 # Fewer bits save memory. Do they also save time? When a model generates one token at a time, $Wx$ uses each weight once, in two operations, and a GPU reads weights far more slowly than it computes. So what counts is how many bytes are read from the GPU's memory.
 #
-# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), in which one writes what a *block* of threads does (it needs a GPU, and is not run here):
+# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), in which one writes what a *block* of threads does (it needs a GPU, and is not run here; it was tested on one):
 #
 # ```python
 # @triton.jit
