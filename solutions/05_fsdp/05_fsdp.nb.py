@@ -527,7 +527,7 @@ for name, (method, trace) in step_traces.load().items():
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
 #
-# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), or squared norms are summed before gradients are clipped (I). Some runs gather parameters in bf16 (I), some have several micro-batches in a step (H). Two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
+# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), metrics are gathered after the step (H), or squared norms are summed before gradients are clipped (I). In each phase such calls add up to less than a tenth of Ψ; what belongs to the method is more. Some runs gather parameters in bf16 (I), some have most of the parameters in the root, which is not gathered again in backward (I), some have several micro-batches in a step (H). Two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
 #
 # <details><summary>Hint 1 · what is in the tensor</summary>
 #

@@ -270,7 +270,9 @@ def bytes_limit(case: Case) -> Limit | None:
 
 EXERCISE = OnRanks(
     points=3,
-    cases=(Case("2 ranks, 3 blocks, 8 steps", 2, {"width": 96, "blocks": 3, "steps": 8}),),
+    cases=(
+        Case("2 ranks, 3 blocks, 8 steps", 2, {"width": 96, "blocks": 3, "steps": 8, "lr": 2.5e-4}),
+    ),
     inputs=draw_inputs,
     drive=drive,
     tolerance=NEAR,

@@ -27,6 +27,8 @@ from autograder.exercises.lab05_fsdp.nested_model import (
 from shardlab.run import Call, Run
 
 STEPS = 2
+LEARNING_RATE = 0.1
+OPTIONS = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
 LARGEST, WHOLE, MESSAGES = "largest unit", "whole at once", "messages"
 
 
@@ -57,7 +59,15 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     known = {id(each) for each in parameters}
     named = model.named_parameters()
     units = units_of(model)
+    usual = torch.optim.SGD(parameters, lr=LEARNING_RATE).defaults
     found = {
+        "kind": type(optimizer).__name__,
+        "options": [
+            f"{option}={group[option]}"
+            for group in optimizer.param_groups
+            for option in OPTIONS
+            if option in group and group[option] != usual[option]
+        ],
         "strangers": sum(id(each) not in known for each in of_optimizer),
         "unsharded": [name for name, each in named if not isinstance(each, DTensor)],
         "root": isinstance(model, FSDPModule),
@@ -234,6 +244,16 @@ def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
+@on_each_rank
+def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output["kind"] != "SGD":
+        return "returns another optimizer: the task asks for torch.optim.SGD", output["kind"]
+    if options := output["options"]:
+        mistake = f"changes options of SGD: learning rate {LEARNING_RATE}, the others by default"
+        return mistake, ", ".join(options)
+    return None
+
+
 EQUAL_BLOCKS = [[(16, 32), (32, 16)]] * 3
 TINY = [(16, 4), (4, 16)]
 
@@ -269,7 +289,8 @@ EXERCISE = OnRanks(
                 "vocabulary": 20,
                 "width": 8,
                 "parts": [
-                    [[(8, 12), (12, 8)], [(8, 40), (40, 8)], (8, 8)],
+                    # The most bytes in total, but less is left for the root than by the next.
+                    [[(8, 12), (12, 8)], [(8, 41), (41, 8)], [(8, 40), (40, 8)], (8, 8)],
                     [(8, 9), (9, 8), [(8, 30), (30, 20), (20, 8)]],
                     (8, 5),
                 ],
@@ -314,5 +335,6 @@ EXERCISE = OnRanks(
         grouped,
         gathered_once,
         too_many,
+        another_optimizer,
     ),
 )

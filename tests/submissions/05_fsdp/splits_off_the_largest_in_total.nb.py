@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {wrap = 0.5}
+# loses = {wrap = 1.0}
 # says = {wrap = "the one with the most bytes left for that unit"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
-# loses = {stalled = 1.0}
+# loses = {stalled = 2.0}
 # says = {stalled = "changes the learning rate"}
 # ///
 

@@ -39,12 +39,12 @@ class Recipe:
     rank: int = 0
     bucket_mb: float = 0.03  # DDP
     only_root: bool = False  # FSDP: the whole model is one unit
-    rest_in_root: bool = False  # FSDP: the last block is not a unit: it belongs to the root
+    in_root: int = 0  # FSDP: so many of the last blocks are no units: they belong to the root
     reshards: bool = True  # HSDP: whether parameters are freed after forward
     bf16: bool = False  # FSDP: gathers in bf16
     micro_batches: int = 1
     logs_loss: bool = False  # averages the loss over the ranks
-    collects_loss: bool = False  # collects the ranks' losses, after the step
+    collects: int = 0  # collects so many metrics of each rank, after the step
     clips: bool = False  # clips the norm of the gradient
     sequence_parallel: bool = False  # TP: activations are sharded between the layers
     wide_head: bool = False  # TP: only a linear layer with many classes, split by class
@@ -87,7 +87,7 @@ def prepared(model: nn.Module, recipe: Recipe) -> nn.Module:
     if recipe.method == KEPT or not recipe.reshards:
         options["reshard_after_forward"] = False
     blocks = [] if recipe.only_root else list(model.children())
-    for block in blocks[:-1] if recipe.rest_in_root else blocks:
+    for block in blocks[: len(blocks) - recipe.in_root]:
         fully_shard(block, **options)
     if recipe.only_root:
         options.pop("reshard_after_forward", None)  # by default the root is not resharded
@@ -145,9 +145,9 @@ def train(recipe: Recipe) -> int:
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-            if recipe.collects_loss:
-                losses = [torch.empty_like(loss) for _ in range(recipe.world_size)]
-                dist.all_gather(losses, loss.detach())
+            if recipe.collects:
+                metrics = torch.zeros(recipe.collects)
+                dist.all_gather([metrics.clone() for _ in range(recipe.world_size)], metrics)
     return parameter_bytes
 
 
@@ -215,13 +215,13 @@ VISIBLE = {
     "A": Recipe(FSDP, rank=1, mesh=(3,)),  # padded
     "B": Recipe(DDP, width=48, samples=16),
     "C": Recipe(TP, samples=24, rank=3),
-    "D": Recipe(HSDP, mesh=(2, 2), rank=2),
+    "D": Recipe(HSDP, blocks=6, mesh=(2, 2), rank=2),  # each of its calls is small
     "E": Recipe(ZERO2, width=40, rank=2),
     "F": Recipe(KEPT, width=24, blocks=4, mesh=(2,)),
     # The same operations, some of them for another purpose.
     "G": Recipe(TP, samples=24, sequence_parallel=True),
-    "H": Recipe(DDP, logs_loss=True, micro_batches=2, mesh=(2,)),
-    "I": Recipe(FSDP, logs_loss=True, clips=True, bf16=True, rest_in_root=True, rank=3),
+    "H": Recipe(DDP, logs_loss=True, collects=1000, micro_batches=2, mesh=(2,)),
+    "I": Recipe(FSDP, blocks=4, in_root=3, bf16=True, logs_loss=True, clips=True, rank=3),
 }
 # {case: {name: recipe}}
 OF_CASES = {
@@ -243,9 +243,11 @@ OF_CASES = {
         "TP, wide": Recipe(TP, samples=32, wide_head=True, mesh=(4,), rank=1),
     },
     "six methods that log and clip": {
-        "DDP": Recipe(DDP, width=44, logs_loss=True, collects_loss=True, rank=1),
+        "DDP": Recipe(DDP, width=44, logs_loss=True, collects=1000, rank=1),
         "ZeRO-2": Recipe(ZERO2, width=36, logs_loss=True, clips=True),
-        "FSDP": Recipe(FSDP, width=28, logs_loss=True, clips=True, mesh=(2,)),
+        "FSDP": Recipe(
+            FSDP, width=28, blocks=4, in_root=3, bf16=True, logs_loss=True, clips=True, mesh=(2,)
+        ),
         "kept": Recipe(KEPT, width=52, bf16=True, logs_loss=True, clips=True, rank=2),
         "HSDP": Recipe(HSDP, width=36, mesh=(2, 2), logs_loss=True, clips=True, rank=1),
         "TP": Recipe(TP, width=40, samples=12, logs_loss=True, clips=True),
@@ -253,7 +255,7 @@ OF_CASES = {
     "six methods, in micro-batches": {
         "DDP": Recipe(DDP, width=40, blocks=2, micro_batches=3),
         "ZeRO-2": Recipe(ZERO2, width=24, blocks=2, micro_batches=3),
-        "FSDP": Recipe(FSDP, width=36, micro_batches=3, bf16=True, rest_in_root=True),
+        "FSDP": Recipe(FSDP, width=36, blocks=4, in_root=3, micro_batches=3),
         "kept": Recipe(KEPT, width=36, blocks=3, micro_batches=2, mesh=(3,)),
         "HSDP": Recipe(HSDP, blocks=2, mesh=(2, 2), micro_batches=2, reshards=False, rank=3),
         "TP": Recipe(TP, blocks=2, samples=20, micro_batches=2, sequence_parallel=True),

@@ -3,7 +3,6 @@ SIAM J. Comput. 6 (1977): bottom-up, the heaviest part leaves until the rest fit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,9 +12,7 @@ from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, loss_of, shards_by_rank
-from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, STEPS, TINY
-
-LEARNING_RATE = 0.1
+from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, LEARNING_RATE, STEPS, TINY
 
 
 def case_of(
@@ -107,10 +104,10 @@ def message_limit(case: Case) -> Limit:
 LIMITS = {"as few messages as possible": message_limit}
 
 
-def reference(case: Case, inputs: Any, learning_rate: float = LEARNING_RATE) -> list[Plain]:
+def reference(case: Case, inputs: Any) -> list[Plain]:
     """One process that trains on all ranks' batches."""
     model = nested_model.nested_model(case.params, inputs[0]["parameters"])
-    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     losses: list[list[float]] = []
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -121,11 +118,3 @@ def reference(case: Case, inputs: Any, learning_rate: float = LEARNING_RATE) -> 
     shards = shards_by_rank([each.detach() for each in model.parameters()], case.world_size)
     by_rank = zip(zip(*losses, strict=True), shards, strict=True)
     return [{"losses": list(own), "shards": parts} for own, parts in by_rank]
-
-
-MISTAKES: Mapping[str, Any] = {
-    "uses another learning rate: 0.1": tuple(
-        lambda case, inputs, rate=rate: reference(case, inputs, rate)
-        for rate in (0.001, 0.01, 0.05, 0.2, 1.0)
-    ),
-}
