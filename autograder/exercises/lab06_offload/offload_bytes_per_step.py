@@ -30,6 +30,8 @@ EXERCISE = Formula(
         questions(
             "parameters on the host, bf16 and fp32",
             ("parameters", 6000, 4, "bf16", 2),
+            ("parameters", 6000, 4, "fp32", 2),
+            ("parameters", 6000, 1, "fp32", 2),
             ("parameters", 6000, 1, "fp32", 1),
         ),
     ),

@@ -38,6 +38,7 @@ SCALARS_BYTES = 256
 DEFAULTS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
+TIMES_LARGER = 2.0**40  # their squares are still finite
 # Of an optimizer that is used before the one that is looked at; it has one small parameter.
 EARLIER, NO_DECAY = [0.5, -0.25, 1.0], {"lr": 0.25, "weight_decay": 0.0}
 
@@ -47,14 +48,18 @@ def adam_case(
     shapes: list[list[int]],
     steps: int,
     zero: tuple[int, int] | None = None,
+    large: int | None = None,
     **rates: Any,
 ) -> Case:
     """None of the rates is a default, so that each shows if it is dropped.
 
     zero: step and index of a gradient of zeros, which AdamW does not skip.
+    large: a step with gradients ``TIMES_LARGER``, which AdamW does not skip either.
     """
     rates = {"lr": 0.01, "betas": (0.8, 0.99), "eps": 0.05, "weight_decay": 0.1} | rates
-    return Case(name, 1, {"shapes": shapes, "steps": steps, "rates": rates, "zero": zero})
+    return Case(
+        name, 1, {"shapes": shapes, "steps": steps, "rates": rates, "zero": zero, "large": large}
+    )
 
 
 def elements(case: Case) -> int:
@@ -63,7 +68,8 @@ def elements(case: Case) -> int:
 
 
 def draw_training(case: Case, rng: np.random.Generator) -> Plain:
-    """Weights of 0.25 to 1 and gradients of 0.5 to 1.5, of either sign: none near zero."""
+    """Weights of 0.25 to 1 and gradients of 0.5 to 1.5, of either sign: none near zero, except in
+    the case's steps with zeros and with large gradients."""
 
     def tensors(draw: Callable[..., Any], *given: Any) -> list[torch.Tensor]:
         return [torch.from_numpy(draw(*given, shape)).to(HALF) for shape in case.params["shapes"]]
@@ -75,6 +81,8 @@ def draw_training(case: Case, rng: np.random.Generator) -> Plain:
     if case.params["zero"]:
         step, i = case.params["zero"]
         gradients[step][i] = torch.zeros_like(gradients[step][i])
+    if (large := case.params["large"]) is not None:
+        gradients[large] = [TIMES_LARGER * gradient for gradient in gradients[large]]
     return {"weights": list(map(torch.mul, sizes, signs)), "gradients": gradients}
 
 
@@ -241,7 +249,7 @@ EXERCISE = OnRanks(
     answer="OffloadedAdam",
     points=6,
     cases=(
-        adam_case("one tensor, 3 steps", [[64, 64]], 3),
+        adam_case("one tensor, 3 steps", [[64, 64]], 3, large=2),
         adam_case("four tensors, 10 steps", [[96, 32], [32], [32, 96], [96]], 10, zero=(4, 1)),
     ),
     inputs=draw_training,

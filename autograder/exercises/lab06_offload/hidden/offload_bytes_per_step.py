@@ -101,10 +101,17 @@ MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[str, int, int, str, int]]:
-    """Each with several ranks and micro-batches, with one rank, and with one micro-batch."""
-    drawn = []
-    for method, precision in itertools.product(METHODS, PRECISIONS):
-        for ranks, micro_batches in ((rng.integers(2, 33), rng.integers(2, 9)), (1, 5), (6, 1)):
-            parameters = int(ranks) * int(rng.integers(10**5, 10**8))
-            drawn.append((method, parameters, int(ranks), precision, int(micro_batches)))
-    return drawn
+    """Each method and precision at one size, and then with one argument changed: no argument may
+    be ignored, by an answer that remembers earlier ones either."""
+    ranks, micro_batches = int(rng.integers(2, 33)), int(rng.integers(2, 9))
+    parameters, more = (ranks * int(rng.integers(10**5, 10**8)) for _ in range(2))
+    return [
+        (method, size, n, precision, times)
+        for method, precision in itertools.product(METHODS, PRECISIONS)
+        for size, n, times in (
+            (parameters, ranks, micro_batches),
+            (more, ranks, micro_batches),
+            (parameters, 1, micro_batches),
+            (parameters, ranks, 1),
+        )
+    ]

@@ -19,7 +19,7 @@ from shardlab.pools import DEVICE, HOST
 
 LARGE_RATES: dict[str, Any] = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
 CASES = (
-    adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, **LARGE_RATES),
+    adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, large=5, **LARGE_RATES),
     adam_case("three odd shapes, default options", [[32, 33], [7], [5, 3, 2]], 25, **DEFAULTS),
 )
 BOUNDARIES = {
@@ -80,14 +80,18 @@ def trained(
     inputs: Any,
     rounds_masters: bool = False,
     rebuilds: bool = False,
+    skips: int | None = None,
     kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
     **rates: Any,
 ) -> list[torch.Tensor]:
-    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step."""
+    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step; ``skips``: this
+    step."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
     rates = case.params["rates"] | rates
     adam = kind(masters, **rates)
-    for gradients in inputs[0]["gradients"]:
+    for step, gradients in enumerate(inputs[0]["gradients"]):
+        if step == skips:
+            continue
         if rebuilds:
             adam = kind(masters, **rates)
         for master, gradient in zip(masters, gradients, strict=True):
@@ -116,6 +120,11 @@ def first_only(case: Case, inputs: Any) -> Plain:
     return {"masters": [*trained(case, inputs)[:1], *others]}
 
 
+def skips_large_gradients(case: Case, inputs: Any) -> Plain:
+    large = case.params["large"]
+    return None if large is None else {"masters": trained(case, inputs, skips=large)}
+
+
 def swapped_betas(case: Case, inputs: Any) -> Plain:
     return {"masters": trained(case, inputs, betas=case.params["rates"]["betas"][::-1])}
 
@@ -137,6 +146,7 @@ MISTAKES = {
         lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
     ),
     **dropped_options(),
+    "skips a step with large gradients: every step updates the masters": skips_large_gradients,
     "swaps betas: the first is for the momentum, the second for the variance": swapped_betas,
     "forgets momentum and variance after each step: create the optimizer once, in __init__": (
         # Gradients that never change give the same masters, but they have to be kept on the host.
