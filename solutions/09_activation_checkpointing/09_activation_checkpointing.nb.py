@@ -368,7 +368,7 @@ def pieces_spec(x, tp_size):
 pieces_spec(torch.arange(1, 6), 2)
 
 # %% [markdown]
-# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather in backward, nothing in forward · leaves nothing but outputs and gradients after the backward · gradients bit-equal on each rank · random state restored, as in exercise 1.
+# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather of a tensor in backward, not of pickled objects, no barrier, nothing in forward · leaves nothing but outputs and gradients after the backward · gradients bit-equal on each rank · random state restored, as in exercise 1.
 #
 # <details><summary>Hint 1 · from exercise 1</summary>
 #

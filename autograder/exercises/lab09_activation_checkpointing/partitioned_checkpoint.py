@@ -35,6 +35,7 @@ from autograder.exercise.signs import (
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 from shardlab.estimate import scatter_or_gather_sent_bytes
+from shardlab.run import Call
 
 GLOO_BYTES = 4096  # gloo's overhead for each call
 EXCHANGES_GRADIENTS = (
@@ -99,6 +100,35 @@ def calls_in_forward(attempt: Attempt) -> Finding | None:
                 "without communication; gather in backward"
             )
             return Finding(f"rank {rank}", mistake, f"{call.op}, {call.source}")
+    return None
+
+
+def calls_a_barrier(attempt: Attempt) -> Finding | None:
+    for call in attempt.run.calls if attempt.run else []:
+        if call.op == "barrier":
+            mistake = (
+                "calls a barrier: an all-gather already waits for what it needs of the others, and "
+                "a barrier makes every rank wait for the slowest"
+            )
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
+def sends_objects(attempt: Attempt) -> Finding | None:
+    """A pickled object is sent as uint8, right after its length from the same line."""
+    last: dict[int, Call] = {}
+    for call in attempt.run.calls if attempt.run else []:
+        before = last.get(call.rank)
+        last[call.rank] = call
+        if call.dtype != "uint8" or before is None or before.dtype != "int64":
+            continue
+        if before.source == call.source and before.op == call.op:
+            mistake = (
+                "sends pickled objects, and their lengths before them: gather the tensor itself, "
+                "with all_gather_single"
+            )
+            evidence = f"{call.bytes:,} bytes of uint8, {call.source}"
+            return Finding(f"rank {call.rank}", mistake, evidence)
     return None
 
 
@@ -169,7 +199,7 @@ EXERCISE = OnRanks(
         ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),
-    rules=(calls_in_forward, never_waited),
+    rules=(calls_in_forward, calls_a_barrier, sends_objects, never_waited),
     signs=(
         unequal_pieces,
         signs.wrong_form,
