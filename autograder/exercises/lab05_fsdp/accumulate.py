@@ -72,9 +72,10 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
     mark(START)
     count = case.params["micro_batches"]
-    found: dict[str, list[Plain]] = {"gradients": [], "order": [], "whole": []}
+    found: dict[str, list[Plain]] = {"gradients": [], "order": [], "whole": [], "changed": []}
     for saving in case.params["saves"]:
         micro_batches = [given["batches"].pop(0) for _ in range(count)]
+        before = sums(model)
         with measure(saving):
             subject(model, micro_batches, loss_of, saving)
         mark_if_measured(BETWEEN)
@@ -82,9 +83,16 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         found["order"].append([*events])
         whole = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
         found["whole"].append(whole)
+        # Whole ones are named as such.
+        found["changed"].append(not whole and sums(model) != before)
         events.clear()
         descend(model)
     return found
+
+
+def sums(model: nn.Module) -> list[float]:
+    """Of each shard: they show a change without a copy, which would count as memory."""
+    return [nested_model.shard(each).detach().sum().item() for each in model.parameters()]
 
 
 def descend(model: nn.Module) -> None:
@@ -216,6 +224,13 @@ def still_whole(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def steps_itself(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if any(output["changed"]):
+        return "changes the parameters: the caller's optimizer steps, accumulate does not"
+    return None
+
+
+@on_each_rank
 def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for save, gradients in zip(attempt.case.params["saves"], output["gradients"], strict=True):
         if any(each is None for each in gradients):
@@ -320,6 +335,7 @@ EXERCISE = OnRanks(
         process_memory(BETWEEN, shards),
         process_memory(AT_A_BLOCK, shards_and_units),
     ),
-    signs=(other_order, still_whole, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
+    rules=(other_order,),
+    signs=(still_whole, steps_itself, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
     memory=True,
 )

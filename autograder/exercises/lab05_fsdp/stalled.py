@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
 from autograder.exercise.signs import MistakeText, never_waited, on_each_rank, raises
+from autograder.exercises.lab05_fsdp.wrap import top_down, twice
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Call
 
@@ -206,9 +207,10 @@ def gathers_wrong_dtype(attempt: Attempt) -> Finding | None:
         if call.dtype != "bfloat16":
             mistake = (
                 f"gathers parameters in {call.dtype}, not in bfloat16: param_dtype of a "
-                "MixedPrecisionPolicy casts before the all-gather; autocast only casts inside "
-                "layers, after it"
+                "MixedPrecisionPolicy casts before the all-gather"
             )
+            if call.dtype == "float32":
+                mistake += "; autocast only casts inside layers, after it"
             return Finding(f"rank {call.rank}", mistake, f"{call.bytes:,} bytes")
     return None
 
@@ -289,5 +291,5 @@ EXERCISE = OnRanks(
         has_other_units,
         never_waited,
     ),
-    signs=(two_dtypes,),
+    signs=(two_dtypes, top_down, twice),
 )

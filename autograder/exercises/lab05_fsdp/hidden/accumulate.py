@@ -102,7 +102,8 @@ def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
                 parameter.sub_(LEARNING_RATE * gradient)
     order = [f"forward of {SAMPLES} samples", "backward"] * count
     orders = [order] * len(steps)
-    return [{"gradients": list(own), "order": orders} for own in zip(*steps, strict=True)]
+    found = {"order": orders, "changed": [False] * len(steps)}
+    return [found | {"gradients": list(own)} for own in zip(*steps, strict=True)]
 
 
 def by(rule: Rule) -> Callable[[Case, Any], list[Plain]]:

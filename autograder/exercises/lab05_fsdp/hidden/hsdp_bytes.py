@@ -109,7 +109,9 @@ MISTAKES = {
     "counts what all ranks send: return what one rank sends": (
         lambda psi, r, s, *more: {
             key: r * s * sent for key, sent in right(psi, r, s, *more).items()
-        }
+        },
+        with_("across", lambda psi, r, *more: r * across(psi, r, *more)),
+        with_("within", lambda psi, r, s, *more: s * within(psi, r, s, *more)),
     ),
     "counts elements: return bytes": lambda *q: right(*q[:3], 1, *q[4:]),
     "counts 2 bytes per element: use element_bytes": lambda *q: right(*q[:3], 2, *q[4:]),
