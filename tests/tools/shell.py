@@ -18,15 +18,15 @@ def environment(root: Path) -> dict[str, str]:
     return inherited | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
 
 
-def shell(root: Path, command: str, **more: str) -> str:
-    """What the command prints; it must succeed."""
+def shell(root: Path, command: str, *, limit_s: float = 280, **more: str) -> str:
+    """What the command prints; it must succeed. ``more``: environment variables."""
     done = subprocess.run(
         ["bash", "-euc", command],
         cwd=root,
         env=environment(root) | more,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=limit_s,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout

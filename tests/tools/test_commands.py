@@ -108,8 +108,9 @@ def test_make_picture_draws_the_readmes_picture(repository: Path) -> None:
 @runs("make bench")
 @pytest.mark.ranks
 @pytest.mark.nbgrader
+@pytest.mark.timeout(900)  # two minutes on an idle machine
 def test_make_bench_in_its_short_form(repository: Path, tmp_path: Path) -> None:
-    printed = shell(repository, "make bench ARGS=--tiny", HOME=str(tmp_path))
+    printed = shell(repository, "make bench ARGS=--tiny", limit_s=880, HOME=str(tmp_path))
     for contender in ("bare fork + gloo", "mp.spawn", "notebook_launcher", "torchrun --standalone"):
         assert re.search(rf"{re.escape(contender)} +\d", printed), contender
     assert "launch at several world sizes" in printed

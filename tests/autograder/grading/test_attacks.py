@@ -40,7 +40,7 @@ pytestmark = [
 
 # Low limits, so that a whole class of bombs is quick to grade.
 LIMITS = {
-    "cell_s": 2, "submission_s": 6, "run_s": 1.5, "interrupt_grace_s": 1, "deaths": 1,
+    "cell_s": 2, "submission_s": 12, "run_s": 1.5, "interrupt_grace_s": 1, "deaths": 1,
     "cpu_s": 60, "memory_bytes": 700_000_000, "processes": 160,
     "scratch_bytes": 64_000_000, "file_bytes": 100_000_000,
 }  # fmt: skip
