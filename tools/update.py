@@ -82,7 +82,10 @@ def _read(archive: Path) -> dict[str, bytes]:
                 if not name.endswith("/")
             }
     except (zipfile.BadZipFile, FileNotFoundError) as error:
-        raise UpdateError(f"{archive} cannot be read ({error}): download it again") from None
+        todo = "download it again"
+        if ".tar" in archive.suffixes or archive.suffix == ".tgz":
+            todo = "use the .zip, which your course gave as well"
+        raise UpdateError(f"{archive} cannot be read ({error}): {todo}") from None
     if PurePosixPath(MANIFEST) not in files or any(
         ".." in path.parts or path.is_absolute() for path in files
     ):

@@ -18,6 +18,7 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from autograder.grading.course_time import to_course_time
 from autograder.grading.record.record import Record
 from autograder.grading.submission.attachments import MAX_CHARS
 from autograder.grading.submission.template import is_answer, is_check
@@ -187,4 +188,5 @@ def _heading(cell: NotebookNode, level: int = 2) -> Markup:
 
 
 def _date(at: datetime) -> str:
-    return f"{at.day} {at:%B %Y, %H:%M} UTC"
+    here = to_course_time(at)
+    return f"{here.day} {here:%B %Y, %H:%M %Z}"

@@ -16,6 +16,8 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from autograder.grading.course_time import to_course_time, to_utc, use_timezone
+from autograder.pages.feedback import student_page
+from autograder.pages.scores import Scores
 from tests.autograder.grading.course import REPO, empty_gradebook
 
 LAB = "03_ring_all_reduce"
@@ -61,6 +63,13 @@ def test_times_that_have_a_zone_or_are_utc_already(berlin: Config) -> None:
     assert to_utc(noon) == noon == to_utc(noon.replace(tzinfo=UTC))
     assert to_utc(None) is None
     assert f"{to_course_time(noon):%H:%M %Z}" == "14:00 CEST"
+
+
+def test_feedback_pages_show_the_courses_time(berlin: Config) -> None:
+    at, due = datetime(2026, 10, 25, 1, 30), datetime(2026, 10, 24, 22)
+    assert student_page._when(Scores("ada", submitted_at=at, due_at=due)) == (
+        "submitted 25 October 2026, 02:30 CET, due 25 October 2026, 00:00 CEST: late"
+    )
 
 
 @pytest.mark.parametrize("text", ["2026-10-02 13:00 Berlin", "soon", "2026-10-02 13:00 +0200 UTC"])

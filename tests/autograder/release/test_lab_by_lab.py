@@ -100,10 +100,11 @@ def test_more_labs_later_replace_no_work(tmp_path: Path) -> None:
             cwd=tmp_path / "mine", capture_output=True, text=True,
         )  # fmt: skip
 
-    (tmp_path / "broken.zip").write_bytes(new.read_bytes()[:5000])
-    refused = update(tmp_path / "broken.zip")
-    assert refused.returncode
-    assert "download it again" in refused.stderr
+    for name, todo in (("broken.zip", "download it again"), ("package.tar.gz", "use the .zip")):
+        (tmp_path / name).write_bytes(new.read_bytes()[:5000])
+        refused = update(tmp_path / name)
+        assert refused.returncode
+        assert todo in refused.stderr
     assert not (tmp_path / f"mine/labs/{THIRD}").exists()
 
     done = update(new)
