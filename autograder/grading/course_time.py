@@ -28,7 +28,7 @@ def use_timezone(c: Any, name: str) -> None:
     global _zone
     _zone = _zone_of(name)
     c.NbGraderAPI.timezone = name  # formgrader shows times in it
-    _replace_nbgraders_parser()
+    _replace_nbgraders_functions()
 
 
 def course_zone() -> ZoneInfo:
@@ -106,8 +106,12 @@ def _to_aware_utc(time: str) -> datetime | None:
     return found.replace(tzinfo=UTC) if found else None
 
 
-def _replace_nbgraders_parser() -> None:
-    # nbgrader's modules import the function by name, and it has no setting.
+def _as_timezone(time: datetime, name: str) -> datetime:
+    return time.replace(tzinfo=UTC).astimezone(_zone_of(name))
+
+
+def _replace_nbgraders_functions() -> None:
+    # nbgrader's modules import the functions by name, and it has no setting.
     import nbgrader.apps.api
     import nbgrader.apps.zipcollectapp
     import nbgrader.coursedir
@@ -120,3 +124,5 @@ def _replace_nbgraders_parser() -> None:
     nbgrader.exchange.default.collect.parse_utc = to_utc
     # Writes what it read to timestamp.txt, without a zone unless the time has one.
     nbgrader.apps.zipcollectapp.parse_utc = _to_aware_utc
+    # Takes the offset of UTC's digits, which is wrong for some hours around a change of clocks.
+    nbgrader.apps.api.as_timezone = _as_timezone

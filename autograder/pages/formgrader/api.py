@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from nbgrader.api import Assignment, MissingEntry, SubmittedAssignment, Submitte
 from nbgrader.apps.api import NbGraderAPI
 from sqlalchemy.orm import joinedload, object_session
 
+from autograder.grading.course_time import to_course_time
 from autograder.grading.gradebook import indexes
 from autograder.grading.gradebook.database import require_not_moved
 from autograder.grading.pool.journal import Journal
@@ -74,8 +76,9 @@ class ClassAPI(NbGraderAPI):
         found: dict[str, Any] | None = super().get_assignment(assignment_id, released)
         if found:
             # nbgrader fills in today's offset, which is wrong for a due date in the other half of
-            # the year.
-            found["duedate_timezone"] = self.timezone
+            # the year. The zone's name stands for the first of two hours with the same digits.
+            due = found["duedate"] and to_course_time(datetime.fromisoformat(found["duedate"]))
+            found["duedate_timezone"] = f"{due:%z}" if due and due.fold else self.timezone
         return found
 
     # ---- late penalties and states, which nbgrader's pages lack
