@@ -8,7 +8,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
@@ -19,9 +19,9 @@ from autograder.grading.command.outcomes import Outcome, changes, table
 from autograder.grading.command.progress import Progress
 from autograder.grading.gradebook.database import GradebookError, records_not_in_gradebook
 from autograder.grading.gradebook.writer import NotWritten
-from autograder.grading.late.course import LateWork
-from autograder.grading.late.course import changes as changes_of_late_work
-from autograder.grading.pool.journal import Journal, JournalError
+from autograder.grading.late.course import LateWork, changes_since
+from autograder.grading.late.standings import Standing
+from autograder.grading.pool.journal import Journal, JournalError, Locked
 from autograder.grading.pool.local import LocalPool, Pool
 from autograder.grading.pool.tasks import (
     students_who_submitted,
@@ -37,7 +37,7 @@ ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130
 
 
 def grade(arguments: argparse.Namespace) -> int:
-    """Returns the exit code: 0 all graded; 3 not all, the table says why; 2 wrong usage."""
+    """Returns the exit code: 0 all graded; 3 not all, the table says why; 2 not started."""
     return exit_code_of(_grade, arguments)
 
 
@@ -53,7 +53,8 @@ def exit_code_of(
         return command(arguments)
     except (UsageError, BadTable, CourseError, GradebookError, CannotGrade, JournalError) as error:
         print(error, file=sys.stderr)
-        return NOT_ALL_GRADED if isinstance(error, JournalError) else WRONG_USAGE
+        disk_failed = isinstance(error, JournalError) and not isinstance(error, Locked)
+        return NOT_ALL_GRADED if disk_failed else WRONG_USAGE
     except KeyboardInterrupt:
         saved = "All reported grades are saved: run the same command to continue"
         print(f"\nStopped. {saved}", file=sys.stderr)
@@ -65,12 +66,17 @@ def _grade(arguments: argparse.Namespace) -> int:
     late = late_work(runs[0].app)
     if notice := records_not_in_gradebook(runs[0].course, runs[0].records):
         print(f"{notice}\n", file=sys.stderr, flush=True)
-    codes = set()
-    with open_pool(arguments, runs) as pool:
+    with open_pool(arguments, runs) as pool, ExitStack() as locks:
         for run in runs:
-            with run.journal.locked():
-                codes.add(run.grade(pool))
-    _apply(late)
+            locks.enter_context(run.journal.locked())
+        before = late.standings()
+        try:
+            codes = [run.grade(pool) for run in runs]
+            if not any(run.outcome.declined for run in runs):
+                # Free late days count over all labs: a grade in one may change penalties in others.
+                late.write(late.standings())
+        finally:
+            _print_late_work(late, before)
     return max(codes)
 
 
@@ -81,12 +87,13 @@ def late_work(app: NbGrader) -> LateWork:
     return late
 
 
-def _apply(late: LateWork) -> None:
-    """Free late days count over all labs, so a grade in one lab may change a penalty in another."""
-    found = late.standings()
-    late.write(found)
-    if lines := changes_of_late_work(found):
+def _print_late_work(late: LateWork, before: list[Standing]) -> None:
+    """What has changed since ``before``: each record is written with its own penalty already."""
+    now = late.standings()
+    if lines := changes_since(before, now):
         print("\n  ".join(["\nLate work:", *lines]))
+    if not all(standing.is_stored for standing in now):
+        print("\nLate work was not updated: run `python -m autograder late`")
 
 
 class _GradingRun(LabGrading):

@@ -20,8 +20,8 @@ from autograder.grading.pool.tasks import TaskMaker, grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
 from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.template import CourseError
+from autograder.grading.submission.timestamp import TIMESTAMP
 
-TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
 # The exchange needs the secret to release feedback to its student only.
 SIDE_FILES = (TIMESTAMP, "submission_secret.txt")
 RECORD = "shardlab_record"  # key of ``resources``: a record that the writer has already chosen

@@ -21,14 +21,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Any as AnyTrait
 
 from autograder.grading.gradebook.database import by_cell, share_engines
-from autograder.grading.gradebook.run_and_decide import RECORD, SIDE_FILES, TIMESTAMP
+from autograder.grading.gradebook.run_and_decide import RECORD, SIDE_FILES
 from autograder.grading.pool.tasks import submission_folder
 from autograder.grading.record.record import Record
 from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.timestamp import (
+    TIMESTAMP,
+    BadTimestamp,
+    submission_time,
+)
 
 
 class NotWritten(Exception):
-    """A submission's grade could not be written to the gradebook: why, in nbgrader's words."""
+    """A submission's grade could not be written to the gradebook: why."""
 
 
 class Writer:
@@ -88,10 +93,14 @@ class Writer:
         self._errors.flush()
         self._converter.record = record
         try:
+            # nbgrader's own reader fails with an AttributeError.
+            submission_time(submission_folder(self._course, self.lab, record.student))
             before = self._scored_by_hand(record) if same_submission else {}
             self._converter.start()
             if before:
                 self._keep_manual_scores(record, before)
+        except BadTimestamp as error:
+            raise NotWritten(str(error)) from error
         except (NbGraderException, SQLAlchemyError, OSError) as error:
             raise NotWritten(self._cause() or str(error).splitlines()[0]) from error
 

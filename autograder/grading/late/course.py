@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime
-from filecmp import cmp
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from nbgrader.api import Gradebook
@@ -25,8 +25,12 @@ from autograder.grading.late.standings import (
 )
 from autograder.grading.late.steps import LateDays
 from autograder.grading.pool.tasks import submission_folder
-
-TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
+from autograder.grading.submission.timestamp import (
+    TIMESTAMP,
+    BadTimestamp,
+    submission_time,
+    timestamp_text,
+)
 
 
 class LateWork:
@@ -69,18 +73,26 @@ class LateWork:
         ]
 
     def unread_times(self, found: Sequence[Standing]) -> list[str]:
-        """A sentence for each submission time that was written or changed after grading."""
-        autograded = self._course.autograded_directory
+        """A sentence for each submission time that is not a time, or that was written or changed
+        after grading."""
         lines = []
         for s in found:
-            written = submission_folder(self._course, s.lab, s.student) / TIMESTAMP
-            used = Path(self._course.format_path(autograded, s.student, s.lab)) / TIMESTAMP
-            if written.is_file() and not (used.is_file() and cmp(written, used, shallow=False)):
-                lines.append(
-                    f"{written} is not in the gradebook yet: run `python -m autograder grade "
-                    f"{s.lab}`"
-                )
+            written = submission_folder(self._course, s.lab, s.student)
+            try:
+                time = submission_time(written)
+                if time in (None, s.submitted_at) or self._is_used(s, timestamp_text(written)):
+                    continue
+                why = f"{written / TIMESTAMP} is not in the gradebook yet"
+                lines.append(f"{why}: run `python -m autograder grade {s.lab}`")
+            except BadTimestamp as error:
+                lines.append(str(error))
         return lines
+
+    def _is_used(self, s: Standing, text: str) -> bool:
+        """Whether it is the text that was graded, perhaps when the course had another zone."""
+        autograded = self._course.autograded_directory
+        graded = Path(self._course.format_path(autograded, s.student, s.lab))
+        return timestamp_text(graded) == text
 
     def _gradebook(self) -> AbstractContextManager[Gradebook]:
         return opened(self._course)
@@ -98,6 +110,24 @@ def changes(found: Sequence[Standing]) -> list[str]:
                 f"{s.student}, {s.lab}: late penalty {s.stored_penalty:g} -> {s.penalty:g}"
             )
     return lines
+
+
+def changes_since(before: Sequence[Standing], now: Sequence[Standing]) -> list[str]:
+    """What has changed in the gradebook from one reading of it to another, a line each."""
+    old = {(s.student, s.lab): s for s in before}
+    return changes(
+        [
+            replace(
+                s,
+                due_at=s.stored_due_at,
+                penalty=s.stored_penalty,
+                stored_extension=was.stored_extension if was else timedelta(0),
+                stored_penalty=was.stored_penalty if was else 0.0,
+            )
+            for s in now
+            for was in [old.get((s.student, s.lab))]
+        ]
+    )
 
 
 def show_time(time: datetime | None) -> str:

@@ -18,6 +18,10 @@ class JournalError(Exception):
     """Records cannot be saved: what is wrong, and what to do."""
 
 
+class Locked(JournalError):
+    """Another process grades the lab: nothing was started."""
+
+
 class Journal:
     """``grading/records/LAB/STUDENT.json``; regrades to confirm are in ``.regraded``."""
 
@@ -79,9 +83,10 @@ class Journal:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 file.seek(0)
-                raise JournalError(
-                    f"{self.lab} is already being graded by process {file.read().strip()}: wait "
-                    "for it, or stop it. Nothing was graded or changed."
+                raise Locked(
+                    f"{self.lab} is already being graded by process {file.read().strip()}, which "
+                    "may be `grade-on-submit`: wait for it, or stop it. Nothing was graded or "
+                    "changed."
                 ) from error
             file.truncate(0)
             file.write(f"{os.getpid()}\n")

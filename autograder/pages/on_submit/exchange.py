@@ -15,9 +15,9 @@ from autograder.grading.collect.exchange import Collect
 from autograder.grading.command.lab import LabGrading, UsageError
 from autograder.grading.course_time import to_utc
 from autograder.grading.gradebook.database import opened
-from autograder.grading.gradebook.run_and_decide import TIMESTAMP
 from autograder.grading.pool.tasks import submission_folder
 from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.timestamp import TIMESTAMP
 from autograder.pages.feedback.exchange import SECRET, ReleaseFeedback
 from autograder.pages.html.page import write_page
 

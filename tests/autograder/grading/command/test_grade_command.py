@@ -81,6 +81,28 @@ class Class:
                 if grade.name == "check_chunk_bounds"
             }
 
+    def submitted_at(self, student: str, text: str) -> Path:
+        path = self.path("submitted", student).with_name("timestamp.txt")
+        path.write_text(text)
+        return path
+
+    def deduct(self, points_per_day: float) -> None:
+        """For work after noon of 2026-10-01."""
+        with (self.course.root / "nbgrader_config.py").open("a") as config:
+            config.write(f"\nc.LateDays.points_per_day = {points_per_day}\n")
+        with self.gradebook() as gradebook:
+            gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 12:00")
+
+    def penalties(self) -> dict[str, float]:
+        with self.gradebook() as gradebook:
+            found = gradebook.assignment_submissions(LAB)
+            return {s.student_id: s.late_submission_penalty for s in found}
+
+    def late_lines(self) -> list[str]:
+        """What has been printed about late work since ``output`` was read."""
+        _, _, lines = self.output.partition("\nLate work:\n")
+        return [line.strip() for line in lines.splitlines()]
+
     def gradebook(self) -> Gradebook:
         return Gradebook(f"sqlite:///{self.course.root}/grading/gradebook.db")
 
@@ -425,8 +447,11 @@ def test_a_flag_is_written_in_full(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_process_at_a_time(lab: Class) -> None:
     lab.submit(ann=1)
     with lab.journal.locked():
-        assert lab.grade() == 3
-    assert "is already being graded" in lab.output
+        assert lab.grade() == 2
+    output = lab.output
+    assert f"{LAB} is already being graded by process {os.getpid()}" in output
+    assert "grade-on-submit" in output
+    assert lab.pool.graded == []
 
 
 def test_a_killed_run_continues_where_it_stopped(lab: Class, tmp_path: Path) -> None:
@@ -465,8 +490,7 @@ def test_a_killed_run_continues_where_it_stopped(lab: Class, tmp_path: Path) -> 
 
 def test_without_a_policy_a_penalty_written_by_hand_survives_grading(lab: Class) -> None:
     lab.submit(ann=2, bob=2)
-    at = lab.path("submitted", "bob").with_name("timestamp.txt")
-    at.write_text("2026-10-03 11:00 UTC")
+    lab.submitted_at("bob", "2026-10-03 11:00 UTC")
     with lab.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 12:00")
     assert lab.grade() == 0
@@ -478,20 +502,14 @@ def test_without_a_policy_a_penalty_written_by_hand_survives_grading(lab: Class)
     lab.submit(ann=1, bob=1)  # again, so both are written again
     assert lab.grade() == 0
     assert lab.pool.graded == ["ann", "bob"]
-    with lab.gradebook() as gradebook:
-        found = gradebook.assignment_submissions(LAB)
-        assert [submission.late_submission_penalty for submission in found] == [1.5, 1.5]
+    assert lab.penalties() == {"ann": 1.5, "bob": 1.5}
 
 
 def test_a_wrong_extension_stops_grading_and_a_right_one_counts(lab: Class) -> None:
-    with (lab.course.root / "nbgrader_config.py").open("a") as config:
-        config.write("\nc.LateDays.points_per_day = 0.5\n")
-    with lab.gradebook() as gradebook:
-        gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 12:00")
+    lab.deduct(points_per_day=0.5)
     lab.submit(ann=2, bob=2)
     for student in ("ann", "bob"):
-        at = lab.path("submitted", student).with_name("timestamp.txt")
-        at.write_text("2026-10-03 11:00 UTC")  # on the second day
+        lab.submitted_at(student, "2026-10-03 11:00 UTC")  # on the second day
     table = lab.course.root / "grading/extensions.csv"
     table.write_text(f"student,lab,days,until,reason\nann,{LAB},soon,,\n")
     assert lab.grade() == 2
@@ -500,10 +518,80 @@ def test_a_wrong_extension_stops_grading_and_a_right_one_counts(lab: Class) -> N
 
     table.write_text(f"student,lab,days,until,reason\nann,{LAB},1,,ill\n")
     assert lab.grade() == 0
-    assert "Late work" not in lab.output  # each was right when it was written
     table.write_text(f"student,lab,days,until,reason\nann,{LAB},2,,ill\n")
     assert lab.grade() == 0
     assert f"ann, {LAB}: late penalty 0.5 -> 0" in lab.output
-    with lab.gradebook() as gradebook:
-        found = gradebook.assignment_submissions(LAB)
-        assert {s.student_id: s.late_submission_penalty for s in found} == {"ann": 0, "bob": 1}
+    assert lab.penalties() == {"ann": 0, "bob": 1}
+
+
+def test_grade_prints_each_penalty_that_it_changes_once(lab: Class) -> None:
+    lab.deduct(points_per_day=0.5)
+    lab.submit(ann=2, bob=2)
+    lab.submitted_at("bob", "2026-10-02 11:00:00 UTC\n")
+    assert lab.grade() == 0
+    assert lab.late_lines() == [f"bob, {LAB}: late penalty 0 -> 0.5"]
+
+    lab.submitted_at("ann", "2026-10-03 11:00 +0000\n")  # the file was missing
+    lab.submitted_at("bob", "2026-10-03 11:00:00 UTC\n")
+    assert lab.grade() == 0
+    assert lab.pool.graded == []
+    assert lab.late_lines() == [
+        f"ann, {LAB}: late penalty 0 -> 1",
+        f"bob, {LAB}: late penalty 0.5 -> 1",
+    ]
+    assert lab.penalties() == {"ann": 1, "bob": 1}
+
+    lab.submit(bob=1)  # again, and a day later
+    lab.submitted_at("bob", "2026-10-04 11:00:00 UTC\n")
+    assert lab.grade() == 0
+    assert lab.late_lines() == [f"bob, {LAB}: late penalty 1 -> 1.5"]
+
+    assert main(["late"]) == 0
+    assert "timestamp.txt" not in lab.output  # both are in the gradebook
+    assert lab.grade() == 0
+    assert lab.late_lines() == []
+
+
+def test_an_unreadable_time_is_quoted_and_others_are_graded(lab: Class) -> None:
+    lab.deduct(points_per_day=0.5)
+    lab.submit(ann=2, bob=1)
+    lab.submitted_at("ann", "2026-10-02 11:00:00 UTC\n")
+    path = lab.submitted_at("bob", "yesterday evening-ish\n")
+    assert lab.grade() == 3
+    says = f"{path} contains 'yesterday evening-ish', which is not a time: write one such as "
+    says += "2026-10-02 13:00:00 UTC"
+    assert f"  bob: {says}" in lab.output
+    assert lab.points() == {"ann": 2}
+    assert lab.penalties() == {"ann": 0.5}
+
+    lab.submitted_at("bob", "2026-10-03 11:00:00 UTC\n")
+    assert lab.grade() == 0
+    assert lab.pool.graded == []
+    assert lab.penalties() == {"ann": 0.5, "bob": 1}
+
+    lab.submitted_at("bob", "yesterday evening-ish\n")
+    assert main(["late"]) == 0
+    assert says in lab.output
+    assert lab.penalties() == {"ann": 0.5, "bob": 1}
+
+
+def test_a_declined_regrade_changes_no_penalty(lab: Class, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.deduct(points_per_day=0.5)
+    lab.submit(ann=2)
+    lab.submitted_at("ann", "2026-10-02 11:00:00 UTC\n")
+    assert lab.grade() == 0
+    assert lab.late_lines() == [f"ann, {LAB}: late penalty 0 -> 0.5"]
+    lab.deduct(points_per_day=1)
+    monkeypatch.setattr(tasks, "code_version", lambda: "another")
+    monkeypatch.setattr("builtins.input", lambda: "n")
+    lab.pool.bonus = -0.5
+    assert lab.grade("--regrade") == 0
+    output = lab.output
+    assert "Nothing was changed" in output
+    assert "late penalty" not in output
+    assert "Late work was not updated: run `python -m autograder late`" in output
+    assert lab.penalties() == {"ann": 0.5}
+
+    assert lab.grade("--regrade", "--yes") == 0
+    assert lab.late_lines() == [f"ann, {LAB}: late penalty 0.5 -> 1"]
+    assert lab.penalties() == {"ann": 1}

@@ -103,6 +103,9 @@ def test_free_days_extensions_and_their_withdrawal(
     ]  # fmt: skip
     written = course / f"grading/submitted/bob/{SECOND}/timestamp.txt"
     written.parent.mkdir(parents=True)
+    written.write_text("2026-10-10 12:00:01\n")  # in Berlin: what the gradebook has
+    assert main(["late", "--dry-run"]) == 0
+    assert "timestamp.txt" not in capsys.readouterr().err
     written.write_text("2026-10-09 10:00:00 UTC\n")
     assert main(["late", "--dry-run"]) == 0
     warning = capsys.readouterr().err
