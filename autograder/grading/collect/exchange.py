@@ -13,8 +13,11 @@ from typing import Any
 from nbgrader.exchange.default import ExchangeCollect
 
 from autograder.grading.collect.store import Store
+from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.roster.people import ROSTER, read_roster
 from autograder.grading.submission.files import Unreadable, read_plain_file
 from autograder.grading.submission.reader import MAX_BYTES
+from autograder.grading.tables import BadTable
 
 Record = dict[str, Any]  # nbgrader's: username, filename, timestamp
 
@@ -23,7 +26,8 @@ class Collect(ExchangeCollect):
     """nbgrader's own class deletes the older submission, only warns of one that somebody else made
     in the student's name, and follows links: to the instructor's solutions, for example.
 
-    This one keeps the older submission in grading/earlier and collects neither of the others.
+    This one keeps the older submission in grading/earlier and collects neither of the others. It
+    warns of submitters who are not on the roster.
     """
 
     src_records: list[Record]
@@ -42,6 +46,7 @@ class Collect(ExchangeCollect):
                     record["filename"], record["username"],
                 )  # fmt: skip
         self.src_records = [record for record in self.src_records if self._is_own(record)]
+        self._warn_of_strangers()
         store = Store(self.coursedir, self.coursedir.assignment_id)
         replacing = self.update or self.before_duedate
         students = {record["username"] for record in self.src_records} if replacing else set()
@@ -73,6 +78,18 @@ class Collect(ExchangeCollect):
                 os.close(opened)
             super().do_copy(str(plain), str(whole), log)
             whole.rename(place)
+
+    def _warn_of_strangers(self) -> None:
+        try:
+            roster = read_roster(grading_folder(self.coursedir))
+        except BadTable as error:
+            self.log.warning("students were not compared with the roster: %s", error)
+            return
+        if roster is None:
+            return
+        for student in sorted({record["username"] for record in self.src_records}):
+            if student not in roster.people:
+                self.log.warning("%s is not on the roster (grading/%s)", student, ROSTER)
 
     def _is_own(self, record: Record) -> bool:
         if not self.check_owner:

@@ -87,6 +87,20 @@ def test_a_resubmission_overwrites_nothing(
     )
 
 
+def test_a_submitter_who_is_not_on_the_roster_is_named(
+    course: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    submit(course, 0, "cid")
+    submit(course, 0, "eve")
+    collect("--Collect.check_owner=False")
+    assert "roster" not in caplog.text  # a course without one
+    (course / "grading/roster.csv").write_text("student,first_name\ncid,Cid\nada,Ada\n")
+    collect("--Collect.check_owner=False")
+    assert (course / f"grading/submitted/eve/{LAB}").exists()
+    assert "eve is not on the roster (grading/roster.csv)" in caplog.text
+    assert "cid is not on the roster" not in caplog.text
+
+
 def test_only_plain_files_that_the_student_made(
     course: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
