@@ -50,6 +50,7 @@ c.Exchange.cache = str(grading / "cache")
 # `nbgrader collect --update` keeps the submission that it replaces, in grading/earlier.
 c.ExchangeFactory.collect = "autograder.grading.collect.exchange.Collect"
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
+c.ExportApp.plugin_class = "autograder.pages.report.nbgrader_export.GradedPoints"
 c.ExportPlugin.to = str(grading / "grades.csv")
 
 # ---- times
@@ -74,7 +75,7 @@ c.Autograde.sanitize_preprocessors = [
 c.Autograde.autograde_preprocessors = [
     "autograder.grading.gradebook.run_and_decide.RunAndDecide",
     "nbgrader.preprocessors.LimitOutput",
-    "nbgrader.preprocessors.SaveAutoGrades",
+    "autograder.grading.gradebook.graded_answers.SaveGrades",
     "autograder.grading.late.ApplyExtension",
     "autograder.grading.late.LatePenalties",
 ]

@@ -16,10 +16,14 @@ from nbgrader.api import (
     Notebook,
     Student,
     SubmittedAssignment,
+    SubmittedNotebook,
 )
-from sqlalchemy import and_, select
+from sqlalchemy import and_, case, func, select
 
 from autograder.grading.gradebook.database import by_cell
+
+# A mark given to an earlier submission does not count until a person confirms it.
+GRADED_SCORE = case((Grade.needs_manual_grade, 0.0), else_=Grade.score)
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,38 @@ def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> l
     if student is not None and not found:
         raise MissingEntry(student)
     return found
+
+
+@dataclass(frozen=True)
+class Points:
+    """``Scores`` of one submission, without its single marks."""
+
+    submission: str  # its id in the database
+    student: str
+    raw: float  # before the late penalty
+    penalty: float
+
+    @property
+    def total(self) -> float:
+        return max(self.raw - self.penalty, 0.0)
+
+
+def read_points(gradebook: Gradebook, student: str | None = None) -> list[Points]:
+    """Of all submissions to all labs, or of one student's."""
+    query = (
+        select(
+            SubmittedAssignment.id,
+            SubmittedAssignment.student_id,
+            func.sum(GRADED_SCORE),
+            func.coalesce(SubmittedAssignment.late_submission_penalty, 0.0),
+        )
+        .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+        .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+        .group_by(SubmittedAssignment.id)
+    )
+    if student is not None:
+        query = query.where(SubmittedAssignment.student_id == student)
+    return [Points(*row) for row in gradebook.db.execute(query)]
 
 
 def labs_of(gradebook: Gradebook) -> list[str]:

@@ -6,6 +6,7 @@ import functools
 import os
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from nbgrader.api import Assignment, MissingEntry, SubmittedAssignment, SubmittedNotebook
@@ -32,11 +33,18 @@ def _state(path: Path, changed_ns: int) -> str:
         return ""
 
 
+def _averages(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the listed submissions."""
+    scores = ("score", "code_score", "written_score", "task_score")
+    return {f"average_{key}": fmean(row[key] for row in rows) if rows else 0.0 for key in scores}
+
+
 class ClassAPI(NbGraderAPI):
     """Serves one request, with nbgrader's own results.
 
     A submission also has its ``late_penalty`` and the grader's ``state`` ("" without a record), and
-    its score and that of a student are after penalties, as in the reports.
+    the scores of a submission, of a student and averages are those of the reports: after penalties,
+    and without answers that wait for a mark.
     """
 
     _first: ClassGradebook | None = None
@@ -79,6 +87,15 @@ class ClassAPI(NbGraderAPI):
             # the year. The zone's name stands for the first of two hours with the same digits.
             due = found["duedate"] and to_course_time(datetime.fromisoformat(found["duedate"]))
             found["duedate_timezone"] = f"{due:%z}" if due and due.fold else self.timezone
+            with self.gradebook as gradebook:
+                found |= _averages(gradebook.submission_dicts(assignment_id))
+        return found
+
+    def get_notebooks(self, assignment_id: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = super().get_notebooks(assignment_id)
+        with self.gradebook as gradebook:
+            for row in found:
+                row |= _averages(gradebook.notebook_submission_dicts(row["name"], assignment_id))
         return found
 
     # ---- late penalties and states, which nbgrader's pages lack
@@ -103,13 +120,17 @@ class ClassAPI(NbGraderAPI):
                     row |= next(iter(gradebook.notebook_submission_dicts(*of_one)), {})
         return [self._with_state(row, assignment_id) for row in found]
 
+    def get_student(
+        self, student_id: str, submitted: set[str] | None = None
+    ) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = super().get_student(student_id, submitted)
+        with self.gradebook as gradebook:
+            return found and found | {"score": gradebook.totals(student_id)[student_id]}
+
     def get_students(self) -> list[dict[str, Any]]:
         with self.gradebook as gradebook:
-            lost = gradebook.late_points()
-        return [
-            {**student, "score": student["score"] - lost.get(student["id"], 0.0)}
-            for student in super().get_students()
-        ]
+            totals = gradebook.totals()
+        return [row | {"score": totals[row["id"]]} for row in super().get_students()]
 
     def _with_state(self, row: dict[str, Any], lab: str | None = None) -> dict[str, Any]:
         """``lab``: by default the name of a row of a lab's list."""
@@ -130,7 +151,7 @@ class ClassAPI(NbGraderAPI):
     ) -> dict[str, Any] | None:
         if ungraded is not None or students is not None:
             return super().get_submission(assignment_id, student_id, ungraded, students)
-        known = self.get_student(student_id, submitted=set())
+        known = super().get_student(student_id, submitted=set())
         self._only = student_id
         try:
             found = super().get_submission(

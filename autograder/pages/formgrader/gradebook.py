@@ -26,6 +26,8 @@ from nbgrader.api import (
 from sqlalchemy import Boolean, ColumnElement, and_, case, cast, func, select
 from sqlalchemy.orm import scoped_session, sessionmaker
 
+from autograder.pages.scores import GRADED_SCORE, read_points
+
 _cell, _task = GradeCell.__table__, TaskCell.__table__
 # {nbgrader's name: (which grades, the maximum points of one)}
 _KINDS = {
@@ -34,10 +36,6 @@ _KINDS = {
     "task": (_task.c.cell_type == "markdown", _task.c.max_score),
 }
 _FAILED = and_(_cell.c.cell_type == "code", Grade.auto_score < _cell.c.max_score)
-
-
-# A mark given to an earlier submission does not count until a person confirms it.
-_GRADED_SCORE = case((Grade.needs_manual_grade, 0.0), else_=Grade.score)
 
 
 def _sum(what: Any, where: ColumnElement[bool]) -> ColumnElement[float]:
@@ -51,7 +49,7 @@ def _any(where: Any) -> ColumnElement[bool]:
 _SUMS: dict[str, Any] = {
     f"{prefix}{kind}_score": _sum(what, which)
     for kind, (which, most) in _KINDS.items()
-    for prefix, what in (("", _GRADED_SCORE), ("max_", most))
+    for prefix, what in (("", GRADED_SCORE), ("max_", most))
 }
 _SUMS |= {
     f"{prefix}score": sum(_SUMS[f"{prefix}{kind}_score"] for kind in _KINDS)
@@ -79,12 +77,15 @@ class ClassGradebook(Gradebook):
         of = and_(Assignment.name == assignment_id, Student.id == student)
         return next(map(_after_penalty, self._read_submissions(of)), None)
 
-    def late_points(self) -> dict[str, float]:
-        """{student: points deducted in all labs together} of those who were late."""
-        lost: dict[str, float] = defaultdict(float)
-        for row in self._read_submissions(SubmittedAssignment.late_submission_penalty > 0):
-            lost[row["student"]] += min(row["late_penalty"], row["score"])
-        return lost
+    def totals(self, student: str | None = None) -> defaultdict[str, float]:
+        """{student: points in all labs together}, 0 without a submission.
+
+        ``student``: only this one's.
+        """
+        totals: defaultdict[str, float] = defaultdict(float)
+        for points in read_points(self, student):
+            totals[points.student] += points.total
+        return totals
 
     def notebook_submission_dicts(
         self, notebook_id: str, assignment_id: str, student: str | None = None

@@ -75,7 +75,15 @@ def test_every_list_has_the_exported_points(made: GradedCourse, api: ClassAPI) -
         assert row is not None
         assert shown(row) == expected[student]
     students = {row["id"]: row["score"] for row in api.get_students()}
-    assert students == {"ann": 17.0, "bob": 19.5, "cid": 0.0, "dan": 0.0}
+    assert students == {**exported, "dan": 0.0}
+    assert {name: (api.get_student(name) or {})["score"] for name in students} == students
+
+
+def test_averages_are_of_the_listed_points(api: ClassAPI) -> None:
+    (lab,), (notebook,) = api.get_assignments(), api.get_notebooks(LAB)
+    for row in (lab, notebook):
+        assert row["average_score"] == pytest.approx((17 + 18 + 0) / 3)
+        assert row["average_written_score"] == 0  # bob's mark of 1.5 waits, ann's is 0
 
 
 def test_one_students_lab_has_state_and_penalty(api: ClassAPI, made: GradedCourse) -> None:
