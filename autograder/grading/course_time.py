@@ -110,6 +110,10 @@ def _as_timezone(time: datetime, name: str) -> datetime:
     return time.replace(tzinfo=UTC).astimezone(_zone_of(name))
 
 
+def _report_bad_timestamp(course: Any, message: str) -> None:
+    course.log.error("%s: write a time such as 2026-10-02 13:00:00 UTC", message)
+
+
 def _replace_nbgraders_functions() -> None:
     # nbgrader's modules import the functions by name, and it has no setting.
     import nbgrader.apps.api
@@ -126,3 +130,6 @@ def _replace_nbgraders_functions() -> None:
     nbgrader.apps.zipcollectapp.parse_utc = _to_aware_utc
     # Takes the offset of UTC's digits, which is wrong for some hours around a change of clocks.
     nbgrader.apps.api.as_timezone = _as_timezone
+    # Does not exist, but is called for a timestamp.txt that is not a time; the AttributeError would
+    # end formgrader's list of all students and `nbgrader collect --update`.
+    nbgrader.coursedir.CourseDirectory.fail = _report_bad_timestamp

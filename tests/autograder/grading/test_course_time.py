@@ -116,6 +116,18 @@ def test_nbgrader_reads_submissions_and_due_dates_in_the_zone(
         assert lab.duedate == datetime(2026, 10, 25, 11)
 
 
+def test_what_is_not_a_submission_time_is_named_and_read_as_none(
+    tmp_path: Path, berlin: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    """By nbgrader's own commands and formgrader, which read a whole class."""
+    (tmp_path / "timestamp.txt").write_text("yesterday evening-ish\n")
+    course = CourseDirectory(root=str(tmp_path))
+    course.log.propagate = True
+    with caplog.at_level("ERROR"):
+        assert course.get_existing_timestamp(str(tmp_path)) is None
+    assert f"{tmp_path}/timestamp.txt: write a time such as 2026-10-02 13:00:00 UTC" in caplog.text
+
+
 def test_formgrader_shows_and_takes_due_dates_in_the_zone(tmp_path: Path, berlin: Config) -> None:
     from autograder.pages.formgrader.api import ClassAPI
 
