@@ -75,7 +75,7 @@ c.Autograde.sanitize_preprocessors = [
 c.Autograde.autograde_preprocessors = [
     "autograder.grading.gradebook.run_and_decide.RunAndDecide",
     "nbgrader.preprocessors.LimitOutput",
-    "nbgrader.preprocessors.SaveAutoGrades",
+    "autograder.grading.gradebook.graded_answers.SaveGrades",
     "autograder.grading.late.ApplyExtension",
     "autograder.grading.late.LatePenalties",
 ]

@@ -12,6 +12,7 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.grading.gradebook.database import require_not_moved
+from autograder.grading.gradebook.graded_answers import graded_answers
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.reader import read_content, read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
@@ -23,6 +24,11 @@ NOTES = "shardlab_notes"  # key of ``resources``: repairs needed to read it, for
 
 class SubmissionReader(NotebookExporter):
     """Turns an unreadable file into an empty notebook and a reason."""
+
+    def __init__(self, **kw: Any) -> None:
+        """``parent``: the converter that grades, which has removed nothing yet."""
+        super().__init__(**kw)
+        self.graded = graded_answers(self.parent)
 
     def from_filename(
         self, filename: str, resources: dict[str, Any] | None = None, **kw: Any

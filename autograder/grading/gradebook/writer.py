@@ -86,8 +86,9 @@ class Writer:
     def write(self, record: Record, same_submission: bool = False) -> None:
         """Raises NotWritten. Idempotent, also after a partial write.
 
-        ``same_submission``: this submission was graded before, so a manual score does not need
-        another look unless the automatic score has changed.
+        ``same_submission``: this submission was graded before, so a manual score in place of an
+        automatic one does not need another look unless the automatic one has changed.
+        `graded_answers.SaveGrades` decides about written answers.
         """
         assert record.notebook is not None
         self._errors.flush()
@@ -104,15 +105,16 @@ class Writer:
         except (NbGraderException, SQLAlchemyError, OSError) as error:
             raise NotWritten(self._cause() or str(error).splitlines()[0]) from error
 
-    def _scored_by_hand(self, record: Record) -> dict[str, float | None]:
+    def _scored_by_hand(self, record: Record) -> dict[str, float]:
         with self._gradebook() as gradebook:
             return {
                 grade.name: grade.auto_score
                 for grade in self._grades(gradebook, record)
-                if grade.manual_score is not None and not grade.needs_manual_grade
+                if None not in (grade.manual_score, grade.auto_score)
+                and not grade.needs_manual_grade
             }
 
-    def _keep_manual_scores(self, record: Record, before: dict[str, float | None]) -> None:
+    def _keep_manual_scores(self, record: Record, before: dict[str, float]) -> None:
         with self._gradebook() as gradebook:
             for grade in self._grades(gradebook, record):
                 if grade.name in before and before[grade.name] == grade.auto_score:

@@ -115,6 +115,7 @@ def test_manual_marks_and_extra_credit_survive_grading_again(course: Course) -> 
     assert marks(course, "late") == Marks(total, PENALTY, MANUAL, EXTRA)
     with course.gradebook as gradebook:
         assert gradebook.find_comment(QUESTION, LAB, LAB, "late").comment == "Well put."
+        assert not gradebook.find_grade(QUESTION, LAB, LAB, "late").needs_manual_grade
     assert source_of(course.autograded(LAB, "late"), QUESTION) == (
         "Twice as many hops of half the size."
     )
