@@ -209,15 +209,15 @@ def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
-def in_merge(sign: Sign) -> Sign:
+def in_merge(inner: Sign) -> Sign:
     """Only for an error that `merge` raised: `forward` multiplies matrices as well."""
 
-    def found(attempt: Attempt) -> Finding | None:
+    def sign(attempt: Attempt) -> Finding | None:
         error = attempt.error
         was_merging = isinstance(error, RankError) and ", in merge\n" in error.detail
-        return sign(attempt) if was_merging else None
+        return inner(attempt) if was_merging else None
 
-    return found
+    return sign
 
 
 @on_each_rank

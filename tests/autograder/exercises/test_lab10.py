@@ -262,11 +262,11 @@ def test_a_rank_that_waits_without_a_collective_is_stopped(tmp_path, monkeypatch
 
 
 def test_a_rank_that_waits_for_its_turn_is_not_stopped(monkeypatch):
-    monkeypatch.setattr(process_group, "LONGEST_TURN_S", 0.3)
+    monkeypatch.setattr(process_group, "LONGEST_TURN_S", 2.0)
 
     def work(group):
         for _ in range(2):
-            time.sleep(0.2)
+            time.sleep(1.1)  # the last of three ranks waits for the turns of two
             torch.distributed.barrier()
         return True
 
@@ -372,9 +372,9 @@ def run_in_thread(function, *given):
 
 
 def copy_in_threads(source, target):
-    """All calls are on their way at the same time."""
+    """The copies are on their way at the same time."""
     with ThreadPoolExecutor(4) as pool:
-        pool.submit(target.mkdir)
+        pool.submit(target.mkdir).result()
         for path in source.iterdir():
             pool.submit(lambda path=path: shutil.copyfile(path, target / path.name))
 

@@ -132,6 +132,11 @@ EQUAL_ANSWERS = (
         "any part between the small calls and what a method sends",
     ),
     EqualAnswer(
+        'size > trace["parameter_bytes"] / 10',
+        'size > trace["parameter_bytes"] / 11',
+        "any part between the small calls and what a method sends",
+    ),
+    EqualAnswer(
         'if ("all_reduce", "backward") in large:',
         'if any(len(call["ranks"]) < trace["world_size"] for call in trace["calls"]):',
         "only HSDP has groups of some of the ranks",
