@@ -17,9 +17,9 @@ from autograder.grading.pool.tasks import grading_folder, submission_folder
 from autograder.grading.submission.files import Unreadable, read_plain_file
 from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.reader import find_notebook, read_content
+from autograder.grading.submission.timestamp import TIMESTAMP
 
 EARLIER = "earlier"
-TIMESTAMP = "timestamp.txt"  # nbgrader's: when the submission was made
 
 
 @dataclass(frozen=True)
