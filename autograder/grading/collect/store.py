@@ -11,13 +11,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.utils import parse_utc
 
 from autograder.grading.pool.tasks import grading_folder, submission_folder
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.reader import find_notebook, read_content
-from autograder.grading.submission.timestamp import TIMESTAMP
+from autograder.grading.submission.timestamp import TIMESTAMP, BadTimestamp, submission_time
 
 EARLIER = "earlier"
 
@@ -160,7 +159,9 @@ def _version(folder: Path, lab: str) -> Version:
         content = b""
     time = datetime.fromtimestamp(int((path or folder).lstat().st_mtime), UTC)
     try:
-        written = parse_utc(read_plain_file(folder / TIMESTAMP, 1000).decode().strip())
-        return Version(digest(content), written.replace(tzinfo=UTC, microsecond=0), True)
-    except (Unreadable, ValueError, OverflowError):
+        written = submission_time(folder)
+    except BadTimestamp:
+        written = None
+    if written is None:
         return Version(digest(content), time)
+    return Version(digest(content), written.replace(tzinfo=UTC, microsecond=0), True)
