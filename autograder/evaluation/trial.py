@@ -111,6 +111,7 @@ class RankPool:
             may_connect=not kind.is_point_to_point,
             trust=self.trust,
             preload=(*on_rank.PRELOAD, *parents_of(kind.closed)),
+            prepare=("autograder.guest.closed_modules:prepare_to_close", *kind.closed),
         )
 
 

@@ -58,6 +58,7 @@ class RankSet:
         may_connect: bool = True,
         trust: Trust = Trust.OWN,
         preload: Sequence[str] = (),
+        prepare: Sequence[str] = (),
     ) -> None:
         """``smaller``: additional world sizes; with size n, a function runs on ranks 0 to n − 1.
 
@@ -65,6 +66,8 @@ class RankSet:
         ``host``: forks the ranks, for example in a sandbox; default: this process's rank server.
         ``may_connect``: if False, a sandbox's ranks cannot open connections after the start.
         ``preload``: modules that the ranks' parent process imports, once for all its ranks.
+        ``prepare``: a function that it calls before it forks them, as "module:name", and the
+        strings to call it with.
         """
         _check_set(world_size, timeout_s)
         self.world_size = world_size
@@ -76,7 +79,7 @@ class RankSet:
         self.host = host or OwnHost()
         self.may_connect = may_connect
         self.trust = trust
-        self.preload = preload
+        self.preload, self.prepare = preload, prepare
         self._supervisor: Supervisor | None = None
         self._last: Execution | None = None
 
@@ -202,6 +205,7 @@ class RankSet:
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
                 "imports_needed": imports_needed(program),
                 "preload": [*self.preload, *libraries_named(program)],
+                "prepare": [*self.prepare],
             }
             screen = stream.screen(self.quiet, self.progress)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)

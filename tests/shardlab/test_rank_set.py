@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -334,3 +335,14 @@ def test_a_program_waits_only_for_the_imports_that_it_names() -> None:
     assert imports_needed(b"loss backward") == ["autograd"]
     assert imports_needed(b"optimizer backward") == ["autograd", "training"]
     assert imports_needed(b"offload_optimizer") == ["offload", "autograd", "training"]
+
+
+def test_the_ranks_parent_process_prepares_once_for_all() -> None:
+    with RankSet(3, quiet=True, prepare=("logging:addLevelName", "41", "prepared")) as ranks:
+        outputs = ranks.run(lambda: logging.getLevelName("41")).outputs
+    assert outputs == ["prepared"] * 3
+
+
+def test_ranks_start_even_if_nothing_can_be_prepared() -> None:
+    with RankSet(2, quiet=True, prepare=("logging:no_such_function",)) as ranks:
+        assert ranks.run(lambda: 1).outputs == [1, 1]

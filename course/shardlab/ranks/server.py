@@ -24,6 +24,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import select
 import selectors
 import signal
@@ -165,7 +166,7 @@ class Server:
         return True
 
     def preload_for(self, run: ServedRun) -> None:
-        """Finish imports now that this run will use."""
+        """Finish imports now that this run will use, and what its ranks would each compute."""
         if setup := settings_of(run):
             if missing := [name for name in setup["preload"] if name not in sys.modules]:
                 preload_ahead(*missing)
@@ -173,6 +174,9 @@ class Server:
             for each in needed:
                 self.idle_work.remove(each)
                 each[1]()
+            if setup["prepare"]:
+                function, *arguments = setup["prepare"]
+                ignore_errors(lambda: pkgutil.resolve_name(function)(*arguments))
 
     def collapse_heap(self) -> None:
         """Moves the heap to huge pages, now that the imports are done or many forks pay for it."""

@@ -456,7 +456,8 @@ def wrapper(): return 11
 def test_functions_are_found_in_every_form() -> None:
     module = functions_of_every_form()
     instance = module.C()
-    closed_modules.close_functions(list(closed_modules.functions_in(module)))
+    assert closed_modules.found_in(module).caches == [module.cached]
+    closed_modules.close(closed_modules.found_in(module))
     calls = [
         *(module.plain, module.of, module.closure, module.cached, module.wrapper, module.later),
         *(module.table["four"], module.table["nested"][0][0], module.C, module.C.seven),
@@ -503,7 +504,7 @@ NOT_INSTALLED = {"torchao"}  # here; it may be where a student works
 def test_closed_modules_exist_and_are_flagged_for_the_instructor(lab: str) -> None:
     closed = exercises.setting(lab, "CLOSED")
     for name in set(closed) - NOT_INSTALLED:
-        for function in closed_modules.functions_in(importlib.import_module(name)):
+        for function, _ in closed_modules.found_in(importlib.import_module(name)).refusing:
             called = function.__qualname__.partition(".")[0]
             if called == "<lambda>":  # cannot be imported by name
                 continue
