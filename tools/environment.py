@@ -135,7 +135,7 @@ def create(folder: Path) -> None:
     if folder.exists():
         print("recreating .venv: it was unfinished, or created by another Python", flush=True)
         shutil.rmtree(str(folder))
-    print("creating .venv (some seconds)", flush=True)
+    print("creating .venv (a few seconds)", flush=True)
     venv.create(str(folder), with_pip=True)
 
 

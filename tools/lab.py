@@ -25,7 +25,7 @@ def main(args: list[str]) -> None:
             f"shardlab: port {port} is in use: choose another one, or omit --port "
             "and let JupyterLab choose a free one"
         )
-    print("shardlab: starting JupyterLab; its address follows in some seconds", flush=True)
+    print("shardlab: starting JupyterLab; its address follows in a few seconds", flush=True)
     # The server replaces this process: one process to interrupt, and its exit status is ours.
     # It runs in the repository root, where nbgrader looks for nbgrader_config.py.
     os.chdir(ROOT)

@@ -41,7 +41,7 @@ import time
 import psutil
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist

@@ -39,7 +39,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 from torch import nn

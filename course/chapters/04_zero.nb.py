@@ -41,7 +41,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist

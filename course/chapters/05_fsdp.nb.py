@@ -47,7 +47,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 # %%
-print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
+print("Loading PyTorch's parallel modules: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist
@@ -134,7 +134,7 @@ def with_zero3(batches, config):
     return losses
 
 # %% [markdown]
-# The configuration is chapter 04's, for a small model: no tensor stays whole, and a layer is freed right after use.
+# The configuration is chapter 04's, for a small model: no parameter stays gathered, and a layer is freed right after use.
 
 # %%
 zero = {"stage": 3, "reduce_bucket_size": 2**15, "stage3_param_persistence_threshold": 0}
@@ -176,7 +176,7 @@ named = {"what they hold after backward, before zero_grad": [each[name].sum() fo
 predicted_states.compare([between[name].sum() for name in ("DDP", "FSDP")], named)
 
 # %% [markdown]
-# `zero_grad` has freed the gradients. After backward, where all states are there, each rank holds
+# `zero_grad` has freed the gradients. After backward, when all of them exist, each rank holds:
 
 # %%
 show_table(
@@ -185,7 +185,7 @@ show_table(
 )
 
 # %% [markdown]
-# With FSDP it is a quarter of everything: 16/N. (DeepSpeed holds one more number per parameter of its slice, because its optimizer updates an fp32 copy even if the parameters are fp32 already.) The formulas, held against the run:
+# With FSDP it is a quarter of everything: 16/N. (DeepSpeed holds one more number per parameter of its slice, because its optimizer updates an fp32 copy even if the parameters are fp32 already.) The formulas, compared with the run:
 
 # %%
 setups = {"DDP": (0, "fp32"), "FSDP": (3, "fp32"), "ZeRO-3": (3, "fp32-master")}
@@ -195,7 +195,7 @@ for name, (stage, precision) in setups.items():
     holds(f"{name}: bytes per parameter", each[name].sum(), predicted, rtol=0.01)
 
 # %% [markdown]
-# And it is the same training. Each rank's losses are those of its own batches, and they agree on every rank:
+# The training itself is the same. Each rank's losses are those of its own batches, and they agree on every rank:
 
 # %%
 losses = {name: np.array(run.outputs) for name, run in runs.items()}
@@ -208,7 +208,7 @@ farthest = max(abs(by_rank - losses["DDP"]).max() for by_rank in losses.values()
 holds("largest difference from DDP on any rank", farthest, below=1e-5)
 
 # %% [markdown]
-# What differs is when memory is used. Here are all live bytes of rank 0 over the third step, of the three runs on one scale of bytes (each has its own times):
+# What differs is when memory is used. Here are all live bytes of rank 0 during the third step. The three runs share one scale of bytes; each has its own time axis:
 
 # %%
 def third_step(run):
@@ -240,7 +240,7 @@ show_table(
 )
 
 # %% [markdown]
-# DDP's parameters are a flat band, and so are its buckets, which are as large as all gradients. FSDP's parameters go up and down while blocks are gathered and freed. Below is everything that was recorded, for each rank: choose a run. (At the left each rank creates the whole model and then shards it. A model too large for that is created on the `meta` device, which allocates nothing, sharded, and then initialized.)
+# DDP's parameters are a flat band, and so are its buckets, which are as large as all gradients. FSDP's parameters go up and down while blocks are gathered and freed. Below is everything that was recorded, for each rank: choose a run. (At the left of the picture each rank creates the whole model and then shards it. A model too large for that is created on the `meta` device, which allocates nothing, sharded, and then initialized.)
 
 # %%
 memory_timeline(runs)
@@ -300,17 +300,17 @@ def sharded_block(method):
         return tp.parallelize_module(layer, init_device_mesh("cpu", (N,)), layer_plan)
     return fully_shard(layer, reshard_after_forward=True)
 
-def note_shapes(module, inputs, output):
+def print_shapes(module, inputs, output):
     weight = getattr(module.weight, "_local_tensor", module.weight)
     print(f"weight {tuple(weight.shape)}, tokens {inputs[0].shape[0] * inputs[0].shape[1]}")
 
 # %% [markdown]
-# `reshard_after_forward=True` treats the block as one of many; on its own it would be a root. The input counts as computed by an earlier layer, so that its gradient is needed, too.
+# `reshard_after_forward=True` treats the block as one of many; on its own it would be a root. We treat the input as the output of an earlier layer, so its gradient is needed, too.
 
 # %%
 def one_block(inputs, method):
     layer = sharded_block(method)
-    watch = layer.mlp.up.register_forward_hook(note_shapes)
+    watch = layer.mlp.up.register_forward_hook(print_shapes)
     for x in inputs:
         x = x.requires_grad_() + 0
         with measure(f"{x.shape[0] * x.shape[1]} tokens"):
@@ -318,7 +318,7 @@ def one_block(inputs, method):
         watch.remove()
 
 # %% [markdown]
-# Five batches, each twice as large as the one before. With FSDP a rank gets a quarter of each, with tensor parallelism all of it. **If the batch has 16 times as many tokens, by what factor do the bytes grow that each rank sends, with FSDP and with tensor parallelism?**
+# Five batches, each twice as large as the one before. With FSDP a rank gets a quarter of each, with tensor parallelism all of it. **If the batch has 16 times as many tokens, by what factor do the bytes that each rank sends grow, with FSDP and with tensor parallelism?**
 
 # %%
 predicted_growth = predict("Factor by which the bytes grow", labels=["FSDP", "tensor parallel"])
@@ -348,7 +348,7 @@ named = {"the right factors, for the wrong methods": growth[::-1],
 predicted_growth.compare(growth, named)
 
 # %% [markdown]
-# What did `note_shapes` see, in the first batch of 128 tokens?
+# What did `print_shapes` see, in the first batch of 128 tokens?
 
 # %%
 for method, run in block_runs.items():
@@ -357,7 +357,7 @@ for method, run in block_runs.items():
 # %% [markdown]
 # The matrix is (384, 96). With FSDP each rank multiplies 32 of the 128 tokens by all of it, with tensor parallelism 128 tokens by a quarter of it: the same number of operations, and nothing else in common.
 #
-# FSDP sends parameters and gradients: $\frac{3(N-1)}{N} \Psi$ of the layer (4 with gloo), whatever the tokens. Tensor parallelism sends activations: $8\,T D\,\frac{N-1}{N}$ elements for $T$ tokens (chapter 07), whatever the parameters.
+# FSDP sends parameters and gradients: $\frac{3(N-1)}{N} \Psi$ of the layer (4 with gloo), however many tokens there are. Tensor parallelism sends activations: $8\,T D\,\frac{N-1}{N}$ elements for $T$ tokens (chapter 07), however many parameters there are.
 
 # %%
 def formula(method, tokens, reduce_scatter="gloo"):
@@ -396,14 +396,14 @@ show_table(
 )
 
 # %% [markdown]
-# Large batches favour FSDP, and its gathers need no results of earlier layers, so they can overlap with computation. But FSDP needs a whole layer on every rank, with all activations of the rank's tokens. Tensor parallelism also works for a layer that does not fit, or with fewer sequences than ranks. Large models use both, on a mesh (chapter 07).
+# Large batches favor FSDP, and its gathers need no results of earlier layers, so they can overlap with computation. But FSDP needs a whole layer on every rank, with all activations of the rank's tokens. Tensor parallelism also works for a layer that does not fit, or with fewer sequences than ranks. Large models use both, on a mesh (chapter 07).
 
 # %% [markdown]
 # ## A unit's life
 #
 # Each call of `fully_shard` makes one **unit** from the module's parameters that no earlier call took. All parameters of a unit are gathered in one message, used, and freed together. So inner modules must come first, and the root last.
 #
-# To see it happen, we mark when each block computes its forward, and run a single step with more tokens, on two ranks, so that each has a processor of its own on most machines.
+# To see it happen, we mark when each block computes its forward, and run a single step with more tokens, on two ranks, so that each has its own core on most machines.
 
 # %%
 def marked(forward, label):
@@ -445,7 +445,7 @@ first, *_, last = (unit_at[start].replace("blocks.", "block ") or "the root" for
 predicted_order.compare(f"first {first}, last {last}")
 
 # %% [markdown]
-# Below is the recorded step of one rank, above it a simulation by FSDP's rules, both with the bytes that are alive. Find the root, which is whole until backward ends, and a block that is gathered twice. Compare the order and the bytes; the times of the simulation come from its sliders. (Move "units": what happens to the peak, and to the number of messages?)
+# Below is the recorded step of one rank, above it a simulation by FSDP's rules, both with their live bytes. Find the root, which is whole until backward ends, and a block that is gathered twice. Compare the order and the bytes; the times of the simulation come from its sliders. (Move "units": what happens to the peak, and to the number of messages?)
 
 # %%
 unit_life(life)
@@ -669,7 +669,7 @@ for reshard in (False, 2):
     holds(f"{reshard}: bytes per parameter more than with True", more / parameters, expected, rtol=0.01)
 
 # %% [markdown]
-# `False` saves a third of the traffic (a quarter with gloo) for a whole copy of the parameters between forward and backward: a choice for models that fit. `2` keeps half. Its second gather comes from only two ranks, neighbours in rank order. Make m the number of GPUs in a node, and no parameter crosses between nodes in backward.
+# `False` saves a third of the traffic (a quarter with gloo) for a whole copy of the parameters between forward and backward: a choice for models that fit. `2` keeps half. Its second gather comes from only two ranks, neighbors in rank order. Make m the number of GPUs in a node, and no parameter crosses between nodes in backward.
 
 # %%
 again = [call for call in by_reshard[2].calls_in("step 1") if len(call.group) == 2]
@@ -726,7 +726,7 @@ holds("one ahead: gathers begun before the previous block computed", begun_early
 #
 # The first four mistakes give no error. For the first we train on the same batch in each step, so that the loss should fall.
 #
-# **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before has the old ones, which nothing uses anymore.
+# **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before that still has the old ones, which nothing uses anymore.
 
 # %%
 def train_in_order(batch, sharded_first):
@@ -794,7 +794,7 @@ show_table(
 )
 
 # %% [markdown]
-# **Two forwards before one backward**, as for a loss that compares two outputs. On its own that is right: backward gathers a unit for each forward, and reduces the sum of their gradients. But *reentrant* checkpointing calls forward again and runs a backward of its own for each of the two. A unit inside the checkpointed block is then reduced after the first of these, and what the other adds never reaches its shards:
+# **Two forwards before one backward**, as for a loss that compares two outputs. On its own that is right: backward gathers a unit for each forward, and reduces the sum of their gradients. But *reentrant* checkpointing calls forward again and runs a backward of its own for each of the two. A unit inside the checkpointed block is then reduced after the first of these, and the gradient that the second one adds never reaches its shards:
 
 # %%
 def two_forwards(pair, weight, reentrant=None):
@@ -873,7 +873,7 @@ except DeadlockError as error:
 # %% [markdown]
 # ## HSDP: shards within a node, replicas across nodes
 #
-# So far all N ranks shared one set of shards, so every all-gather goes over every link, also over the slow ones between nodes. **HSDP** (hybrid sharded data parallel; the layout of MiCS, Zhang et al. 2022) arranges the ranks in a mesh of R rows and S columns. A row, for example the GPUs of a node, shares one set of shards. The ranks in a column hold the same shard, as in DDP.
+# So far all N ranks shared one set of shards, so every all-gather goes over every link, including the slow ones between nodes. **HSDP** (hybrid sharded data parallel; the layout of MiCS, Zhang et al. 2022) arranges the ranks in a mesh of R rows and S columns. A row, for example the GPUs of a node, shares one set of shards. The ranks in a column hold the same shard, as in DDP.
 #
 # `fully_shard` does this when its mesh has two dimensions: the first replicates, the second shards. For the rest of the chapter a smaller model is enough, with two blocks: each is a unit, and so is the root.
 
@@ -960,7 +960,7 @@ show_table(
 #
 # $$\text{within: } \frac{3(S-1)}{S}\,\Psi, \qquad \text{across: } \frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$$
 #
-# R = 1 is FSDP, S = 1 is DDP. In our runs two things differ from the 3: the root is gathered once, not twice, and gloo's reduce-scatter counts double. (The few bytes in the other cells below are a barrier's.)
+# R = 1 is FSDP, S = 1 is DDP. Our runs differ from the factor 3 in two ways: the root is gathered once, not twice, and gloo's reduce-scatter counts double. (The few bytes in the other cells below are a barrier's.)
 
 # %%
 here = {"gathers": gathers, "reduce_scatter": "gloo"}
@@ -974,7 +974,7 @@ traffic_map(mesh_runs["HSDP"], predicted, block="step 1")
 # %% [markdown]
 # ### What leaves a node
 #
-# In a ring over all N ranks, each link carries what each rank sends, also the link that leaves a node: $\frac{3(N-1)}{N} \Psi$ with a real reduce-scatter. Under HSDP each of a node's $S$ ranks sends its shard's all-reduce: $S \cdot \frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$, which is $\frac{2(R-1)}{R} \Psi$. So the gain in bytes is no more than **3Ψ to 2Ψ** when there are many nodes; with our two nodes it is 9/4 to 1, and gloo adds the rest.
+# In a ring over all N ranks, each link carries what each rank sends, including the link that leaves a node: $\frac{3(N-1)}{N} \Psi$ with a real reduce-scatter. Under HSDP each of a node's $S$ ranks sends its shard's all-reduce: $S \cdot \frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$, which is $\frac{2(R-1)}{R} \Psi$. So the gain in bytes is no more than **3Ψ to 2Ψ** when there are many nodes; with our two nodes it is 9/4 to 1, and gloo adds the rest.
 
 # %%
 flat = hybrid_sharding.sent_bytes(psi, 1, 4, **here).within / 4 / psi
@@ -1160,7 +1160,7 @@ show_table(
 # %% [markdown]
 # From bf16 the loss hardly falls, and a policy for a model loaded in bf16 does not help: it sets the dtype for computing, and that was bf16 already. `reduce_dtype` is not the reason either.
 #
-# Why? Between $2^e$ and $2^{e+1}$ bf16 numbers are $\mathrm{ulp} = 2^{e-7}$ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than $\mathrm{ulp}(w)/2$ is lost**, in every step anew. (One exception: below $2^e$ the numbers are half as far apart, so a weight of exactly $\pm 2^e$ moves towards zero from $\mathrm{ulp}(w)/4$ on.) With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
+# Why? Between $2^e$ and $2^{e+1}$ bf16 numbers are $\mathrm{ulp} = 2^{e-7}$ apart (*unit in the last place*). The updated weight is rounded to the nearest one. So **an update smaller than $\mathrm{ulp}(w)/2$ is lost**, again in every step. (One exception: below $2^e$ the numbers are half as far apart, so a weight of exactly $\pm 2^e$ moves toward zero from $\mathrm{ulp}(w)/4$ on.) With SGD the update is lr·g; with Adam it is about lr. Which weights should change, then?
 
 # %%
 def half_ulp(weights):
@@ -1239,13 +1239,13 @@ fell = (with_deepspeed[0] - with_deepspeed[-1]) / with_masters
 holds("DeepSpeed in bf16: fall of the loss over that with fp32 masters", fell, above=0.8)
 
 # %% [markdown]
-# So the same script can train under DeepSpeed and stall under FSDP. That is how it was found: in Accelerate's issue 2624 people first suspected `reduce_dtype`, and a learning rate that should be multiplied by the number of GPUs. Since then Accelerate casts the parameters to fp32 when mixed precision is on (issue 3979 is about a version in which it did not). In plain PyTorch it is up to you: **load in fp32, and let the policy cast**. To check it:
+# So the same script can train under DeepSpeed and stall under FSDP. This is how the problem was found: in Accelerate's issue 2624 people first suspected `reduce_dtype`, and a learning rate that should be multiplied by the number of GPUs. Since then Accelerate casts the parameters to fp32 when mixed precision is on (issue 3979 is about a version in which it did not). In plain PyTorch it is up to you: **load in fp32, and let the policy cast**. To check it:
 #
 # `assert {p.dtype for p in model.parameters()} == {torch.float32}`
 #
 # ## Offload
 #
-# With `offload_policy=CPUOffloadPolicy()` shards, gradients and optimizer states live in the host's memory ([chapter 06](06_offload.ipynb) explains why one does that). Our ranks have no other memory, so nothing really moves, and these runs can show neither the time nor the memory that it takes. But they show which copies FSDP asks for: we replace `Tensor.to` by a function that counts. (`pin_memory=False` because page-locked memory needs an accelerator.)
+# With `offload_policy=CPUOffloadPolicy()` shards, gradients and optimizer states live in the host's memory ([chapter 06](06_offload.ipynb) explains why). Our ranks have no other memory, so nothing really moves, and these runs can show neither the time nor the memory that it takes. But they show which copies FSDP asks for: we replace `Tensor.to` by a function that counts. (`pin_memory=False` because page-locked memory needs an accelerator.)
 
 # %%
 def count_moves(batch):
@@ -1316,7 +1316,7 @@ holds("sent by each rank, in Ψ", [row[-1] for row in rows], [row[-2] for row in
 holds("the two sums of gradients are equal", *sums, atol=1e-6)
 
 # %% [markdown]
-# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: $\Psi$ instead of $\Psi/N$. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: eight times a block, as before. (What could save some of them, and what would that cost? That is in the lab.)
+# The same gradients, with a quarter of the reduce-scatters, for the memory of whole gradients: $\Psi$ instead of $\Psi/N$. With a policy they are held in `reduce_dtype`. The all-gathers are not saved: each block is gathered eight times, as before. (What could save some of them, and what would that cost? That is in the lab.)
 #
 # What if nobody sets it back to `True`?
 
@@ -1343,7 +1343,7 @@ holds("the second loss equals the first", *two_losses)
 #
 # ## State dicts
 #
-# Before a save you can have each rank's shards, or everything on one rank. **How many elements does each rank send for the one and for the other?**
+# For a checkpoint you can collect each rank's shards, or everything on one rank. **How many elements does each rank send in each of the two cases?**
 
 # %%
 predicted_state_dicts = predict("Elements that each rank sends", unit="Ψ", labels=["shards", "full"])
@@ -1384,7 +1384,7 @@ holds("sent for the full one, in Ψ", sent["full"], predicted, rtol=0.05)
 # %% [markdown]
 # `model.state_dict()` returns the shards that the rank has, and sends nothing. For the full one every tensor is gathered (the tied matrix twice, once for each of its names), and only rank 0 keeps it, in the host's memory. The others get an empty dictionary, but they have to call the function, or rank 0 would wait for them forever.
 #
-# So large models save shards. `torch.distributed.checkpoint` (DCP) writes a file for each rank, and reads from them what other numbers of ranks need. Here 2 ranks save, and 4 ranks load:
+# So large models save shards. `torch.distributed.checkpoint` (DCP) writes a file for each rank, and reads from them what any other number of ranks needs. Here 2 ranks save, and 4 ranks load:
 
 # %%
 def save_shards(folder):
@@ -1424,7 +1424,7 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 # | ZeRO-1 | optimizer states | parameters and gradients: always | 2Ψ | optimizer states do not fit; by the paper's count it costs no traffic |
 # | ZeRO-2 | gradients as well | parameters: always | 2Ψ | gradients do not fit next to them, and you accumulate little |
 # | ZeRO-3 | parameters as well | a layer, while it is used | 3Ψ | parameters do not fit; you use DeepSpeed, or its offload |
-# | FSDP2 | as ZeRO-3, each tensor between rows | a unit, while it is used; the root until backward ends | 3Ψ, or 2Ψ with `reshard_after_forward=False` | parameters do not fit; you write PyTorch |
+# | FSDP2 | as ZeRO-3, each tensor split by rows | a unit, while it is used; the root until backward ends | 3Ψ, or 2Ψ with `reshard_after_forward=False` | parameters do not fit; you write PyTorch |
 # | HSDP | as FSDP2, over the S ranks of a row | as FSDP2 | 3Ψ within the row, 2Ψ/S across | model states fit in a node, and links between nodes are slow |
 # | TP | each matrix, and the work | never | activations: grows with tokens, not with Ψ | one layer is too large or too slow for one device, and links are fast |
 #

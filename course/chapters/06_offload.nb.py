@@ -43,7 +43,7 @@ import time
 import matplotlib.pyplot as plt
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 from torch import nn
@@ -64,7 +64,7 @@ plt.style.use(palette.PLOT_STYLE)
 # `Pools` represents our device and our host. On a GPU both are real: the GPU's memory, and **pinned** host memory, which the operating system may not move, so that the GPU can copy from it directly. **On a CPU there is only one memory, and Shardlab tracks it as two pools**, with a GPU's rules: an operation runs where its tensors are, one operation cannot mix tensors of both pools, and only `to_host` and `to_device` move data. Byte counts and tensor placement are the same as on a GPU; times are not.
 
 # %%
-print("the first operation in a pool: PyTorch loads the modules that watch operations, some seconds …")
+print("the first operation in a pool: PyTorch loads the modules that watch operations, a few seconds …")
 pools = Pools("cpu")
 with pools:
     on_device = torch.ones(1000, dtype=torch.bfloat16)

@@ -35,7 +35,7 @@
 # </details>
 
 # %%
-print("Loading PyTorch's parallel modules: some seconds, more the first time on a computer …")
+print("Loading PyTorch's parallel modules: a few seconds, longer the first time on a computer …")
 
 from collections import Counter
 

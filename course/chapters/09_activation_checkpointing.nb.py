@@ -44,7 +44,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist
@@ -319,7 +319,7 @@ contexts = partial(torch.utils.checkpoint.create_selective_checkpoint_contexts, 
 selective = partial(checkpoint, use_reentrant=False, context_fn=contexts)
 
 # %%
-print("recording a step of three models, and counting its FLOPs: some seconds …")
+print("recording a step of three models, and counting its FLOPs: a few seconds …")
 makers = {
     "everything kept": lambda: gpt(dropout=0.1),
     "selective": lambda: checkpoint_blocks(gpt(dropout=0.1), selective),

@@ -13,11 +13,11 @@
 # %% [markdown]
 # # 11 · DeepSpeed and Accelerate in practice
 #
-# So far you called what trains a model by hand: collectives, shards, units. In practice two libraries do it for you. **DeepSpeed** takes your model and a JSON file and returns an **engine** that trains. **Accelerate** takes a training loop and replaces a few of its lines. Both decide a lot for you, and both often start without an error and train something else than you meant: another batch size, no sharding, the wrong learning rate, or each rank alone.
+# So far you wrote the pieces of distributed training by hand: collectives, shards, units. In practice two libraries do this for you. **DeepSpeed** takes your model and a JSON file and returns an **engine** that trains. **Accelerate** takes a training loop and replaces a few of its lines. Both decide a lot for you, and both often start without an error and train something other than what you meant: another batch size, no sharding, the wrong learning rate, or each rank alone.
 #
 # The question of this chapter: how do you find out what really runs?
 #
-# The chapter is long, and you can read it in three parts, on different days: an example repaired, DeepSpeed's engine, Accelerate. Each part needs only the first two code cells.
+# The chapter is long, and you can read it in three parts, on different days: repairing an example, DeepSpeed's engine, Accelerate. Each part needs only the first two code cells.
 #
 # **After this chapter you can**
 #
@@ -54,7 +54,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist
@@ -72,14 +72,14 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## An example, as found
 #
-# We composed the example below: one script and one JSON file, with the mistakes that people make in public. You can read about some of them: the key in the wrong place ([DeepSpeed #1935](https://github.com/deepspeedai/DeepSpeed/issues/1935)), `true` instead of a section ([Lightning #17790](https://github.com/Lightning-AI/pytorch-lightning/pull/17790)), `cpu_offload` ([GPT-NeoX #469](https://github.com/EleutherAI/gpt-neox/issues/469)), and the JSON that does not switch on checkpointing ([DeepSpeed #5704](https://github.com/deepspeedai/DeepSpeed/issues/5704)). The others, such as `Hparams`, are from notes on tutorials, without a link that we could check. Its author wants to train on **four ranks**:
+# We wrote the example below: one script and one JSON file, with mistakes that people have published. You can read about some of them: the key in the wrong place ([DeepSpeed #1935](https://github.com/deepspeedai/DeepSpeed/issues/1935)), `true` instead of a section ([Lightning #17790](https://github.com/Lightning-AI/pytorch-lightning/pull/17790)), `cpu_offload` ([GPT-NeoX #469](https://github.com/EleutherAI/gpt-neox/issues/469)), and the JSON that does not switch on checkpointing ([DeepSpeed #5704](https://github.com/deepspeedai/DeepSpeed/issues/5704)). The others, such as `Hparams`, are from notes on tutorials, without a link that we could check. The author of this example wants to train on **four ranks**:
 #
 # - with ZeRO stage 3, in bf16, with gradients clipped at a norm of 0.5;
 # - with 4 sequences in a micro-batch and 2 micro-batches in a step, so 32 sequences on four ranks;
 # - with optimizer states and parameters on the host;
-# - with the activations of each block computed again in backward instead of kept.
+# - with the activations of each block recomputed in backward instead of stored.
 #
-# At the end, one file should hold the whole weights in 16 bits. This is the script:
+# At the end, one file should hold all the weights in 16 bits. This is the script:
 
 # %%
 def example_as_found(text, model, batches):
@@ -212,14 +212,14 @@ valid_json = no_comment.replace('"wall_clock_breakdown": false', '"wall_clock_br
 show_error(train_as_written, valid_json)
 
 # %% [markdown]
-# Sections like `fp16` accept only keys that they know, even where they are not enabled. The key is `loss_scale_window`.
+# Sections like `fp16` accept only keys that they know, even where they are not enabled. The correct key is `loss_scale_window`.
 
 # %%
 known_keys = valid_json.replace('"scale_window"', '"loss_scale_window"')
 show_error(train_as_written, known_keys)
 
 # %% [markdown]
-# This error has no key in it, and it came later than the others: the engine started, and two micro-batches ran. DeepSpeed stores this value without a check of its type. `engine.step()` is the first to use it, and compares a dict with a number. The value of `gradient_clipping` is the norm itself:
+# This error does not name a key, and it came later than the others: the engine started, and two micro-batches ran. DeepSpeed stores this value without a check of its type. `engine.step()` is the first to use it, when it compares the dict with a number. The value of `gradient_clipping` is the norm itself:
 
 # %%
 number = known_keys.replace('{"enabled": true, "value": 0.5}', "0.5")
@@ -241,11 +241,11 @@ predicted_stage.compare(str(first_settings["ZeRO stage"]), {"what the first zero
 show_difference(first_settings)
 
 # %% [markdown]
-# ### Repair 3: what was ignored in silence
+# ### Repair 3: what was silently ignored
 #
 # Five of eight settings are not what the author wanted. The file has `zero_optimization` twice, and Python's `json` keeps the last one. It has no stage, so the stage is 0: each rank keeps the whole model and all optimizer states. There was no warning. The mistakes in the first `zero_optimization` raised no error because nothing read them.
 #
-# DeepSpeed has its own reader for files. If you pass the **path** instead of a dict, it reads Hjson, a looser JSON. Which reader notices what?
+# DeepSpeed has its own reader for files. If you pass the **path** instead of a dict, it reads Hjson, a more lenient form of JSON. Which reader notices what?
 
 # %%
 three_mistakes = {
@@ -291,7 +291,7 @@ show_error(train_as_written, merged)
 # - `fast_init` belongs to `offload_optimizer` (and acts only with NVMe).
 # - `partition_activations` belongs to `activation_checkpointing`, at the top level. (It splits kept activations over the ranks of tensor parallelism, so it changes nothing here.)
 #
-# `cpu_offload` is not in this list, so we leave it and move the others:
+# `cpu_offload` is not among these errors, so we leave it and move the others:
 
 # %%
 moved = (
@@ -303,7 +303,7 @@ moved = (
 show_error(train_as_written, moved)
 
 # %% [markdown]
-# `cpu_offload` is the old name. Next to the new one it is an error. Alone, DeepSpeed logs a warning, which our ranks do not show, and turns it into `offload_optimizer`:
+# `cpu_offload` is the old name. Next to the new one it is an error. On its own it works: DeepSpeed logs a warning, which our ranks do not show, and turns it into `offload_optimizer`:
 
 # %%
 def old_name_alone():
@@ -421,7 +421,7 @@ print("saved as", weights["token.weight"].dtype)
 # %% [markdown]
 # ## The engine
 #
-# `deepspeed.initialize` returns four things: the **engine**, which wraps your model, its optimizer, a data loader and a learning-rate scheduler. The last two are `None` unless you ask for them. Almost every decision comes from the configuration, and this section takes its keys in turn: what the engine does with them on real ranks. [Chapter 04](04_zero.ipynb) has the stages, [chapter 06](06_offload.ipynb) offload and [chapter 10](10_save_resume.ipynb) checkpoints.
+# `deepspeed.initialize` returns four things: the **engine**, which wraps your model, its optimizer, a data loader and a learning-rate scheduler. The last two are `None` unless you ask for them. Almost every decision comes from the configuration. This section goes through its keys one by one and shows what the engine does with them on real ranks. [Chapter 04](04_zero.ipynb) has the stages, [chapter 06](06_offload.ipynb) offload and [chapter 10](10_save_resume.ipynb) checkpoints.
 #
 # ### Three batch sizes, of which two are free
 #
@@ -429,7 +429,7 @@ print("saved as", weights["token.weight"].dtype)
 #
 # $$\text{train} = \text{micro} \times \text{accumulation} \times \text{ranks}$$
 #
-# where micro is `train_micro_batch_size_per_gpu` and accumulation is `gradient_accumulation_steps`. Give any of them except accumulation alone, and DeepSpeed computes the rest with integer division. **Which of these start on 4 ranks?**
+# where micro is `train_micro_batch_size_per_gpu` and accumulation is `gradient_accumulation_steps`. Set one or more of them, but not accumulation alone, and DeepSpeed computes the rest with integer division. **Which of these start on 4 ranks?**
 
 # %%
 batch_configs = {
@@ -473,7 +473,7 @@ show_table({"given": "", "train": "d", "micro": "d", "accumulation": "d"},
 print(*(f"{name}: {error}" for name, error in found.items() if name not in started), sep="\n")
 
 # %% [markdown]
-# Sizes that do not divide evenly raise an error, and the message shows the product. Two things are not checked. Give only `train_batch_size`, and accumulation is 1: the micro-batch may not fit in memory. And the engine never looks at the batches that you feed it. You will see that next.
+# Sizes that do not divide evenly raise an error, and the message shows the product. Two things are not checked. If you set only `train_batch_size`, accumulation is 1, and the micro-batch may not fit in memory. And the engine never looks at the batches that you feed it. You will see that next.
 #
 # ### backward, step, and the accumulation boundary
 #
@@ -547,10 +547,10 @@ holds("backward returns the loss divided by accumulation", [row[4] for row in mi
 holds("samples that the engine counted, of the 8 · 3 · 2 = 48 it was fed", samples, 32)
 
 # %% [markdown]
-# Three things to read from it.
+# Three things to notice:
 #
 # - **The loss.** `engine.backward` divides by the accumulation steps. If your loop divides too, gradients are half as large.
-# - **The schedule.** It steps once per optimizer step, not per micro-batch. But `WarmupLR` starts at its minimum **twice**: once before its first step, once for step 0. With a minimum of 0, two optimizer steps change nothing. And `warmup_type` is `log` unless you set it to `linear`, as we do. The JSON also knows `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle` and `LRRangeTest`.
+# - **The schedule.** It steps once per optimizer step, not per micro-batch. But `WarmupLR` starts at its minimum **twice**: once before its first step, once for step 0. With a minimum of 0, two optimizer steps change nothing. And `warmup_type` is `log` unless you set it to `linear`, as we do. The JSON also accepts `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle` and `LRRangeTest`.
 # - **Clipping.** You did not ask for any. What did the last steps do?
 
 # %%
@@ -564,7 +564,7 @@ holds("norm of the update / learning rate", clipped_to, 1.0, rtol=1e-3)
 #
 # ### Your own scheduler and optimizer
 #
-# Your own scheduler goes to `initialize` as `lr_scheduler`. This loop never calls its `step`:
+# To use your own scheduler, pass it to `initialize` as `lr_scheduler`. This loop never calls its `step`:
 
 # %%
 def own_scheduler(steps=3):
@@ -620,9 +620,9 @@ print("without the key:", refused)
 print("type Adam in the JSON:", *by_json)
 
 # %% [markdown]
-# Stages 1 and 2 replace the four parameters in your optimizer by one flat slice, half of the 212 elements. Stage 3 takes them all out, and puts each slice in during the step. So give options per parameter group **before** `initialize`, and save through the engine: `optimizer.state_dict()` has only this rank's slice, without names.
+# Stages 1 and 2 replace the four parameters in your optimizer by one flat slice, half of the 212 elements. Stage 3 removes them all, and inserts each slice only during the step. So give options per parameter group **before** `initialize`, and save through the engine: `optimizer.state_dict()` has only this rank's slice, without names.
 #
-# The last line is another trap. `"type": "Adam"` in the JSON runs **AdamW**; add `"adam_w_mode": false` for Adam. With `torch_adam`, as here, it is PyTorch's, with its weight decay of 0.01. Without, it is DeepSpeed's own (`ops/adam`), with a weight decay of 0 unless you set one.
+# The last line is another trap. `"type": "Adam"` in the JSON runs **AdamW**; add `"adam_w_mode": false` for Adam. With `torch_adam`, as here, it is PyTorch's AdamW, with its weight decay of 0.01. Without it, it is DeepSpeed's own (`ops/adam`), with a weight decay of 0 unless you set one.
 #
 # ### A loader given to initialize
 #
@@ -670,7 +670,7 @@ holds("worker processes of each rank", [each[3] for each in read], 2)
 #
 # ### fp16: the loss scale
 #
-# fp16 has a small range: a gradient below 3 · 10⁻⁸ becomes 0. So DeepSpeed multiplies the loss by a **scale**, and divides the gradients by it before the update. Too large a scale overflows: the step is skipped, and the scale is halved. After a while without an overflow, it is doubled. Four keys set it, and `DynamicLossScaler` acts on them. We drive DeepSpeed's own, without a model, and report overflows to it:
+# fp16 has a small range: a gradient below 3 · 10⁻⁸ becomes 0. So DeepSpeed multiplies the loss by a **scale**, and divides the gradients by it before the update. Too large a scale overflows: the step is skipped, and the scale is halved. After a while without an overflow, it is doubled. Four keys control this, and `DynamicLossScaler` implements it. We drive DeepSpeed's scaler directly, without a model, and report overflows to it:
 
 # %%
 def drive_scaler(keys, overflows, steps):
@@ -728,7 +728,7 @@ print("overflows that never end:", at_minimum)
 # - `min_loss_scale`: an overflow at the minimum ends the run, with the message above. It means that the model diverges, or that its gradients do not fit into fp16 at all.
 # - `loss_scale`: 0, the default, means all this. Any other number is a fixed scale.
 #
-# An unknown key inside `fp16`, such as `scale_window`, is an error. Now an engine. DeepSpeed asks whether the processor has instructions for fp16, and many do not have them. PyTorch computes in fp16 without them, slowly, so we then answer the question ourselves. Two samples of ones go in, so each weight's gradient is 2, and SGD with a learning rate of 1 must move each weight by 2:
+# An unknown key inside `fp16`, such as `scale_window`, is an error. Now with an engine. DeepSpeed checks whether the processor has instructions for fp16, and many processors do not. PyTorch can compute in fp16 without them, slowly, so in that case we make the check succeed. Two samples of ones go in, so each weight's gradient is 2, and SGD with a learning rate of 1 must move each weight by 2:
 
 # %%
 def say_fp16_works():
@@ -825,7 +825,7 @@ show_table({"calls in a step": "", **dict.fromkeys(CALLS, "d")},
            [(name, *count_calls(keys_run, name)) for name in key_cases])
 
 # %% [markdown]
-# One of five. The tensors passed to these calls have the same bytes in all rows of a stage; only the number of messages differs. But what a call **sends** is another matter: on a ring, an all-reduce sends twice as much as a reduce-scatter of the same tensor ([chapter 03](03_ring_all_reduce.ipynb)). So `reduce_scatter` false at stage 3 doubles what its gradients cost.
+# Only one of the five does. The tensors passed to these calls have the same bytes in all rows of a stage; only the number of messages differs. But what a call **sends** is another matter: on a ring, an all-reduce sends twice as much as a reduce-scatter of the same tensor ([chapter 03](03_ring_all_reduce.ipynb)). So `reduce_scatter` false at stage 3 doubles what its gradients cost.
 
 # %%
 def step_bytes(name):
@@ -853,8 +853,8 @@ print(f"groups that stage 3 updates one after the other: {groups[0]}, with sub_g
 # | `allgather_partitions` | nothing: it is read into the configuration and never used |
 # | `reduce_scatter` | at stage 3 the call, reduce-scatter or all-reduce. At stages 1 and 2 nothing, while `use_multi_rank_bucket_allreduce` is on, which is the default ([chapter 04](04_zero.ipynb)) |
 # | `round_robin_gradients` | the order of tensors in the flat buffer, so that ranks take turns. It helps offload at stages 1 and 2 |
-# | `sub_group_size` | stage 3: elements that one part of the update handles; with offload, memory on the device. One small all-reduce more for the norm of each group |
-# | `stage3_prefetch_bucket_size` | stage 3: parameters gathered ahead. With 0 there are more, smaller gathers |
+# | `sub_group_size` | stage 3: elements that one part of the update handles; with offload, memory on the device. One more small all-reduce, for the norm of each group |
+# | `stage3_prefetch_bucket_size` | stage 3: parameters gathered in advance. With 0 there are more, smaller gathers |
 # | `contiguous_gradients` | copies gradients into one buffer during backward: memory, not calls |
 # | `overlap_comm` | reduces on a second CUDA stream; a CPU has none |
 #
@@ -916,13 +916,13 @@ show_table({"section": "", "four checkpoints": "", "waits for the device": "d"},
 print(*checked.stdout[0].splitlines()[-2:], sep="\n")
 
 # %% [markdown]
-# - `contiguous_memory_optimization` puts the stored inputs into one buffer, against fragmentation. It needs `partition_activations`, and `number_checkpoints`: how many checkpoints a forward makes. One too few, and the model fails in the middle of its forward.
+# - `contiguous_memory_optimization` puts the stored inputs into one buffer, against fragmentation. It needs `partition_activations`, and `number_checkpoints`: how many checkpoints a forward makes. If it is too small, the model fails in the middle of its forward.
 # - `synchronize_checkpoint_boundary` waits for the device before and after each checkpoint, in forward and backward: 16 times here. That is for debugging; it costs time.
 # - `profile` prints the milliseconds of every checkpoint, as in the last two lines.
 #
 # ### What runs, and how long: the engine's own instruments
 #
-# Three keys make the engine report: `comms_logger` counts the collectives that go through `deepspeed.comm`, `wall_clock_breakdown` prints times, and `flops_profiler` counts operations in one step. They print a lot, so we pick some of it:
+# Three keys make the engine report: `comms_logger` counts the collectives that go through `deepspeed.comm`, `wall_clock_breakdown` prints times, and `flops_profiler` counts operations in one step. They print a lot, so we show only part of it:
 
 # %%
 watched_config = engine_config | {
@@ -1027,7 +1027,7 @@ print("read:", Path(path).relative_to(checkpoint_folder), "client_state:", clien
 holds("2 ranks to 2: weights are equal, bit for bit", same(loaded, trained))
 
 # %% [markdown]
-# Rank 0 has also made the two portable forms. On the command line, in that folder:
+# Rank 0 has also converted the checkpoint to two portable forms. The commands for that, in the checkpoint's folder:
 #
 # ```
 # python zero_to_fp32.py . OUT
@@ -1058,7 +1058,7 @@ print("load_checkpoint returned", path, "and", client)
 #
 # ### The launcher and its hostfile
 #
-# `deepspeed train.py` starts one process per GPU of this machine. For several machines it reads a **hostfile**, one line per node: a name and its `slots`, the processes to start there. Normally it reaches the nodes with ssh. With `--no_ssh` you run the command yourself on each node, with that node's `--node_rank`. We do that for one node with two slots:
+# `deepspeed train.py` starts one process per GPU of this machine. For several machines it reads a **hostfile**, one line per node: a name and its `slots`, the processes to start there. Normally it connects to the nodes with ssh. With `--no_ssh` you run the command yourself on each node, with that node's `--node_rank`. We do that for one node with two slots:
 
 # %%
 SCRIPT = """
@@ -1111,9 +1111,9 @@ print("a hostfile that does not exist:", missing)
 # %% [markdown]
 # `pdsh` fills in `%n`, the number of the node. `--world_info` is the table of nodes and slots, in base64. Three pitfalls:
 #
-# - **A hostfile that does not exist is no error.** The launcher logs a warning and starts on this machine only. Assert the world size in your script. Without `--hostfile` it looks for `/job/hostfile`.
-# - **Your environment does not travel.** Only variables whose names start with `PYTHON`, `MLFLOW`, `MV2`, `UCX` and, with NVIDIA GPUs, `NCCL` are exported. Write others into `.deepspeed_env`.
-# - **`train_batch_size` stays.** With twice the ranks, accumulation or the micro-batch is halved, or the start fails.
+# - **A hostfile that does not exist is not an error.** The launcher logs a warning and starts on this machine only. Assert the world size in your script. Without `--hostfile` it looks for `/job/hostfile`.
+# - **Your environment is not copied.** Only variables whose names start with `PYTHON`, `MLFLOW`, `MV2`, `UCX` and, with NVIDIA GPUs, `NCCL` are exported. Write others into `.deepspeed_env`.
+# - **`train_batch_size` stays the same.** With twice the ranks, accumulation or the micro-batch is halved, or the start fails.
 #
 # ### ZeRO-2 and ZeRO-3 exclude pipelines
 #
@@ -1179,7 +1179,7 @@ def train_by_hand(accumulation=2):
     return losses, [p.detach() for p in model.parameters()], seen
 
 # %% [markdown]
-# First, a helper. An `Accelerator` keeps its state in class attributes that all accelerators of a process share, and `_reset_state` forgets them: a script does not need this, a notebook that makes several does. And `cpu=True` is not a detail: you will soon see what happens without it.
+# First, a helper. An `Accelerator` keeps its state in class attributes that all accelerators of a process share, and `_reset_state` forgets them: a script does not need this, but a notebook that creates several does. And `cpu=True` matters: you will soon see what happens without it.
 
 # %%
 def new_accelerator(**options):
@@ -1191,7 +1191,7 @@ def new_accelerator(**options):
     return Accelerator(**{"cpu": True, **options})
 
 # %% [markdown]
-# Half of the port: `prepare` gets the model, which it wraps in DDP, and the optimizer. The arguments add the next pieces. `prepare` of the **loader** gives each rank its share. `accelerator.backward` divides the loss by the accumulation steps.
+# The first half of the port: we pass the model, which it wraps in DDP, and the optimizer to `prepare`. The arguments add the next pieces. `prepare` of the **loader** gives each rank its share. `accelerator.backward` divides the loss by the accumulation steps.
 
 # %%
 def half_ported(sampled=True, prepares_loader=False, divides=True, own_backward=True, accumulation=2):
@@ -1212,7 +1212,7 @@ def half_ported(sampled=True, prepares_loader=False, divides=True, own_backward=
     return losses, [p.detach() for p in model.parameters()], seen
 
 # %% [markdown]
-# The last piece is `accumulate`. It stands for `no_sync`, and makes `step` and `zero_grad` do nothing until the last micro-batch, so the loop counts nothing any more:
+# The last piece is `accumulate`. It stands for `no_sync`, and makes `step` and `zero_grad` do nothing until the last micro-batch, so the loop no longer counts micro-batches:
 
 # %%
 def train_with_accelerate(accumulation=2):
@@ -1230,7 +1230,7 @@ def train_with_accelerate(accumulation=2):
     return losses, [p.detach() for p in model.parameters()], seen
 
 # %% [markdown]
-# Two more stages are wrong: one prepares the loader and keeps the sampler, one lets `backward` divide and divides too. All run on two ranks. **Which of the two wrong ones makes as many all-reduces as the loop by hand?**
+# Two more versions are wrong on purpose: one prepares the loader but keeps the sampler, the other lets `backward` divide the loss and divides it too. All versions run on two ranks. **Which of the two wrong ones makes as many all-reduces as the loop by hand?**
 
 # %%
 WRONG = ["loader, and the sampler kept", "backward, and divided too"]
@@ -1240,7 +1240,7 @@ predicted_wrong
 # %%
 with_loader = {"sampled": False, "prepares_loader": True}
 with_backward = {**with_loader, "own_backward": False}
-STAGES = {
+VERSIONS = {
     "by hand": train_by_hand,
     "model and optimizer": half_ported,
     "+ loader": functools.partial(half_ported, **with_loader),
@@ -1251,15 +1251,15 @@ STAGES = {
 }
 
 # %%
-def all_stages():
+def all_versions():
     outputs = {}
-    for name, train in STAGES.items():
+    for name, train in VERSIONS.items():
         with measure(name):
             outputs[name] = train()
     return outputs
 
 # %%
-port = launch(all_stages, world_size=2, device="cpu")
+port = launch(all_versions, world_size=2, device="cpu")
 trained = port.outputs[0]
 
 def calls_of_rank_0(name):
@@ -1278,17 +1278,17 @@ def off(name):
 def row(name):
     return name, reductions(name), sum(size for _, size in calls_of_rank_0(name)), trained[name][2], off(name)
 
-show_table({"stage": "", "all-reduces": "d", "bytes of all calls": ",d", "samples of rank 0": "d",
-            "parameters differ by": ".0e"}, map(row, STAGES))
-right = [name for name in STAGES if name not in WRONG]
-holds("right stages: the collectives of the loop by hand, in order",
+show_table({"version": "", "all-reduces": "d", "bytes of all calls": ",d", "samples of rank 0": "d",
+            "parameters differ by": ".0e"}, map(row, VERSIONS))
+right = [name for name in VERSIONS if name not in WRONG]
+holds("correct versions: the collectives of the loop by hand, in order",
       [calls_of_rank_0(name) == calls_of_rank_0("by hand") for name in right])
-holds("right stages: parameters differ by", [off(name) for name in right], below=1e-6)
+holds("correct versions: parameters differ by", [off(name) for name in right], below=1e-6)
 
 # %% [markdown]
-# Accelerate adds nothing and leaves nothing out. Of both wrong stages no error tells you. With the sampler kept, the samples are shared out **twice**: each rank sees a quarter of them, and half of the data is never used. With the loss divided twice, gradients are half as large, and not even the collectives differ: only the parameters do.
+# Accelerate adds no collective and leaves none out. Neither of the wrong versions raises an error. With the sampler kept, the samples are divided among the ranks **twice**: each rank sees a quarter of them, and half of the data is never used. With the loss divided twice, gradients are half as large, and not even the collectives differ: only the parameters do.
 #
-# These are the calls of a right stage. The first three come from wrapping the model: DDP compares the shapes of all ranks and sends rank 0's weights. Then there is one all-reduce for two micro-batches. (The two small broadcasts after the first step are DDP rebuilding its buckets.)
+# These are the calls of a correct version. The first three come from wrapping the model: DDP compares the shapes of all ranks and sends rank 0's weights. Then there is one all-reduce for two micro-batches. (The two small broadcasts after the first step are DDP rebuilding its buckets.)
 
 # %%
 show_table({"call": "", "bytes": "d"}, calls_of_rank_0("+ accumulate"))
@@ -1303,13 +1303,13 @@ def mean_losses(name):
 holds("loss of each step, the mean of both ranks", mean_losses("+ accumulate"), mean_losses("by hand"), atol=1e-5)
 
 # %% [markdown]
-# The weights are the same, but each rank's losses are not. `DistributedSampler` deals out single samples: rank 0 gets 0, 2, 4, 6. A prepared loader deals out whole batches: rank 0 gets 0 to 3, rank 1 gets 4 to 7. Over a step it is the same set of samples, so the averaged gradient is the same. Compare the losses of two scripts only after you have averaged them over ranks.
+# The weights are the same, but each rank's losses are not. `DistributedSampler` assigns single samples in turn: rank 0 gets 0, 2, 4, 6. A prepared loader assigns whole batches: rank 0 gets 0 to 3, rank 1 gets 4 to 7. Over a step it is the same set of samples, so the averaged gradient is the same. Compare the losses of two scripts only after you have averaged them over ranks.
 #
 # ### Print, main process and seeds
 #
 # On two nodes with two ranks each, there are two kinds of rank: the **process index** counts all ranks, the **local process index** starts at 0 on every node. Which one does a tool use? We do not have two nodes, so we set the environment variables that a launcher sets there: `LOCAL_RANK` is 0, 1, 0, 1.
 #
-# `report` stands for someone else's function, which prints. Called plainly it prints on every rank. It can be given `accelerator.print`:
+# `report` stands for someone else's function, which prints. By default it prints on every rank; you can pass it `accelerator.print` instead:
 
 # %%
 def report(text, log=print):
@@ -1375,11 +1375,11 @@ show_table({"rank": "d", **dict.fromkeys(columns, ".4f")}, [(r, *drawn) for r, d
 holds("different numbers, by column", different, [2, 4, 1])
 
 # %% [markdown]
-# On one node the tutorials' line is right. On two, ranks 0 and 2 draw the same numbers, and nothing complains. `set_seed(seed, device_specific=True)` adds the global index. Call it **after** the model is built: before, each rank builds another model. DDP then sends rank 0's weights to all; code that does not broadcast would train different models.
+# On one node the tutorials' line is right. On two, ranks 0 and 2 draw the same numbers, without an error. `set_seed(seed, device_specific=True)` adds the global index. Call it **after** the model is built: if you call it before, each rank builds a different model. DDP then sends rank 0's weights to all; code that does not broadcast would train different models.
 #
 # ### Mixed precision: leave the inputs alone
 #
-# With `mixed_precision="bf16"` the prepared model runs its forward under autocast and returns fp32. The configuration says bf16, and the script still contains an old `inputs.half()`, which makes fp16. Both have 16 bits, but fp16 ends at 65,504, where bf16 has the range of fp32.
+# With `mixed_precision="bf16"` the prepared model runs its forward under autocast and returns fp32. The configuration says bf16, and the script still contains an old `inputs.half()`, which makes fp16. Both have 16 bits, but fp16 ends at 65,504, whereas bf16 has the range of fp32.
 
 # %%
 def inputs_in_16_bits(value=70_000.0):
@@ -1403,7 +1403,7 @@ holds("only .half() gives nan", [value != value for value, _ in outputs.values()
 # %% [markdown]
 # No error under autocast: `.half()` turns 70,000 into infinity before autocast sees it. Delete the line.
 #
-# Two more pieces of old scripts go. `.to(device)`: a prepared loader moves its batches to `accelerator.device`, and `prepare` the model. And your own `torch.autocast(…)`: only the prepared model's forward is under autocast, and `accelerator.autocast()` is for what you compute outside of it. It chooses a dtype for each operation:
+# You can delete two more things from old scripts. One is `.to(device)`: a prepared loader moves its batches to `accelerator.device`, and `prepare` moves the model. The other is your own `torch.autocast(…)`: only the prepared model's forward is under autocast, and `accelerator.autocast()` is for what you compute outside of it. Autocast chooses a dtype for each operation:
 
 # %%
 def device_and_dtypes():
@@ -1427,7 +1427,7 @@ holds("autocast changes the matmul only", [dtype == "torch.bfloat16" for dtype i
 #
 # ### Metrics: the last batch is padded
 #
-# A prepared loader gives all ranks the same number of batches of the same size, so that no rank waits in a collective for another. Ten samples in batches of three on four ranks do not divide evenly: samples are repeated. **How many answers does `gather` collect?**
+# A prepared loader gives all ranks the same number of batches of the same size, so that no rank waits in a collective for a batch that another rank does not have. Ten samples in batches of three on four ranks do not divide evenly, so samples are repeated. **How many answers does `gather` collect?**
 
 # %%
 predicted_answers = predict("Answers that gather collects from 10 samples")
@@ -1502,7 +1502,7 @@ show_table(
 holds("steps of the scheduler", [fast[0], slow[0]], [3 * 4, 3])
 
 # %% [markdown]
-# The prepared scheduler takes one step **for each process**: it assumes that you planned it for one process, which would need four times as many steps for the same data. If you computed its length from `len(loader)` of the prepared loader, the learning rate reaches its end after a quarter of the training, without an error. Either plan in steps of one process, or create the accelerator with `step_scheduler_with_optimizer=False` and count your own steps.
+# The prepared scheduler takes one step **for each process**: it assumes that you planned it for one process, which would need four times as many steps for the same data. If you computed its length from `len(loader)` of the prepared loader, the learning rate reaches its final value after a quarter of the training, without an error. Either plan in steps of one process, or create the accelerator with `step_scheduler_with_optimizer=False` and count your own steps.
 #
 # ### Save and load
 #
@@ -1539,13 +1539,13 @@ holds("the weights are those that were saved", [restored for restored, *_ in run
 holds("are the losses of the second epoch equal, by rank", [same for _, same, _ in run.outputs], [False, False])
 
 # %% [markdown]
-# The weights came back, and yet the losses of the second epoch differ. The order of the samples did not come back: `prepare` gave the loader's sampler a random generator of its own, and that is in none of the files. The lab repairs this. Other things to know:
+# The weights were restored, and yet the losses of the second epoch differ. The order of the samples was not restored: `prepare` gave the loader's sampler a random generator of its own, and that is in none of the files. The lab fixes this. Other things to know:
 #
 # - `safe_serialization` decides between `model.safetensors` (the default: numbers only, nothing is executed when it is read) and a pickled `pytorch_model.bin`.
 # - `accelerator.save` writes any object, by default on the main process of the whole run: rank 0's, as the output shows.
 # - Objects of your own are included by `register_for_checkpointing`: the file `custom_checkpoint_0.pkl`. They need `state_dict` and `load_state_dict`.
 #
-# A model that is too large to be built first and filled later is read with `load_checkpoint_and_dispatch`. It goes layer by layer to the devices you name. Here the file lacks one weight:
+# For a model that is too large to be built first and filled later, there is `load_checkpoint_and_dispatch`. It loads the weights layer by layer onto the devices you name. Here one weight is missing from the file:
 
 # %%
 def load_with_a_missing_key(folder):
@@ -1586,7 +1586,7 @@ def write_yaml(name, **answers):
     return (folder / name).read_text()
 
 # %%
-print("Loading Accelerate: some seconds …")
+print("Loading Accelerate: a few seconds …")
 cpu_yaml = write_yaml("cpu.yaml", distributed_type="MULTI_CPU", use_cpu=True)
 print(cpu_yaml)
 
@@ -1691,9 +1691,9 @@ show_table({"setup": "", "differs in": ""},
            [(name, ", ".join(differences(seen, WANTED))) for name, seen in zip(list(SETUPS)[1:], mistaken)])
 
 # %% [markdown]
-# None of the four raised an error. Without `cpu=True` (or `use_cpu` in the YAML, which the launcher hands on) each rank trains alone on all the data, as if it were the only process. The parameters are equal only because all ranks do the same work: equal parameters alone prove nothing, so look at the world size too.
+# None of the four raised an error. Without `cpu=True` (or `use_cpu` in the YAML, which the launcher passes on) each rank trains alone on all the data, as if it were the only process. The parameters are equal only because all ranks do the same work: equal parameters alone prove nothing, so look at the world size too.
 #
-# The optimizer was right in all of them. With DeepSpeed it may not be the script's. Here the script has SGD and 2 accumulation steps, and the JSON has 4. In the second run the JSON also has an optimizer and a schedule; then the script must pass `DummyOptim` and `DummyScheduler`, which only fill in "auto". In the third it passes SGD all the same:
+# The optimizer was right in all of them. With DeepSpeed it may not be the script's. Here the script has SGD and 2 accumulation steps, and the JSON has 4. In the second run the JSON also has an optimizer and a schedule; then the script must pass `DummyOptim` and `DummyScheduler`, which only fill in "auto". In the third it passes SGD anyway:
 
 # %%
 in_json = {"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 4, "zero_optimization": {"stage": 1}}
@@ -1749,11 +1749,11 @@ holds("the script's optimizer", asked["script"]["optimizer"], "SGD")
 holds("the engine's, with offload_optimizer", reported["optimizer"], "DeepSpeedCPUAdam")
 
 # %% [markdown]
-# The accumulation was replaced with no more than a warning in the log. The last line is from a recorded run, because it compiles for a minute: with `offload_optimizer`, Accelerate replaces **SGD by Adam**, without a word (`map_pytorch_optim_to_deepspeed` in `utils/deepspeed.py`). So `WANTED` has the optimizer's class.
+# The accumulation steps were replaced with no more than a warning in the log. The last line is from a recorded run, because compiling it takes a minute: with `offload_optimizer`, Accelerate silently replaces **SGD by Adam** (`map_pytorch_optim_to_deepspeed` in `utils/deepspeed.py`). That is why `WANTED` includes the optimizer's class.
 #
 # ### `accelerate launch` with two CPU processes
 #
-# So far Shardlab started the ranks. Now the real launcher, which needs a script. We write the functions of some cells into a file. This one creates the accelerator. For DeepSpeed on CPUs it names gloo: without that, Accelerate counts one process and the batch sizes no longer fit. And it switches off a communication library that DeepSpeed would compile first.
+# So far Shardlab started the ranks. The real launcher needs a script, so we write the functions of some cells into a file. This one creates the accelerator. For DeepSpeed on CPUs it names gloo: without that, Accelerate counts one process and the batch sizes no longer fit. And it switches off a communication library that DeepSpeed would compile first.
 
 # %%
 def script_accelerator():
@@ -1834,7 +1834,7 @@ predicted_processes
 
 # %%
 accelerate_launch = ("accelerate.commands.launch", "--main_process_port=0", "--config_file")
-print("accelerate launch with cpu.yaml: some seconds …")
+print("accelerate launch with cpu.yaml: a few seconds …")
 trained = run_script(*accelerate_launch, str(folder / "cpu.yaml"))
 seen = trained[0][1]
 predicted_processes.compare(len(trained), {"what the file says": 2})
@@ -1847,11 +1847,11 @@ holds("what differs", differences(seen, WANTED), ["distributed_type", "world siz
 show_seen(seen)
 
 # %% [markdown]
-# One, without a warning. `launch_command` in `accelerate/commands/launch.py` has a launcher each for DeepSpeed, for several GPUs and FSDP, for Megatron-LM, for TPUs and for SageMaker. `MULTI_CPU` is none of them and gets `simple_launcher`, which starts the script once, and looks at `num_processes` only if `mpirun_config` names a host file: then it runs `mpirun`. For one CPU machine without MPI, `torchrun` starts the ranks; `ACCELERATE_USE_CPU` is what the YAML's `use_cpu` becomes:
+# One, without a warning. `launch_command` in `accelerate/commands/launch.py` has separate launchers for DeepSpeed, for several GPUs and FSDP, for Megatron-LM, for TPUs and for SageMaker. `MULTI_CPU` is none of them and gets `simple_launcher`, which starts the script once, and looks at `num_processes` only if `mpirun_config` names a host file: then it runs `mpirun`. For one CPU machine without MPI, `torchrun` starts the ranks; `ACCELERATE_USE_CPU` is what the YAML's `use_cpu` becomes:
 
 # %%
 torchrun = ("torch.distributed.run", "--standalone", "--nproc-per-node=2")
-print("torchrun with 2 ranks: some seconds …")
+print("torchrun with 2 ranks: a few seconds …")
 (_, seen, _), _ = run_script(*torchrun, ACCELERATE_USE_CPU="true")
 holds("nothing differs", seen == WANTED)
 show_seen(seen)
@@ -1875,7 +1875,7 @@ points_to = {"deepspeed_config_file": str(folder / "auto.json"), "zero3_init_fla
 print(write_yaml("deepspeed.yaml", distributed_type="DEEPSPEED", mixed_precision=None, deepspeed_config=points_to))
 
 # %% [markdown]
-# These are all keys that the questionnaire writes into this section. Those marked * are errors next to a JSON file, and so is `mixed_precision` in the YAML (`_deepspeed_config_checks` in `utils/dataclasses.py`):
+# These are all the keys that `accelerate config` writes into this section. Those marked * are errors if a JSON file is given, and so is `mixed_precision` in the YAML (`_deepspeed_config_checks` in `utils/dataclasses.py`):
 
 # %%
 DEEPSPEED_KEYS = {
@@ -1923,7 +1923,7 @@ holds("samples per step: loader, engine", (seen["samples per step"], engine["bat
 # %% [markdown]
 # Three of these surprise most people. The micro-batch is that of the **smallest** loader given to `prepare`, evaluation included (unless the plugin has `is_train_batch_min=False`: then of the largest): the engine assumes 4 samples per step, but the loader delivers 8. Gradients are clipped at 1.0, though nobody asked for it. And bucket sizes come from `model.config.hidden_size`, or the largest of `hidden_sizes`: 16², 0.9 · 16² and 10 · 16. Without either there is an error. So write the batch size as a number, and clipping as 0.0 if you want none.
 #
-# And ZeRO-3? Parameters up to the persistence threshold stay whole on every rank:
+# And does it shard, at stage 3? Parameters up to the persistence threshold stay whole on every rank:
 
 # %%
 print("kept whole:", engine["whole"])
@@ -1960,9 +1960,9 @@ holds("accelerate config asks for these, and four more in version 1",
       keys_asked_for("fsdp_config") == version_1 | set(FSDP_KEYS))
 
 # %% [markdown]
-# Version 1 has four keys more, for what version 2 always does or does not have: `fsdp_backward_prefetch` and `fsdp_forward_prefetch` (when the next unit is gathered), `fsdp_use_orig_params` and `fsdp_sync_module_states` (rank 0's weights for all). Its strategy, such as `FULL_SHARD`, is now in `fsdp_reshard_after_forward`; older files have `fsdp_sharding_strategy`.
+# Version 1 has four more keys, for what version 2 always does or no longer has: `fsdp_backward_prefetch` and `fsdp_forward_prefetch` (when the next unit is gathered), `fsdp_use_orig_params` and `fsdp_sync_module_states` (rank 0's weights for all). Its strategy, such as `FULL_SHARD`, is now in `fsdp_reshard_after_forward`; older files have `fsdp_sharding_strategy`.
 #
-# Does it shard on our CPU ranks? We hand over the plugin that such a section becomes, with and without `cpu=True`:
+# Does it shard on our CPU ranks? We pass the plugin that such a section becomes, with and without `cpu=True`:
 
 # %%
 def try_fsdp():
@@ -1983,9 +1983,9 @@ show_table(dict.fromkeys(("accelerator", "distributed_type", "model", "parameter
 holds("no accelerator chose FSDP", "FSDP" in [row[1] for row in run.outputs[0]], False)
 
 # %% [markdown]
-# With `cpu=True` you get DDP, without it an unwrapped model on each rank. Neither warns: the code (`accelerate/state.py`) considers FSDP only where it has found GPUs or similar devices. On a GPU the type should be `FSDP` and parameters should be `DTensor`; **that run is unproven here**, as our tests have no GPU. `what_runs` shows the difference in its first line.
+# With `cpu=True` you get DDP, without it an unwrapped model on each rank. Neither warns: the code (`accelerate/state.py`) considers FSDP only where it has found GPUs or similar devices. On a GPU the type should be `FSDP` and parameters should be `DTensor`; **we have not run that here**, as our tests have no GPU. `what_runs` shows the difference in its first line.
 #
-# ### Which library call for what
+# ### Which call does what, by library
 #
 # | you want | PyTorch by hand | Accelerate | DeepSpeed |
 # |---|---|---|---|
@@ -2008,7 +2008,7 @@ holds("no accelerator chose FSDP", "FSDP" in [row[1] for row in run.outputs[0]],
 # - Write down what you want: world size, type, samples in a step, stage, precision, optimizer, learning rate. Read the same from the engine after a few steps, and compare.
 # - Losses show little: at stage 0 instead of 3, the loss fell just the same.
 # - Every collective needs all ranks: no saving, evaluating or waiting inside `if is_main_process`.
-# - DeepSpeed's engine divides, clips, scales and steps for you; Accelerate replaces lines of your loop. Do not do the same once more by hand.
+# - DeepSpeed's engine divides, clips, scales and steps for you; Accelerate replaces lines of your loop. Do not do the same again by hand.
 #
 # ## Sources
 #

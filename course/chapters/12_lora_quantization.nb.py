@@ -13,11 +13,11 @@
 # %% [markdown]
 # # 12 · LoRA and quantization
 #
-# Training took 16 bytes for each parameter ([chapter 01](01_one_device.ipynb)), and every chapter since divided these bytes among ranks. This chapter reduces their number. **LoRA** freezes the weights and trains two small matrices next to each of them: gradients, optimizer states and messages shrink by a factor of hundreds. **Quantization** stores frozen weights in 8 or 4 bits. Together, as **QLoRA**, they fine-tune a model of 65 billion parameters on one GPU of 48 GB.
+# Training took 16 bytes for each parameter ([chapter 01](01_one_device.ipynb)), and every chapter since divided these bytes among ranks. This chapter reduces their number. **LoRA** freezes the weights and trains two small matrices next to each of them: gradients, optimizer states and messages shrink by a factor of hundreds. **Quantization** stores frozen weights in 8 or 4 bits. Together, as **QLoRA**, they can fine-tune a 65-billion-parameter model on one 48 GB GPU.
 #
 # The question of this chapter: what is saved, in bytes that you can count, and what does it cost in loss?
 #
-# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What a format costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells; come back for the rest when you need a format, a trap or a kernel.
+# **The short route**: *LoRA: train two thin matrices* to *What DDP sends*, then *Fewer bits* to *More scales*, *What a format costs*, *QLoRA: adapters on a 4-bit base* to *Training*, *Gradients have to be added*, and *Which method?* Run all cells, and come back to the rest when you need a format, a pitfall or a kernel.
 #
 # **After this chapter you can**
 #
@@ -53,7 +53,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist
@@ -77,7 +77,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## LoRA: train two thin matrices
 #
-# Fine-tuning adds a change $\Delta W$ to each weight matrix $W$ of a trained model. **LoRA**, *low-rank adaptation*, writes the change as a product of two thin matrices: $W + \frac{\alpha}{r} B A$. For $W$ with the shape (rows, columns), $B$ has the shape (rows, $r$) and $A$ has ($r$, columns). The **rank** $r$ of this **adapter** is small. It has nothing to do with the ranks of a process group, of which we have N.
+# Fine-tuning adds a change $\Delta W$ to each weight matrix $W$ of a trained model. **LoRA**, *low-rank adaptation*, writes the change as a product of two thin matrices: $W + \frac{\alpha}{r} B A$. For $W$ with the shape (rows, columns), $B$ has the shape (rows, $r$) and $A$ has ($r$, columns). The **rank** $r$ of this **adapter** is small. It has nothing to do with the N ranks of a process group.
 #
 # $W$ is **frozen**: `requires_grad` is `False`. Only $A$ and $B$ are trained. $\frac{\alpha}{r}$ is a constant factor. The paper sets $\alpha$ to the first rank it tries, and keeps it when the rank changes.
 
@@ -132,7 +132,7 @@ with torch.no_grad():
 holds("logits with new adapters are bit-equal", torch.equal(before, after))
 
 # %% [markdown]
-# If both factors started at 0, they would never learn. The gradient of $B$ contains $A$ as a factor, and that of $A$ contains $B$. So in the first step only $B$ gets a gradient other than 0:
+# If both factors started at 0, they would never learn. The gradient of $B$ contains $A$ as a factor, and that of $A$ contains $B$. So in the first step only $B$ gets a nonzero gradient:
 
 # %%
 first = with_lora(r=4)
@@ -143,7 +143,7 @@ holds("largest gradient of any A", largest["A"], 0)
 holds("largest gradient of any B", largest["B"], above=0)
 
 # %% [markdown]
-# The other two starts go wrong. With both factors at 0 nothing has a gradient, and with both random the model has changed before the first step:
+# The other two initializations go wrong. With both factors at 0 no adapter gets a nonzero gradient, and with both random the model has changed before the first step:
 
 # %%
 both_zero, both_random = with_lora(r=4), with_lora(r=4)
@@ -191,11 +191,11 @@ for r in (1, 4, 16):
     holds(f"r {r}: adapters, gradients and states", sum(of_adapters), predicted, unit="bytes")
 
 # %% [markdown]
-# All weights remain in memory, and the adapters are added to them. What shrinks is gradients, optimizer states, and the file that is stored for each task. (The share of a small model is large, because $r \cdot (\text{rows} + \text{columns})$ grows with the width and $\text{rows} \cdot \text{columns}$ with its square.)
+# All weights remain in memory, and the adapters are added to them. What shrinks are the gradients, the optimizer states, and the file that is stored for each task. (In a small model the share is large, because $r \cdot (\text{rows} + \text{columns})$ grows with the width and $\text{rows} \cdot \text{columns}$ with its square.)
 #
 # ### Published counts
 #
-# GPT-3 has 96 layers of width 12,288. The LoRA paper gives adapters to its query and value matrices, each 12,288 × 12,288, and prints 4.7M trained parameters for r 1 and 37.7M for r 8, of 175,255.8M (Hu et al. 2021, table 4).
+# GPT-3 has 96 layers of width 12,288. The LoRA paper gives adapters to its query and value matrices, each 12,288 × 12,288, and reports 4.7M trained parameters for r 1 and 37.7M for r 8, of 175,255.8M (Hu et al. 2021, table 4).
 
 # %%
 gpt3_shapes = [(12_288, 12_288)] * 2 * 96  # W_q and W_v of each layer
@@ -207,7 +207,7 @@ show_table(
 holds("r 1 and r 8, in millions", [gpt3[1] / 1e6, gpt3[8] / 1e6], [4.7, 37.7], atol=0.05)
 
 # %% [markdown]
-# And the arithmetic? For each token, a matrix of n elements takes 2n floating-point operations in forward. Backward takes 2n for the gradient of the input and 2n for the gradient of the matrix. A frozen matrix does not need the latter: 4n instead of 6n. PyTorch's own counter, on our model:
+# And the arithmetic? For each token, a matrix of n elements takes 2n floating-point operations in forward. Backward takes 2n for the gradient of the input and 2n for the gradient of the matrix. A frozen matrix does not need the latter: 4n instead of 6n. We check this on our model with PyTorch's own FLOP counter:
 
 # %%
 def matrix_flops(gpt):
@@ -230,7 +230,7 @@ show_table(
 #
 # ### What DDP sends
 #
-# DDP all-reduces gradients. It ignores parameters that are frozen when it wraps the model. **With r = 4 on two ranks, how many times as many bytes does each rank send per step with full fine-tuning as with LoRA?** The table of bytes above has what you need.
+# DDP all-reduces gradients. It ignores parameters that are frozen when it wraps the model. **With r = 4 on two ranks, by what factor does LoRA reduce the bytes that each rank sends per step, compared with full fine-tuning?** The table of bytes above has what you need.
 
 # %%
 predicted_lora_ratio = predict("Bytes sent, full over LoRA, r 4")
@@ -263,12 +263,12 @@ for name, count in trained.items():
     holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
 
 # %% [markdown]
-# The ratio is Ψ over the adapters' elements, here that of a small model. GPT-3 with r 8 sends 0.0215 % of full training's bytes: the share in the table of published counts.
+# The ratio is Ψ over the adapters' elements, here that of a small model. GPT-3 with r 8 sends 0.0215 % of the bytes of full training: the share in the table of published counts.
 
 # %% [markdown]
 # ### To scale
 #
-# $W$, $A$ and $B$ are drawn to scale. Change r, the width and the modules, and compare what is trained, held and sent with full fine-tuning. The frozen weights (hatched) remain in memory: quantization makes those smaller, below.
+# $W$, $A$ and $B$ are drawn to scale. Change r, the width and the modules, and compare what is trained, held and sent with full fine-tuning. The frozen weights (hatched) remain in memory; later in this chapter, quantization makes them smaller.
 
 # %%
 lora_shapes(models.SIZES["0.3M"].width, models.SIZES["0.3M"].layers, r=8, world_size=4, modules="all linear")
@@ -304,7 +304,7 @@ def lora_on_zero3(batch, config):
         engine.step()
 
 # %% [markdown]
-# The configuration of ZeRO-3 is that of [chapter 05](05_fsdp.ipynb): no tensor stays whole. We add up the tensors that rank 0 passes to each call. To an all-gather it passes its half of a tensor, to a reduce-scatter all gradients of a unit.
+# The configuration of ZeRO-3 is that of [chapter 05](05_fsdp.ipynb): no parameter stays gathered between uses. We add up the tensors that rank 0 passes to each call: its half of a tensor to an all-gather, and all gradients of a unit to a reduce-scatter.
 
 # %%
 lora_zero = {"stage": 3, "reduce_bucket_size": 2**15, "stage3_param_persistence_threshold": 0}
@@ -345,7 +345,7 @@ gathered = [4 / 2 * (root + 2 * (in_blocks + adapters)) for adapters in (0, trai
 holds("FSDP: all-gathers, full and LoRA", [passed["FSDP", name][0] for name in trained], gathered, unit="bytes")
 
 # %% [markdown]
-# Reduce-scatters shrink to the adapters' gradients; all-gathers do not, because frozen weights are still gathered for forward and for backward. Under FSDP they grow by the adapters; DeepSpeed gathers somewhat less than before. What remains of the traffic of full fine-tuning:
+# Reduce-scatters shrink to the adapters' gradients; all-gathers do not, because frozen weights are still gathered for forward and for backward. Under FSDP they grow by the adapters; DeepSpeed gathers somewhat less than before. This is the share of full fine-tuning's traffic that remains:
 
 # %%
 remains = {}
@@ -358,7 +358,7 @@ holds("FSDP and ZeRO-3", [remains["FSDP"], remains["ZeRO-3"]], above=0.45, below
 holds("DDP", remains["DDP"], below=0.1)
 
 # %% [markdown]
-# gloo sends twice the bytes for a reduce-scatter, so with NCCL the gathers are two thirds of the traffic, and two thirds remain. If the frozen model fits on each device, DDP sends far less.
+# These shares are for gloo, which sends twice the bytes for a reduce-scatter. With NCCL, all-gathers are two thirds of the traffic of full fine-tuning, so LoRA leaves two thirds. If the frozen model fits on each device, DDP sends far less.
 #
 # ### Rank and modules: loss on another text
 #
@@ -386,7 +386,7 @@ def finetune(gpt, lr):
     return losses
 
 # %%
-print("Fine-tuning eight times: some seconds …")
+print("Fine-tuning eight times: a few seconds …")
 torch.set_num_threads(1)  # too small a model to share its work between threads
 MLP, RANKS_TRIED = ("mlp.up", "mlp.down"), (1, 4, 8, 16, 64)
 setups = {f"all linears, r {r}": (r, ALL_LINEARS, LORA_LR) for r in RANKS_TRIED}
@@ -410,8 +410,8 @@ holds("loss falls with r, up to r 16", np.diff(by_rank[:4]), below=0)
 gains = [(untrained - loss) / (untrained - unseen["full"]) for loss in by_rank]
 holds("r 1: share of full training's gain", gains[0], above=0.5)
 holds("r 16 and 64: share of full training's gain", gains[3:], above=0.9)
-holds("r 4 in all linears against r 16 in attention: loss", unseen["all linears, r 4"] - unseen["attention, r 16"], below=0)
-holds("MLP against attention, nearly as many parameters: loss", unseen["MLP, r 10"] - unseen["attention, r 16"], below=0)
+holds("loss: r 4 in all linears, minus r 16 in attention", unseen["all linears, r 4"] - unseen["attention, r 16"], below=0)
+holds("loss: r 10 in the MLP, minus r 16 in attention", unseen["MLP, r 10"] - unseen["attention, r 16"], below=0)
 
 # %%
 figure, (by_size, by_step) = plt.subplots(1, 2, figsize=(7.5, 3.4), sharey=True)
@@ -430,7 +430,7 @@ by_step.legend(frameon=False, loc="lower left")
 figure.tight_layout()
 
 # %% [markdown]
-# In this run r = 1 already reaches most of the gain of full training, and a larger r nearly all of it. Where the adapters are matters as much as their size: in the MLP they do better than in attention with nearly as many parameters, and r 4 in all linear layers has fewer parameters than r 16 in attention, and a lower loss. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the LoRA paper adapts attention only.
+# In this run r = 1 already reaches most of the gain of full training, and a larger r nearly all of it. Where the adapters are matters as much as their size: in the MLP they do better than in attention with nearly as many parameters. And r 4 in all linear layers reaches a lower loss than r 16 in attention, with fewer parameters. The QLoRA paper finds the same for large models: adapters in all linear layers are needed to match full fine-tuning (Dettmers et al. 2023, section 4). Measure it on your own task; the LoRA paper adapts attention only.
 #
 # ### α when r changes
 #
@@ -441,7 +441,7 @@ predicted_alpha = predict("Lowest loss with r 64", options=["factor ¼, α 16", 
 predicted_alpha
 
 # %%
-print("Fine-tuning twice more: some seconds …")
+print("Fine-tuning twice more: a few seconds …")
 factors = {16: "factor ¼, α 16", 64: "factor 1, α 64", 256: "factor 4, α 256"}
 alpha_losses = {16: unseen["all linears, r 64"]}
 for alpha in (64, 256):
@@ -486,7 +486,7 @@ holds("largest difference over the largest logit", farthest.item(), below=1e-5)
 holds("modules and parameters are those of the trained model", [*merged_gpt.state_dict()] == [*pretrained.gpt().state_dict()])
 
 # %% [markdown]
-# Models are mostly stored in bf16. Then the merged weights are rounded to its 8 significant bits, and an update much smaller than its weight is partly lost:
+# Most models are stored in bf16. Then the merged weights are rounded to the 8 significant bits of bf16, and an update much smaller than its weight is partly lost:
 
 # %%
 def relative_error(approximate, exact):
@@ -515,14 +515,14 @@ show_table(
 holds("change of the loss in bf16", abs(losses["merged, in bf16"] - losses["adapters separate"]), below=0.001)
 
 # %% [markdown]
-# Here the loss hardly notices. With 4-bit weights it does: see *Merging is not lossless* below.
+# Here the loss hardly changes. With 4-bit weights it rises: see *Merging is not lossless* below.
 #
 # ### peft and transformers
 #
-# Hugging Face's library `peft` does this for models of its transformers library. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights, so nothing is downloaded:
+# Hugging Face's library `peft` does all this for models from transformers. `target_modules` selects linear layers by the ends of their names. We build a small Llama from a configuration, with random weights, so nothing is downloaded:
 
 # %%
-print("Loading transformers and peft: some seconds …")
+print("Loading transformers and peft: a few seconds …")
 # They import bitsandbytes, which warns of optional CPU kernels that are not installed.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
@@ -553,7 +553,7 @@ adapter_count, _ = with_peft().get_nb_trainable_parameters()
 holds("adapters of two layers, 64 × 64", adapter_count, lora.adapter_parameters([(64, 64)] * 2 * 2, r=4))
 
 # %% [markdown]
-# What is held is counted as above. What is sent we measure with DDP on two ranks, which load both libraries too. What is stored is the file that `save_pretrained` writes.
+# We count the bytes held as above, and measure the bytes sent with DDP on two ranks, which load both libraries too. The bytes stored are those of the file that `save_pretrained` writes.
 
 # %%
 def llama_on_ddp(batch):
@@ -584,7 +584,7 @@ holds("stored file, with its header", file_bytes, 4 * adapter_count, atol=1500, 
 holds("sent, with the headers of messages", llama_sent["LoRA by peft"], lora.sent_bytes(adapter_count, 2), atol=1500, unit="bytes")
 
 # %% [markdown]
-# Do peft and our `LoRALinear` compute the same? We give ours the start of peft's adapters, train both with the same batches, and compare logits:
+# Do peft and our `LoRALinear` compute the same? We copy the initial values of peft's adapters into ours, train both on the same batches, and compare logits:
 
 # %%
 ours, peft_llama = small_llama().requires_grad_(False), with_peft()
@@ -612,8 +612,8 @@ with torch.no_grad():
     changed = (peft_logits - small_llama()(input_ids=lora_batch[0]).logits).abs().max().item()
 largest_logit = peft_logits.abs().max()
 holds("ours and peft: largest difference over the largest logit", (ours_logits - peft_logits).abs().max() / largest_logit, below=1e-5)
-holds("merge_and_unload: the same", (peft_merged - peft_logits).abs().max() / largest_logit, below=1e-5)
-holds("what training changed: the same", changed / largest_logit, above=0.1)
+holds("before and after merge_and_unload: the same quotient", (peft_merged - peft_logits).abs().max() / largest_logit, below=1e-5)
+holds("before and after training: the same quotient", changed / largest_logit, above=0.1)
 
 # %% [markdown]
 # If the base is in bf16, peft still holds the adapters in fp32 (`autocast_adapter_dtype=True`), since small updates are lost in bf16 ([chapter 05](05_fsdp.ipynb)):
@@ -688,7 +688,7 @@ show_table({"checkpointing": "", "adapter tensors with a gradient": "d", "report
 holds("of 8", [found for found, _ in attempts.values()], [8, 0, 0, 8, 8])
 
 # %% [markdown]
-# transformers 5.23 calls `enable_input_require_grads()` itself: the embedding's output then requires a gradient, although the embedding does not. What you wrap yourself has no such help. The third row is the dangerous one: training runs, the norm changes, the adapters never do, and PyTorch only warns. Use `use_reentrant=False`. After the first backward, check that every trained parameter has a gradient: `assert all(p.grad is not None for p in trainable(model))`. (peft's issues 137 and 1142 report this from earlier versions.)
+# transformers 5.23 calls `enable_input_require_grads()` itself: the embedding's output then requires a gradient, although the embedding does not. If you wrap layers yourself, nothing does this for you. The third row is the dangerous one: training runs and the norm changes, but the adapters never do, and PyTorch only warns. Use `use_reentrant=False`. After the first backward, check that every trained parameter has a gradient: `assert all(p.grad is not None for p in trainable(model))`. (peft's issues 137 and 1142 report this from earlier versions.)
 
 # %% [markdown]
 # ## Fewer bits
@@ -747,14 +747,14 @@ def quantize_absmax(weight, bits, group):
     scales = groups.abs().amax(1, keepdim=True) / (2 ** (bits - 1) - 1)
     return (torch.round(groups / scales) * scales).view_as(weight)
 
-planted = mlp_up.clone()
-planted[0, 0] = 8 * mlp_up.abs().max()
+with_outlier = mlp_up.clone()
+with_outlier[0, 0] = 8 * mlp_up.abs().max()
 
 # %%
 def errors_of_the_others(group):
-    return (quantize_absmax(planted, 8, group) - planted).flatten()[1:]
+    return (quantize_absmax(with_outlier, 8, group) - with_outlier).flatten()[1:]
 
-factor = rms(errors_of_the_others(planted.numel())) / rms(absmax_errors)
+factor = rms(errors_of_the_others(with_outlier.numel())) / rms(absmax_errors)
 predicted_factor.compare(
     factor, {"what it is if an outlier affects only its own code": 1, "√8": 8**0.5}
 )
@@ -781,7 +781,7 @@ predicted_bits.compare(
     [bits_per_weight(8, group) for group in sizes],
     {
         "the codes without the scales": [8, 8, 8],
-        "what it is with scales of 16 bits": [8 + 16 / group for group in sizes],
+        "with 16-bit scales": [8 + 16 / group for group in sizes],
     },
     "calculated",
 )
@@ -795,7 +795,7 @@ def percent(errors):
 
 # %%
 show_table(
-    {"one scale for a": "", "bits per weight": ".2f", "error, %": ".2f", "with the outlier, %": ".2f"},
+    {"one scale per": "", "bits per weight": ".2f", "error, %": ".2f", "with the outlier, %": ".2f"},
     [
         (
             name,
@@ -849,7 +849,7 @@ for (grouping, each), look in zip(errors.items(), ("o-", "s--", "D-.", "^:"), st
 axes.set(xlabel="bits per weight", ylabel="error, %", yticks=[0.5, 1, 2, 5, 10, 20, 50])
 axes.set_yticklabels(["0.5", "1", "2", "5", "10", "20", "50"])
 axes.minorticks_off()
-axes.legend(title="one scale for a", frameon=False)
+axes.legend(title="one scale per", frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
@@ -914,14 +914,14 @@ def product_error(product):
 holds("error of the product in fp32, %", product_error(outlier_x @ outlier_weight.T), below=1e-3)
 
 # %% [markdown]
-# **LLM.int8()** splits the product by features. Features with a value above a threshold of 6.0 are multiplied in 16 bits, all others in int8, and the two products are added. This is a **mixed-precision decomposition**. We use the one of the library that the authors wrote, bitsandbytes:
+# **LLM.int8()** splits the product by features. Features with a value above a threshold of 6.0 are multiplied in 16 bits, all others in int8, and the two products are added. This is a **mixed-precision decomposition**. We use the implementation in bitsandbytes, the library that the authors wrote:
 
 # %%
-print("Loading bitsandbytes: some seconds …")
+print("Loading bitsandbytes: a few seconds …")
 import bitsandbytes as bnb
 from transformers import BitsAndBytesConfig
 
-outlier_x_fp16 = outlier_x.half()  # what bitsandbytes takes
+outlier_x_fp16 = outlier_x.half()  # bitsandbytes expects fp16
 
 # %%
 def bitsandbytes_product(threshold):
@@ -945,7 +945,7 @@ show_table({"product": "", "error, %": ".2f"}, int8_errors.items())
 # %% [markdown]
 # The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
 #
-# A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. The configuration of transformers has another:
+# A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. In transformers, `BitsAndBytesConfig` has a different default:
 
 # %%
 layer_defaults = inspect.signature(bnb.nn.Linear8bitLt).parameters
@@ -957,7 +957,7 @@ holds("transformers.BitsAndBytesConfig: llm_int8_threshold", BitsAndBytesConfig(
 #
 # ### NF4: code points where the weights are
 #
-# With 4 bits there are 16 codes. Absmax uses 15 of them, at equal distances. But trained weights are not evenly distributed: most are small, roughly as in a normal distribution. **NF4** ("4-bit NormalFloat", Dettmers et al. 2023) puts its code points at **quantiles** of the normal distribution. The p-quantile is the value that a share p of the distribution lies below. Between neighbouring quantiles at equal steps of p there are equally many values.
+# With 4 bits there are 16 codes. Absmax uses 15 of them, at equal distances. But trained weights are not evenly distributed: most are small, roughly as in a normal distribution. **NF4** ("4-bit NormalFloat", Dettmers et al. 2023) puts its code points at **quantiles** of the normal distribution. The p-quantile is the value that a share p of the distribution lies below. Between neighboring quantiles at equal steps of p there are equally many values.
 #
 # Zero has to be a code point, so that zero weights stay zero. So each side has its own steps: 8 quantiles above zero, 7 below. The outermost p is not 1, whose quantile is infinite, but the mean of 1 − 1/30 and 1 − 1/32. All are divided by the largest.
 
@@ -1137,7 +1137,7 @@ predicted_changed_bytes.compare(int(changed_bytes[0]), named)
 holds("the same number in every block", changed_bytes == changed_bytes[0])
 
 # %% [markdown]
-# The codes are the weights divided by the largest of the block, so they stay. Only the scale doubles, and in fp16 that is 1 added to the exponent, which lies in the second of its two bytes. The error of a block therefore grows with its largest weight, and is the same relative to it.
+# The codes are the weights divided by the largest weight of the block, so they do not change. Only the scale doubles, and in fp16 that adds 1 to the exponent, which lies in the second of its two bytes. So the error of a block grows with its largest weight; relative to that weight it stays the same.
 #
 # ### Four bits
 #
@@ -1159,9 +1159,9 @@ holds("the weights that gguf reads", weights_q4_0.reshape(384, 96) == read_by_gg
 holds("code of each block's largest weight", np.take_along_axis(codes_q4_0, largest, axis=1), 0)
 
 # %% [markdown]
-# The largest weight always has code 0, so $d$ is negative where it is positive. That uses the one code that two's complement has on one side only: −8, but no +8. (The lab asks for the other direction: the bytes of `Q4_0` from weights.)
+# The largest weight always has code 0, so $d$ is negative if that weight is positive. This makes use of the code that two's complement has on one side only: −8, but no +8. (The lab asks for the other direction: the bytes of `Q4_0` from weights.)
 #
-# These are the bytes of the first block of our matrix, as the file has them:
+# These are the bytes of the first block of our matrix, as they are stored in a file:
 
 # %%
 def draw_bytes(axes, top, left, texts, color):
@@ -1201,7 +1201,7 @@ axes.axis("off")
 figure.tight_layout()
 
 # %% [markdown]
-# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Their scales are integers of 4 to 8 bits with an fp16 scale of their own: double quantization again. `Q4_K` therefore affords a scale *and* a minimum for every 32 weights at the 4.5 bits at which `Q4_0` has a scale alone:
+# **K-quants** (`_K`) have larger blocks of 256 weights, divided into 8 or 16 small ones. Their scales are integers of 4 to 8 bits with an fp16 scale of their own: double quantization again. So `Q4_K` has room for a scale *and* a minimum for every 32 weights in the same 4.5 bits in which `Q4_0` has only a scale:
 
 # %%
 two_fp16_scales, scales_and_minima, codes = 2 * 2, 2 * 8 * 6 / 8, 256 * 4 / 8
@@ -1271,7 +1271,7 @@ change = added_loss["nf4, double quantization"] - added_loss["nf4"]
 holds("change of the loss by double quantization", abs(change), below=0.002)
 
 # %% [markdown]
-# (A dash: only llama.cpp writes K-quants.) Q4_0 has smaller blocks than NF4: its scales have 16 bits, so half a bit pays for one in every 32 weights. With the same blocks and scales, NF4 is about equal to it:
+# (A dash marks K-quants, which only llama.cpp can write.) Q4_0 has smaller blocks than NF4: its scales have 16 bits, so half a bit pays for one in every 32 weights. With the same blocks and scales, NF4 is about equal to it:
 
 # %%
 nf4_in_32 = {name: nf4_weight(weight, 32, torch.float16) for name, weight in float_weights.items()}
@@ -1357,7 +1357,7 @@ predicted_weight_error
 # %%
 ways = {"to nearest": round_to_nearest, "with feedback": round_with_feedback}
 layer_name = "1.mlp.up"
-exact, x = gptq_original[layer_name], other_inputs[layer_name]  # inputs that calibration had not
+exact, x = gptq_original[layer_name], other_inputs[layer_name]  # not used for calibration
 gptq_errors = {}
 for bits in (4, 3):
     for way, rounding in ways.items():
@@ -1381,13 +1381,13 @@ for bits in (4, 3):
     holds(f"{bits} bits, over plain rounding: error of the outputs", of_outputs, below=0.75)
 
 # %% [markdown]
-# Rounding to nearest is by definition closest to W, so feedback can only increase the error of the weights. But the error of the outputs falls, on inputs that it has not seen: it puts the errors into directions in which the inputs are small. So the error of the weights alone does not rank methods.
+# Rounding to nearest is by definition closest to W, so feedback can only increase the error of the weights. But the error of the outputs falls, even on inputs that were not used for calibration: feedback moves the errors into directions in which the inputs are small. So the error of the weights alone does not rank methods.
 
 # %% [markdown]
 # Now the whole model: all eight Linears of its blocks in 3 bits (embeddings, norms and biases stay), and the loss on text that was not used to calibrate.
 
 # %%
-print("Rounding eight layers in two ways: some seconds …")
+print("Rounding eight layers in two ways: a few seconds …")
 
 @torch.no_grad()
 def gptq_loss():
@@ -1408,15 +1408,15 @@ holds("share of the added loss that feedback recovers", regained, above=0.5)
 # %% [markdown]
 # The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours, with 128 sequences of 2,048 tokens to calibrate and no training.
 #
-# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1 % of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run it here.
+# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1 % of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run AWQ here.
 #
-# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales, for this config int8 with [one scale per row](https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.Int8WeightOnlyConfig.html), and dequantizes where an operation needs it. So the modules stay as they are, and `torch.compile`, autograd and torch.distributed can work with such weights. It is not installed in this course, so nothing of it is run here.
+# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales, for this config int8 with [one scale per row](https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.Int8WeightOnlyConfig.html), and dequantizes where an operation needs it. So the modules stay as they are, and `torch.compile`, autograd and torch.distributed can work with such weights. torchao is not part of the course's environment, so we do not run it here.
 #
 # ## A kernel that dequantizes
 #
 # Fewer bits save memory. Do they also save time? When a model generates one token at a time, $Wx$ uses each weight once, in two operations, and a GPU reads weights far more slowly than it computes. So what counts is how many bytes are read from the GPU's memory.
 #
-# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), in which one writes what a *block* of threads does (it needs a GPU, and is not run here; it was tested on one):
+# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), a language in which you write what a *block* of threads does. (The kernel needs a GPU, so it does not run in this notebook; it was tested on one.)
 #
 # ```python
 # @triton.jit
@@ -1453,7 +1453,7 @@ def store(destination, block):
     destination.copy_(block)
 
 # %% [markdown]
-# We take the 384 inputs and 96 outputs of an MLP's second Linear, for one token. Weights are stored [in, out], with a scale for every 64 inputs of each output.
+# We take the second Linear of an MLP, with 384 inputs and 96 outputs, and one token. Weights are stored as [in, out], with a scale for every 64 inputs of each output.
 
 # %%
 GROUP = 64
@@ -1540,12 +1540,12 @@ computing_s = 2 / H100_FLOPS_PER_S  # one weight with one token
 print(f"reading takes as long as computing with {reading_s / computing_s:.0f} tokens")
 
 # %% [markdown]
-# In training, and for long prompts, there are thousands of tokens: arithmetic is the limit, and dequantizing is extra work. There a quantized base saves memory, not time.
+# In training, and for long prompts, there are thousands of tokens: arithmetic is the limit, and dequantizing is extra work. In that case a quantized base saves memory, not time.
 
 # %% [markdown]
 # ## QLoRA: adapters on a 4-bit base
 #
-# LoRA leaves the base in memory, and nothing updates it: it can be quantized. **QLoRA** (Dettmers et al. 2023) stores the frozen matrices in NF4 and trains adapters in higher precision. The library is bitsandbytes, which has kernels for CPUs too.
+# With LoRA the base stays in memory, and nothing updates it, so it can be quantized. **QLoRA** (Dettmers et al. 2023) stores the frozen matrices in NF4 and trains adapters in higher precision. The library is bitsandbytes, which has kernels for CPUs too.
 
 # %%
 from bitsandbytes.functional import dequantize_4bit
@@ -1601,7 +1601,7 @@ holds("all but the mean", sum(bytes_up.values()) - 4, predicted, rtol=0.001, uni
 # %% [markdown]
 # Now the whole model. We quantize the matrices of all blocks. Embeddings, norms and biases stay in fp32. The head stays too: it is tied to the token embedding.
 #
-# In blocks of 32, a quantized weight takes 4.254 bits. **How many bits does a parameter of the whole model take, on average?** The model has 260,736 parameters, and 221,184 of them are in these matrices.
+# In blocks of 32, a quantized weight takes 4.254 bits. **How many bits per parameter does the whole model take, on average?** The model has 260,736 parameters, and 221,184 of them are in these matrices.
 
 # %%
 predicted_model_bits = predict("Bits for each parameter of the whole model", unit="bits")
@@ -1667,7 +1667,7 @@ def with_qlora(r):
 
 # %%
 torch.set_num_threads(1)  # too small a model to share its work between threads
-print("Training for 40 steps: some seconds …")
+print("Training for 40 steps: a few seconds …")
 qlora_gpt = with_qlora(8)
 before = {"fp32": untrained, "4 bits": unseen_loss(qlora_gpt)}
 finetune(qlora_gpt, LORA_LR)
@@ -1688,7 +1688,7 @@ holds("difference after training", abs(after["4 bits"] - after["fp32"]), below=0
 #
 # ### Merging is not lossless
 #
-# After LoRA, $W + \frac{\alpha}{r} B A$ replaces $W$, and the outputs stay the same. Here $W$ is in 4 bits. You can dequantize, add, and keep the result in fp32, which gives up the memory that 4 bits saved. Or you quantize the sum again, and round it to the code points a second time.
+# After LoRA, $W + \frac{\alpha}{r} B A$ replaces $W$, and the outputs stay the same. Here $W$ is in 4 bits. You can dequantize, add, and keep the result in fp32, which gives up the memory that 4 bits saved. Or you can quantize the sum again, which rounds it to the code points a second time.
 
 # %%
 @torch.no_grad()
@@ -1750,7 +1750,7 @@ holds("65B, 16 bit", full_gb, above=780, unit="GB")
 holds("65B, QLoRA: base and adapters", base_gb + adapters_gb, below=48, unit="GB")
 
 # %% [markdown]
-# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2 %, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number; of the last it explains only a part, and the paper does not itemize the rest.
+# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2 %, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number. It explains only part of the last one, and the paper does not itemize the rest.
 
 # %%
 matrices, embeddings = llama_sizes["7B"]
@@ -1758,7 +1758,7 @@ holds("7B: LoRA in 16 bits", 26, 0.002 * (matrices + embeddings) * 2 / 1e6, rtol
 print(f"7B, base: {1000 * rows[0][3]:,.0f} MB by the formula, 5,048 MB in the paper")
 
 # %% [markdown]
-# ### What the library does, here and by default
+# ### What bitsandbytes does on this CPU and by default
 #
 # The CPU build of bitsandbytes has most functions of the GPU build. We try each:
 
@@ -1819,9 +1819,9 @@ show_table(
 )
 
 # %% [markdown]
-# On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few users run into this. Whatever you quantize, decode it once and look at the error.
+# On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few users run into this. Whatever you quantize, dequantize it once and look at the error.
 #
-# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA. FSDP adds one more setting: it shards floating-point tensors only, and FSDP1 flattens a unit's parameters into one tensor of one dtype. So the packed bytes are stored under the dtype of the other parameters ([bitsandbytes on FSDP-QLoRA](https://huggingface.co/docs/bitsandbytes/fsdp_qlora)):
+# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA's settings. FSDP needs one more setting: it shards floating-point tensors only, and FSDP1 flattens a unit's parameters into one tensor of one dtype. So the packed bytes are stored under the dtype of the other parameters ([bitsandbytes on FSDP-QLoRA](https://huggingface.co/docs/bitsandbytes/fsdp_qlora)):
 
 # %%
 default = BitsAndBytesConfig(load_in_4bit=True).to_dict()
@@ -1895,14 +1895,14 @@ for name, amount in wire_sent.items():
 #
 # ### Gradients have to be added
 #
-# Weights are only copied. Gradients are summed on the way, and codes cannot be. **Four ranks all-reduce an int8 tensor in which each has 100. What is the sum?**
+# Weights are only copied. Gradients are summed on the way, and codes cannot be summed. **Four ranks all-reduce an int8 tensor in which each has 100. What is the sum?**
 
 # %%
 predicted_sum = predict("The int8 sum of four times 100", options=["400", "144", "127", "-112"])
 predicted_sum
 
 # %% [markdown]
-# Each rank's codes also have their own scales. A ring therefore has to dequantize, add, and quantize the partial sum again, at each hop. ZeRO++'s qgZ replaces the ring by an all-to-all: each rank quantizes its gradients once, sends each rank its part, and the receiver adds them in full precision. Both send the same bytes.
+# Each rank's codes also have their own scales. A ring therefore has to dequantize, add, and quantize the partial sum again, at each hop. ZeRO++'s qgZ replaces the ring by an all-to-all: each rank quantizes its gradients once, sends each rank its part, and the receiver adds them in full precision. Both send the same number of bytes.
 
 # %%
 def ring_reduce(chunks, bits):
@@ -1920,7 +1920,7 @@ def ring_reduce(chunks, bits):
 
 # %%
 def all_to_all_reduce(chunks, bits):
-    """The same; each rank's gradient is quantized once."""
+    """The same sum; each rank's gradient is quantized once."""
     packed = torch.stack([to_wire(chunk, bits) for chunk in chunks])
     received = torch.empty_like(packed)
     dist.all_to_all_single(received, packed)
@@ -1960,7 +1960,7 @@ show_table({"sum": "", "bits": "d", "sent by each rank": ",.0f", "predicted": ",
 holds("bytes sent", [row[2] for row in rows], [row[3] for row in rows], rtol=0.01)
 
 # %% [markdown]
-# In fp32 each rank would send 4 bytes for each number, 663,552 by the formula. With 4 bits the error is about a tenth; ZeRO++ does send gradients in 4 bits. With four ranks there are three hops, and the ring's error is a little larger. Let ε be the relative error of one quantization, and the gradients of all ranks independent and equally large. **On 64 ranks, by what factor is the ring's error larger than the all-to-all's?** A sum of k such gradients is √k times as large as one.
+# In fp32 each rank would send 4 bytes per element, 663,552 bytes by the formula. With 4 bits the error is about a tenth; ZeRO++ does send gradients in 4 bits. With four ranks there are three hops, and the ring's error is a little larger. Let ε be the relative error of one quantization, and assume that the gradients of all ranks are independent and equally large. **On 64 ranks, by what factor is the ring's error larger than the all-to-all's?** A sum of k such gradients is √k times as large as one.
 
 # %%
 predicted_ratio = predict("The ring's error, over the all-to-all's, on 64 ranks")
@@ -2001,7 +2001,7 @@ axes.legend(frameon=False)
 figure.tight_layout()
 
 # %% [markdown]
-# On several nodes, qgZ makes two such steps, one within a node and one between nodes: two quantizations, for any number of ranks. The third part of ZeRO++, hpZ, keeps a second copy of the weights divided within each node, so that the gather in backward does not leave the node ([chapter 05](05_fsdp.ipynb), `reshard_after_forward` with a number). Between nodes, a 16-bit ZeRO-3 sends 3Ψ elements for large N, and ZeRO++ 0.75Ψ:
+# On several nodes, qgZ does two such all-to-alls, one within a node and one between nodes: two quantizations, for any number of ranks. The third part of ZeRO++, hpZ, keeps a second copy of the weights sharded within each node, so that the gather in backward does not leave the node ([chapter 05](05_fsdp.ipynb), `reshard_after_forward` with a number). Between nodes, a 16-bit ZeRO-3 sends 3Ψ elements for large N, and ZeRO++ 0.75Ψ:
 
 # %%
 volumes = [("ZeRO-3", 16, 16, 16), ("qwZ", 8, 8, 16), ("qwZ, hpZ", 8, 0, 16), ("qwZ, hpZ, qgZ", 8, 0, 4)]
@@ -2046,7 +2046,7 @@ show_table(
 )
 
 # %% [markdown]
-# (Weights of LoRA include the adapters, in fp32. Embeddings stay in 16 bits. Operations for dequantizing and in the adapters are left out, and activations, too.) We train our small GPT with each method in a new process, which records its live tensors, and look at the second step, in which Adam's states exist from the start:
+# (LoRA's weights include the adapters, in fp32. Embeddings stay in 16 bits. The table leaves out activations, and the operations of dequantizing and of the adapters.) We train our small GPT with each method in a new process, which records its live tensors, and look at the second step, in which Adam's states exist from the start:
 
 # %%
 def steps_in_memory(batch):
@@ -2083,7 +2083,7 @@ axes.legend(frameon=False, ncols=5, loc="lower left", bbox_to_anchor=(0, 1), col
 figure.tight_layout()
 
 # %% [markdown]
-# Weights, gradients and Adam's states shrink as computed. (bitsandbytes' lookup tables are what is left over. At the peak, no gradients exist yet: they appear as activations are freed.) Activations hardly do: the gradient still passes through every layer. In a small model with 512 tokens they are most of the peak, so LoRA saves little of it, and checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) is what lowers them. With LLaMA 7B and one sequence, the states are larger by far: see *What a real model takes*.
+# Weights, gradients and Adam's states shrink as computed. (The small remainder is bitsandbytes' lookup tables. At the peak, no gradients exist yet: they appear as activations are freed.) Activations hardly shrink: the gradient still passes through every layer. In a small model with 512 tokens they are most of the peak, so LoRA saves little of it, and checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) is what lowers them. With LLaMA 7B and one sequence, the states are larger by far: see *What a real model takes*.
 
 # %% [markdown]
 # | | it removes | it leaves | choose it when |
@@ -2096,7 +2096,7 @@ figure.tight_layout()
 #
 # ## What to remember
 #
-# - LoRA trains $r\,(\text{rows} + \text{columns})$ numbers for a matrix. Gradients, Adam's states and messages shrink with that; activations do not, and a token costs 4Ψ operations instead of 6Ψ.
+# - LoRA trains $r\,(\text{rows} + \text{columns})$ elements per matrix. Gradients, Adam's states and messages shrink with that; activations do not, and a token costs 4Ψ operations instead of 6Ψ.
 # - Count the constants: in blocks of 64, int8 takes 8.5 bits, NF4 4.5, with double quantization 4.127. Embeddings, norms and biases stay as they are.
 # - QLoRA's backward pass dequantizes the frozen matrices and passes gradients through them. The codes themselves get none.
 # - Merging adapters into fp32 or 16-bit weights is exact up to rounding. Quantizing the result again changes it: evaluate what you deploy.

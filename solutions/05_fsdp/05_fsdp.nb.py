@@ -28,7 +28,7 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with one process, and compares the bytes it sent and the bytes it kept alive with the budget. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
-print("Loading PyTorch's FSDP: some seconds, more the first time on a computer …")
+print("Loading PyTorch's FSDP: a few seconds, longer the first time on a computer …")
 
 from collections import Counter
 from functools import partial
@@ -67,7 +67,7 @@ mesh_spec(replicas=2, shards=4)
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
 #
-# <details><summary>Hint 1 · two ends that you know</summary>
+# <details><summary>Hint 1 · two cases that you know</summary>
 #
 # R = 1 is plain FSDP on S ranks: nothing goes across. S = 1 is DDP on R ranks: every rank has a whole copy, and nothing stays within.
 # </details>
@@ -144,7 +144,7 @@ def reduce_scatter(flat):
 
 # %%
 class Unit:
-    """own: a slice of the module's parameters, always there; whole: all of them, now and then"""
+    """own: a slice of the module's parameters, always there; whole: all of them, while gathered"""
 
     def __init__(self, module):
         world_size = dist.get_world_size()
@@ -238,7 +238,7 @@ gather_and_free_spec(3)
 # | `module.register_forward_hook(hook)` | `hook(module, inputs, output)` after it |
 # | `output.register_hook(hook)` | `hook(gradient)` in backward, before the backward pass of the module that computed `output` |
 #
-# The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` is no replacement: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
+# The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` does not work here: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
 # **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward.
 #
@@ -252,7 +252,7 @@ gather_and_free_spec(3)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Three inner functions: `before(k, following, *_)`, which is called before forward with `following = k + 1` and before backward with `following = k - 1`; `after_forward(k, module, inputs, output)`, which frees the unit and registers the hook for backward on `output`; and `after_backward(k)`, which takes the gradients, frees the unit, and sets its slice's `.grad`. Mind that -1 is an index, too: `units[-1]` is the last unit.
+# Three inner functions: `before(k, following, *_)`, which is called before forward with `following = k + 1` and before backward with `following = k - 1`; `after_forward(k, module, inputs, output)`, which frees the unit and registers the hook for backward on `output`; and `after_backward(k)`, which takes the gradients, frees the unit, and sets its slice's `.grad`. Note that -1 is an index, too: `units[-1]` is the last unit.
 # </details>
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
@@ -335,7 +335,7 @@ wrap_spec([30, 50, 10, 50], unit_bytes=50)
 #
 # <details><summary>Hint 1 · the order of calls</summary>
 #
-# `fully_shard` takes the parameters that no earlier call took, so call it on the inner modules first and on the root last. It replaces each parameter by a DTensor, the rank's shard; an optimizer that was built before would update tensors that the model does not use any more.
+# `fully_shard` takes the parameters that no earlier call took, so call it on the inner modules first and on the root last. It replaces each parameter by a DTensor, the rank's shard; an optimizer that was built before would update tensors that the model no longer uses.
 # </details>
 # <details><summary>Hint 2 · one level</summary>
 #
@@ -666,7 +666,7 @@ show_table(
 #
 # <details><summary>Hint 1 · what is too coarse</summary>
 #
-# A bf16 number has 8 significant bits. Between 1/8 and 1/4 two neighbours are 2⁻¹⁰ ≈ 0.001 apart, and an update of 0.0003 is rounded away. The subtraction loses it; the gradients are fine, whatever dtype they were reduced in.
+# A bf16 number has 8 significant bits. Between 1/8 and 1/4 two neighbors are 2⁻¹⁰ ≈ 0.001 apart, and an update of 0.0003 is rounded away. The subtraction loses it; the gradients are fine, whatever dtype they were reduced in.
 # </details>
 # <details><summary>Hint 2 · where the fp32 copy is</summary>
 #

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 11 · DeepSpeed and Accelerate in practice
 #
-# A training script that starts without an error may still train something else than its author meant. You will read configurations and say what they really run, port a loop to Accelerate, and repair what goes wrong most often with several ranks: the loss of ragged batches, metrics, the learning rate, and resuming.
+# A training script that starts without an error may still train something other than what its author meant. You will read configurations and say what they really run, port a loop to Accelerate, and repair what goes wrong most often with several ranks: the loss of ragged batches, metrics, the learning rate, and resuming.
 #
 # **In this lab you**
 #
@@ -28,7 +28,7 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
-print("Loading PyTorch and Accelerate: some seconds, more the first time on a computer …")
+print("Loading PyTorch and Accelerate: a few seconds, longer the first time on a computer …")
 
 import json
 import tempfile
@@ -56,7 +56,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## 1 · `config_lint`
 #
-# A colleague starts a script with `accelerate launch`. What runs is decided in three places: DeepSpeed's JSON file, Accelerate's YAML file, and the script. They often disagree, and mostly without an error. Write `config_lint(json_text, yaml, script)`, which says what will really run:
+# A colleague starts a script with `accelerate launch`. What runs is decided in three places: DeepSpeed's JSON file, Accelerate's YAML file, and the script. They often disagree, and mostly without an error. Write `config_lint(json_text, yaml, script)`, which returns what will really run:
 #
 # - `json_text` is the content of DeepSpeed's file, which the YAML file names as `deepspeed_config_file`;
 # - `yaml` is the content of Accelerate's file, a dict;
@@ -69,9 +69,9 @@ print(configuration_a["yaml"])
 print(configuration_a["script"])
 
 # %% [markdown]
-# It returns a dict of eight values. Seven of them the engine reports: its `"stage"`, the `"dtype"` of its parameters, `"accumulation"`, `"micro_batch"`, `"global_batch"`, `"clipping"` (0 means none), and the class of the `"optimizer"` that makes the update. The eighth, `"samples"`, was counted: how many samples all ranks together gave to the model for one optimizer step. It should be the global batch, but the engine does not count; it only multiplies.
+# It returns a dict of eight values. The engine reports seven of them: its `"stage"`, the `"dtype"` of its parameters, `"accumulation"`, `"micro_batch"`, `"global_batch"`, `"clipping"` (0 means none), and the class of the `"optimizer"` that makes the update. The eighth, `"samples"`, was counted: how many samples all ranks together gave to the model for one optimizer step. It should be the global batch, but the engine does not count; it only multiplies.
 #
-# Eight configurations are here, and grading uses others. All were run on real ranks with real engines, and the answers are what these reported.
+# You have eight configurations here; grading uses others. All were run on real ranks with real engines, and the answers are what these engines reported.
 
 # %%
 def config_lint_spec(name):
@@ -100,10 +100,10 @@ for name in "BCDEFGH":
 # These are the rules; not all of them can be seen in the eight runs.
 #
 # - `num_processes` is the total over all machines.
-# - A number in the JSON file is not replaced by the script's. `"auto"` is: by the script's `accumulation`, by its `mixed_precision`, by a micro-batch from the loaders, by a clipping of 1.0.
+# - A number in the JSON file is not replaced by the script's. `"auto"` is replaced: by the script's `accumulation`, by its `mixed_precision`, by a micro-batch from the loaders, by a clipping of 1.0.
 # - A key that is left out gets a default: clipping 1.0, stage 0, accumulation 1, which is not the script's. If the micro-batch is left out, DeepSpeed divides `train_batch_size`. If a whole `bf16` section is left out, `mixed_precision` decides; an empty one is off.
-# - DeepSpeed ignores keys that it does not know at the top level. Inside `zero_optimization` it refuses them.
-# - Accelerate reads the file as `json.loads` does: of equal keys the last one counts. (DeepSpeed itself refuses such a file.)
+# - DeepSpeed ignores keys that it does not know at the top level. Inside `zero_optimization` it rejects them.
+# - Accelerate reads the file as `json.loads` does: of equal keys the last one counts. (DeepSpeed itself rejects such a file.)
 # - If the optimizer is offloaded to the CPU (a `device` other than `"none"`), Accelerate replaces the script's `AdamW` or `SGD` by `DeepSpeedCPUAdam`, and keeps only the learning rate and the weight decay: SGD becomes Adam, and nothing is printed. A script's `DummyOptim` stands for the file's `optimizer`; an `AdamW` there becomes `DeepSpeedCPUAdam`, too.
 #
 # <details><summary>Hint 1 · the micro-batch from the loaders</summary>
@@ -264,7 +264,7 @@ def port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save):
     ### END SOLUTION
 
 # %% [markdown]
-# Both loops side by side. "Messages" are the all-reduces of rank 0. Accelerate deals out whole batches in turn and `DistributedSampler` single samples, so a rank gets other samples, but all ranks together get the same ones in each step.
+# Both loops side by side. "Messages" are the all-reduces of rank 0. Accelerate assigns whole batches to the ranks in turn, and `DistributedSampler` single samples. So each rank gets different samples than before, but all ranks together get the same ones in each step.
 
 # %%
 ported = launch(run_loop, port_a_loop, world_size=2, device="cpu")
@@ -384,9 +384,9 @@ check("deepspeed_accelerate.token_mean", token_mean)
 # %% [markdown]
 # ## 4 · `metrics`
 #
-# A model is evaluated on ten samples, by four ranks. Ten is no multiple of four, but collectives need the same number of batches on every rank. So a loader that `accelerator.prepare` returns begins again at the first sample to fill the last batches: the ranks evaluate twelve samples. `accelerator.gather` returns all twelve answers; `accelerator.gather_for_metrics` cuts off those that were added, **if the dataset has a length**.
+# A model is evaluated on ten samples, by four ranks. Ten is not a multiple of four, but collectives need the same number of batches on every rank. So a loader that `accelerator.prepare` returns begins again at the first sample to fill the last batches: the ranks evaluate twelve samples. `accelerator.gather` returns all twelve answers; `accelerator.gather_for_metrics` cuts off those that were added, **if the dataset has a length**.
 #
-# A **stream** has none: an iterable dataset without `__len__`. By default rank 0 reads it for all ranks, counts the last batch, and sends each rank its part; then `gather_for_metrics` is right. With `dispatch_batches=False` every rank reads the stream itself, as one does when reading is slow. Then nobody knows how many samples were added.
+# A **stream** has none: an iterable dataset without `__len__`. By default rank 0 reads it for all ranks, counts the last batch, and sends each rank its part; then `gather_for_metrics` is right. With `dispatch_batches=False` every rank reads the stream itself, as is common when reading is slow. Then Accelerate does not know how many samples were added.
 #
 # `metrics(accelerator, model, loader)` returns the accuracy, right answers per sample of the dataset, **on every rank**. Model and loader are prepared, and the model is in evaluation mode. Each batch has three tensors: the samples' `index` in the dataset, `inputs` and `targets`. The model's answer is the class with the largest output.
 # %%
@@ -464,7 +464,7 @@ check("deepspeed_accelerate.metrics", metrics)
 # %% [markdown]
 # ## 5 · `schedule`
 #
-# Your schedule is meant to warm up for 2 optimizer steps and to reach 0 after 8. On two ranks the run is done at half of them. A prepared scheduler is the reason: Accelerate assumes that you planned it for one process, with a loader that is N times as long as each of the N ranks' loaders. So it makes **N steps for each step of the optimizer**. If `split_batches=True`, each batch of the loader is split over the ranks, the loader is not shortened, and the scheduler makes one step.
+# Your schedule is meant to warm up for 2 optimizer steps and to reach 0 after 8. On two ranks it finishes after half as many steps. The prepared scheduler is the reason: Accelerate assumes that you planned it for one process, with a loader that is N times as long as each of the N ranks' loaders. So it makes **N steps for each step of the optimizer**. If `split_batches=True`, each batch of the loader is split over the ranks, the loader is not shortened, and the scheduler makes one step.
 #
 # With accumulation, a prepared scheduler only counts when the optimizer really steps; one that is not prepared counts every call of `step`. The script calls it at every micro-batch.
 
@@ -483,7 +483,7 @@ def linear_schedule(optimizer, warmup_steps, total_steps):
 
 # %%
 def prepared(accelerator, split_batches, batches=8, lr=0.1):
-    """`batches` of each rank, whatever their number"""
+    """`batches` for each rank, however many ranks there are"""
     ranks, model = accelerator.num_processes, nn.Linear(2, 1)
     loader = DataLoader(torch.ones(batches * ranks, 2), batch_size=ranks if split_batches else 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -586,7 +586,7 @@ check("deepspeed_accelerate.schedule", schedule)
 # %% [markdown]
 # ## 6 · `save_everything`
 #
-# A run of three weeks is stopped and started again many times. It should not show in the result: **not in a single bit**. Here is a small job: a model with dropout, AdamW, a learning rate that falls in each step, a running average of the weights, and a shuffled loader. Model, optimizer and loader are prepared, the rest is not. (The scheduler is stepped by the job; prepared, it would step N times as often.)
+# A run of three weeks is stopped and started again many times. That should not show in the result: **not in a single bit**. Here is a small job: a model with dropout, AdamW, a learning rate that falls in each step, a running average of the weights, and a shuffled loader. Model, optimizer and loader are prepared, the rest is not. (The scheduler is stepped by the job; prepared, it would step N times as often.)
 
 # %%
 class Average:
@@ -667,13 +667,13 @@ whole_run = launch(start, save_everything_spec, 0, None, 8, world_size=2)
 print("the losses of rank 0:", *(f"{loss:.4f}" for loss in whole_run.outputs[0]))
 
 # %% [markdown]
-# `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has other weights and other random numbers. It runs steps until `until` steps are done in all, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
+# `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has other weights and other random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
 #
-# `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. Of a loader it saves nothing here. This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, the same at each start, and on the epoch's number, which the loader counts itself, from 0. (And the loader has a random generator of its own. Without one, each start of an iteration draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
+# `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here. This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, the same at each start, and on the epoch's number, which the loader counts itself, from 0. (And the loader has a random generator of its own. Without one, each start of an iteration draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
 #
 # **Budget** · exactly the steps that remain · losses and running average equal those of an uninterrupted run: bit for bit on two ranks, within 10⁻⁹ on more.
 #
-# Why not bit for bit on more? After its first step, DDP sorts the parameters into its buckets anew, in the order in which their gradients were ready. A new process begins with the first order again, and a ring then adds three or four numbers in another order, which may change the last bit. Two numbers have only one sum.
+# Why not bit for bit on more? After its first step, DDP rebuilds its buckets, with the parameters in the order in which their gradients were ready. A new process begins with the first order again, and a ring then adds three or four numbers in another order, which may change the last bit. Two numbers have only one sum.
 #
 # <details><summary>Hint 1 · what is not prepared</summary>
 #
@@ -766,13 +766,13 @@ check("deepspeed_accelerate.save_everything", save_everything)
 #             accelerator.save_state(f"step_{model.global_steps}")
 # ```
 #
-# What is right, what is wrong, and which of it does no error report? Give the number of ranks, the samples in an optimizer step and the batch size that DeepSpeed believes in, the stage, the limit of the gradients' norm, the steps that warm-up takes, and what happens at step 200. Four to eight sentences.
+# What is right, what is wrong, and which mistakes raise no error? Give the number of ranks, the samples in an optimizer step and the batch size that DeepSpeed assumes, the stage, the limit of the gradients' norm, the steps that warm-up takes, and what happens at step 200. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "what_will_this_run_train", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# The number of ranks is right: `num_processes` counts all machines, so there are 16. The batch is right, too: 8 samples · 2 micro-batches · 16 ranks = 256. But "auto" takes the smallest batch size of all prepared loaders, 1, so DeepSpeed believes in 1 · 2 · 16 = 32; no gradient changes, but whatever is computed from its `train_batch_size`, such as samples per second, is wrong by a factor of 8.
+# The number of ranks is right: `num_processes` counts all machines, so there are 16. The batch is right, too: 8 samples · 2 micro-batches · 16 ranks = 256. But "auto" takes the smallest batch size of all prepared loaders, 1, so DeepSpeed assumes 1 · 2 · 16 = 32; no gradient changes, but whatever is computed from its `train_batch_size`, such as samples per second, is wrong by a factor of 8.
 #
-# The stage is 2: of duplicate keys the last one counts. DeepSpeed refuses them when it reads a file itself, but here Accelerate reads it, and no error comes. Gradients are clipped at 1.0, which "auto" became; DeepSpeed clips by itself, and under it `clip_grad_norm_` only returns the norm.
+# The stage is 2: of duplicate keys the last one counts. DeepSpeed rejects them when it reads a file itself, but here Accelerate reads it, and there is no error. Gradients are clipped at 1.0, which "auto" became; DeepSpeed clips by itself, and under it `clip_grad_norm_` only returns the norm.
 #
 # The prepared scheduler steps 16 times in each optimizer step, so warm-up is over after 7 steps, not 100 (the eighth uses scheduler step 7 · 16 = 112). The schedule has to be written in scheduler steps: warm-up over 1,600.
 #

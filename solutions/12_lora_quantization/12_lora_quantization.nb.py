@@ -28,7 +28,7 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
-print("Loading PyTorch: some seconds, more the first time on a computer …")
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import matplotlib.pyplot as plt
 import torch
@@ -54,8 +54,8 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # - `linear`: the given `nn.Linear`, frozen, weight and bias (which may be `None`); and the parameters `A`, random, and `B`, zero. Nothing else is trained, and nothing else is a parameter or a buffer;
 # - `forward(x)`, x [batch, in], as above. The gradient of x is that of the whole layer;
-# - `merge()`: adds the adapter to `linear.weight`, in place of computing it in `forward`, which then costs no more than without an adapter. A second `merge()` changes nothing;
-# - `unmerge()`: the weight is again what it was, **bit for bit**, and training can go on. Without a merge before it, it changes nothing.
+# - `merge()`: adds the adapter to `linear.weight`, so that `forward` does not compute it and costs no more than without an adapter. A second `merge()` changes nothing;
+# - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing.
 #
 # The check draws A and B itself after it has looked at yours, wraps layers in `DistributedDataParallel`, trains, merges, unmerges and trains on.
 
@@ -163,7 +163,7 @@ for rank, (losses, _) in enumerate(lora_run.outputs):
 left.set(xlabel="step", title="loss of each rank's batch")
 left.legend()
 right.bar(range(1, 17), lora_run.outputs[0][1], color=palette.MEASURED)
-right.set(xlabel="number", xticks=[1, 4, 8, 12, 16], title="singular values learned")
+right.set(xlabel="index", xticks=[1, 4, 8, 12, 16], title="singular values learned")
 figure.tight_layout()
 
 # %% nbgrader={"grade_id": "check_LoRALinear", "grade": true}
@@ -179,7 +179,7 @@ check("lora_quantization.LoRALinear", LoRALinear)
 # - `"sent_bytes"`: what each rank sends in a step, in a ring all-reduce of the gradients in fp32;
 # - `"flops"`: of the matrix products of a step with `tokens` tokens on this rank. An element of a matrix that is trained takes 6 per token: 2 in forward, 2 for the gradient of its input, 2 for its own gradient. Which of them remain for a frozen matrix?
 #
-# `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` are such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passes a gradient to its input: the lowest layer is no exception.
+# `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` contains such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passes a gradient to its input: the lowest layer is no exception.
 
 # %%
 def shapes_of(size):
@@ -340,7 +340,7 @@ check("lora_quantization.quantize_blockwise", quantize_blockwise)
 #
 # Write weights as the bytes of a GGUF file, in its format **Q4_0**. A block is 32 weights, and has one scale d and 32 **levels** from 0 to 15:
 #
-# 1. Find the weight of largest magnitude, with its sign; of several, the first. d is this weight / −8, in fp32. So that weight has level 0, and d may be negative.
+# 1. Find the weight of largest magnitude, with its sign (if there are several, the first). d is this weight / −8, in fp32. So that weight has level 0, and d may be negative.
 # 2. The level of a weight x is x · (1/d) + 8.5, with the fraction cut off, and at most 15. It is computed with the fp32 d. If d is 0, take 0 in place of 1/d.
 # 3. Only then is d rounded to fp16, and stored: 2 bytes, little-endian (the low byte first).
 # 4. 16 bytes follow. Byte j has the level of weight j in its low 4 bits, and the level of weight j + 16 in its high 4 bits.
@@ -411,13 +411,13 @@ check("lora_quantization.pack_q4_0", pack_q4_0)
 #
 # `outliers(x, w, threshold)` returns approximately `x @ w.T`, fp32, for x `[rows, features]` and w `[out, features]`:
 #
-# - a feature is an outlier if its largest magnitude in x **exceeds** the threshold. (The paper defines it so; bitsandbytes also takes features that only reach it.) The product of the outlier features is computed in fp32, with the columns of w that belong to them;
+# - a feature is an outlier if its largest magnitude in x **exceeds** the threshold. (This is the paper's definition; bitsandbytes also includes features that just reach the threshold.) The product of the outlier features is computed in fp32, with the columns of w that belong to them;
 # - the other features are quantized: each row of x has a scale, and each row of w has one. A scale is the largest magnitude **among the row's regular features**, divided by 127; a code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
 # - a row of zeros gives zeros. There may be no outlier; at least one feature is regular. Leave x and w as they are.
 
 # %%
 def outliers_spec(x, w):
-    """What the result is near to: nothing is rounded to a code."""
+    """What the result approximates: here nothing is rounded to a code."""
     return x @ w.T
 
 outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]))
@@ -510,7 +510,7 @@ def qlora_forward_spec(layers, x, alpha):
 #
 # - `layers` is a list of dicts. `packed` and `absmax` are the frozen base, equal on all ranks: they never change and get no gradient. `A` `[r, in]` and `B` `[out, r]` are the adapters, `nn.Parameter`s, equal on all ranks as well. The layers follow one another, as in the spec.
 # - `loss_of(y)` is the mean loss over this rank's samples; call it once, with the output of the last layer.
-# - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the step before do not count.
+# - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the previous step must not count.
 # - `dequantize_nf4` is given. You decide when it is called: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
 # **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × ideal bytes and 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
@@ -620,11 +620,11 @@ check("lora_quantization.qlora_step", qlora_step)
 #
 # 3\. Wrong: DDP reduces gradients of parameters that require one. A ring sends $\frac{2(N-1)}{N}$ · 52 MB = 52 MB per rank and step with N = 2.
 #
-# 4\. Wrong: the adapters of the lower layers get their gradients through the base, so backward computes the gradients of the activations, 2Ψ per token. Only those of the weights, another 2Ψ, are saved: 4Ψ of 6Ψ FLOPs per token, two thirds and not one third. Dequantizing, in forward and again in backward, comes on top.
+# 4\. Wrong: the adapters of the lower layers get their gradients through the base, so backward computes the gradients of the activations, 2Ψ per token. Only those of the weights, another 2Ψ, are saved: 4Ψ of 6Ψ FLOPs per token, two thirds and not one third. Dequantizing, in forward and again in backward, is extra work.
 #
-# 5\. Wrong, and silent: the sum W + (α/r) · B · A is exact in fp32 up to rounding, but it has to be rounded to 16 code points again. Small updates stay below half a gap and vanish, others are rounded. Merge into 16-bit weights, or keep the adapters apart.
+# 5\. Wrong, and silent: the sum W + (α/r) · B · A is exact in fp32 up to rounding, but it has to be rounded to 16 code points again. Small updates stay below half a gap and vanish, others are rounded. Merge into 16-bit weights, or keep the adapters separate.
 #
-# 6\. Wrong, and silent apart from a warning: the reentrant checkpoint calls backward only if an input requires a gradient. The frozen embedding's output does not, so the adapters in the wrapped layers get none and the loss does not fall. `use_reentrant=False`, or an embedding output that requires a gradient (`enable_input_require_grads()`), fixes it; check at `.grad` after the first step.
+# 6\. Wrong, and silent apart from a warning: the reentrant checkpoint calls backward only if an input requires a gradient. The frozen embedding's output does not, so the adapters in the wrapped layers get none and the loss does not fall. `use_reentrant=False`, or an embedding output that requires a gradient (`enable_input_require_grads()`), fixes it; check `.grad` after the first step.
 #
 # Points: 1 for the numbers (7.3 and 6.7 GB, 105 MB, 52 MB; 0.5 if one is missing), 1 for claims 4, 5 and 6: two thirds, the rounding, the missing gradients (0.5 if one is missing or not called silent).
 # ### END SOLUTION

@@ -200,9 +200,9 @@ def test_stages_2_and_3_exclude_pipelines(chapter):
 
 def test_each_piece_of_the_port_makes_the_calls_of_the_loop_by_hand(chapter):
     assert "backward, and divided too" in chapter.text_of("predicted_wrong.compare")
-    assert chapter.text_of("right = [name for name in STAGES").count("✓") == 2
-    rows = chapter.table_of("right = [name for name in STAGES")
-    samples = {row["stage"]: row["samples of rank 0"] for row in rows}
+    assert chapter.text_of("right = [name for name in VERSIONS").count("✓") == 2
+    rows = chapter.table_of("right = [name for name in VERSIONS")
+    samples = {row["version"]: row["samples of rank 0"] for row in rows}
     assert samples.pop("loader, and the sampler kept") == "8"
     assert set(samples.values()) == {"16"}
     printed = chapter.text_of('calls_of_rank_0("+ accumulate"))')
