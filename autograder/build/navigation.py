@@ -47,8 +47,8 @@ def link(page: Page, start: PurePosixPath, words: str = "") -> str:
 def _line_of_links(page: Page, course: Course, has_map: bool) -> str:
     """ "← 03 Ring all-reduce · Map of the course · Lab 04 ZeRO · 05 FSDP →" """
     lab = course.labs.get(page.name)
-    before = course.chapter(page.name) if page == lab else course.neighbour(page.name, -1)
-    after = course.neighbour(page.name, 1)
+    before = course.chapter(page.name) if page == lab else course.neighbor(page.name, -1)
+    after = course.neighbor(page.name, 1)
     links = [
         link(before, page.path, f"← {before.title}") if before else "",
         _link_to_map(page) if has_map else "",
@@ -59,7 +59,7 @@ def _line_of_links(page: Page, course: Course, has_map: bool) -> str:
 
 
 def _what_next(page: Page, course: Course, has_map: bool) -> str:
-    lab, after = course.labs.get(page.name), course.neighbour(page.name, 1)
+    lab, after = course.labs.get(page.name), course.neighbor(page.name, 1)
     if page == lab:
         submit = (
             "When all checks pass, press *Validate* in the toolbar above. Then submit this "

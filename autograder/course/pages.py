@@ -51,7 +51,7 @@ class Course:
     chapters: tuple[Page, ...]
     labs: Mapping[str, Page]
 
-    def neighbour(self, name: str, step: int) -> Page | None:
+    def neighbor(self, name: str, step: int) -> Page | None:
         """The chapter that follows the chapter or lab called ``name``, or precedes it (-1)."""
         names = sorted({page.name for page in self.chapters} | {name})
         at = names.index(name) + step

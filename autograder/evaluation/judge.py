@@ -298,7 +298,7 @@ def _over_budget(attempt: Attempt) -> Finding | None:
 
 
 def _finding_of(error: LaunchError, trust: Trust) -> Finding:
-    """The error's own message, for errors that no sign of the exercise recognises.
+    """The error's own message, for errors that no sign of the exercise recognizes.
 
     In grading without anything that depends on timing, such as the current line of an endless loop.
     """
@@ -357,7 +357,7 @@ def _unreceived_tag(error: DeadlockError) -> Finding | None:
                 f"it receives from rank {call.peer} under tag {call.tag}, but rank {call.peer} "
                 f"sends to it under tag {others[0]}; {call.source}"
             )
-            mistake = "waits for a tag that its neighbour does not send: both must use the same tag"
+            mistake = "waits for a tag that its neighbor does not send: both must use the same tag"
             return Finding(f"rank {call.rank}", mistake, evidence)
     return None
 
@@ -377,9 +377,7 @@ def _waits_in_recv(run: Run | None, waiting: int, cycle: tuple[int, ...]) -> str
             "then wait for the send"
         )
     wait = "wait" if waiting > 1 else "waits"
-    return (
-        f"{wait} in recv for data that is never sent: every recv needs a send from that neighbour"
-    )
+    return f"{wait} in recv for data that is never sent: every recv needs a send from that neighbor"
 
 
 def _deadlock(error: DeadlockError) -> Finding:
@@ -396,5 +394,5 @@ def _deadlock(error: DeadlockError) -> Finding:
         mistake = "make calls that do not match, and wait forever"
         return _general("the ranks", mistake, error.headline)
     who = ranks_text([row.rank for row in waiting])
-    who_if_hidden = "neighbours" if len(waiting) > 1 else "a rank"
+    who_if_hidden = "neighbors" if len(waiting) > 1 else "a rank"
     return Finding(who, mistake, waiting[0].source, who_if_hidden=who_if_hidden)

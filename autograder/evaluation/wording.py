@@ -15,7 +15,7 @@ _VARIABLE_PARTS = (
 )
 
 
-_TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colours and the like
+_TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colors and the like
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 MAX_CHARS = 2000
 

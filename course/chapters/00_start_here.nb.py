@@ -30,7 +30,7 @@
 #
 # [![Animation: Four processes start, and a message passes from one to the next](openers/00_start_here.svg)](openers/00_start_here.svg)
 #
-# Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which adds its own and passes it on, until it is back at rank 0. A rank that has called recv waits there until its neighbour sends. (Recorded from real processes. [Play it again](openers/00_start_here.svg))
+# Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which adds its own and passes it on, until it is back at rank 0. A rank that has called recv waits there until its neighbor sends. (Recorded from real processes. [Play it again](openers/00_start_here.svg))
 #
 # </details>
 
@@ -88,7 +88,7 @@ run.outputs
 #
 # ## Send a tensor around the ring
 #
-# `dist.send` and `dist.recv` move a tensor from one rank to another. Rank 0 starts, each rank adds 1 and passes the tensor on to its right neighbour, and the last rank sends it back to rank 0.
+# `dist.send` and `dist.recv` move a tensor from one rank to another. Rank 0 starts, each rank adds 1 and passes the tensor on to its right neighbor, and the last rank sends it back to rank 0.
 
 # %%
 def pass_around(length):
@@ -241,9 +241,9 @@ print(run.device, "because:", run.device_reason, "· backend of each rank:", run
 # 4. **Hints.** Each exercise has a few, collapsed. The last one nearly gives the answer away, so open them one at a time.
 # 5. **Validate.** Before you submit, press *Validate* in the toolbar above the lab: it runs the whole notebook from the top, as grading will. Grading adds hidden cases, with other sizes and other numbers of ranks.
 #
-# ## The colours
+# ## The colors
 #
-# A colour has one meaning in all pictures of the course:
+# A color has one meaning in all pictures of the course:
 
 # %%
 from shardlab.widgets import color_legend

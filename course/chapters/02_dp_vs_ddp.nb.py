@@ -258,7 +258,7 @@ holds("largest difference from one process", largest_difference(run.outputs[0]),
 # %% [markdown]
 # ## DDP: no device in charge
 #
-# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a ring, in which each rank sends only to its neighbour, $\frac{2(N-1)}{N} S$ bytes for a tensor of $S$ bytes. Chapter 03 takes it apart; here we use it.
+# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a ring, in which each rank sends only to its neighbor, $\frac{2(N-1)}{N} S$ bytes for a tensor of $S$ bytes. Chapter 03 takes it apart; here we use it.
 
 # %%
 def ddp(steps=2, optimizer_class=torch.optim.SGD, **options):
@@ -441,7 +441,7 @@ all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
 
 # %% [markdown]
-# A grey line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
+# A gray line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
 
 # %%
 def early_share(run):

@@ -129,7 +129,7 @@ timeline(run)
 # afterwards   A B C D    A B C D    A B C D    A B C D
 # ```
 #
-# In a **ring** each rank sends only to its right neighbour, rank + 1, and receives only from its left one, rank − 1; after the last rank comes rank 0 again. To see whose numbers are in a chunk, rank 0 starts with ones, rank 1 with tens, rank 2 with hundreds, rank 3 with thousands. A chunk that reads 1111 is complete.
+# In a **ring** each rank sends only to its right neighbor, rank + 1, and receives only from its left one, rank − 1; after the last rank comes rank 0 again. To see whose numbers are in a chunk, rank 0 starts with ones, rank 1 with tens, rank 2 with hundreds, rank 3 with thousands. A chunk that reads 1111 is complete.
 
 # %%
 def own_numbers():
@@ -144,13 +144,13 @@ for rank, tensor in enumerate(own_numbers()):
 # In a step every rank sends one chunk to the right, and adds the chunk that comes from the left to its own copy. `isend` and `irecv` only start a transfer (the i is for *immediate*), so a rank can do both at the same time; `wait` returns when the transfer is done.
 
 # %%
-def neighbours():
+def neighbors():
     rank, world_size = dist.get_rank(), dist.get_world_size()
     return (rank - 1) % world_size, (rank + 1) % world_size  # left, right
 
 # %%
 def pass_and_add(outgoing, incoming):
-    left, right = neighbours()
+    left, right = neighbors()
     received = torch.empty_like(incoming)
     sending = dist.isend(outgoing, right)
     receiving = dist.irecv(received, left)
@@ -159,7 +159,7 @@ def pass_and_add(outgoing, incoming):
     incoming += received
 
 # %% [markdown]
-# Which rank sends which chunk? Here is the plan for four ranks, one row for each step and one column for each rank. A rank receives what its left neighbour sends, one column to the left (in Python, index −1 is the last column, which is exactly what rank 0 needs).
+# Which rank sends which chunk? Here is the plan for four ranks, one row for each step and one column for each rank. A rank receives what its left neighbor sends, one column to the left (in Python, index −1 is the last column, which is exactly what rank 0 needs).
 
 # %%
 SCATTER_PLAN = [  # the chunk that ranks 0, 1, 2, 3 send
@@ -181,7 +181,7 @@ for rank, tensor in enumerate(run.outputs):
     print(f"rank {rank}", tensor.tolist())
 
 # %% [markdown]
-# After one step each rank has one chunk with two ranks' numbers in it: its own and its left neighbour's.
+# After one step each rank has one chunk with two ranks' numbers in it: its own and its left neighbor's.
 #
 # ### All three steps
 #
@@ -220,7 +220,7 @@ GATHER_PLAN = [  # the chunk that ranks 0, 1, 2, 3 send
 # %%
 def all_gather_of_four(tensor):
     rank, chunks = dist.get_rank(), tensor.chunk(4)
-    left, right = neighbours()
+    left, right = neighbors()
     for sends in GATHER_PLAN:
         sending = dist.isend(chunks[sends[rank]], right)
         dist.recv(chunks[sends[rank - 1]], left)
@@ -346,7 +346,7 @@ traffic_map(run, predicted=ideal)
 
 # %%
 def everyone_sends_first(length):
-    left, right = neighbours()
+    left, right = neighbors()
     outgoing, received = torch.ones(length), torch.empty(length)
     dist.send(outgoing, right)
     dist.recv(received, left)
@@ -371,7 +371,7 @@ timeline(hang)
 
 # %%
 def start_sending_then_receive(length):
-    left, right = neighbours()
+    left, right = neighbors()
     outgoing, received = torch.ones(length), torch.empty(length)
     sending = dist.isend(outgoing, right)
     dist.recv(received, left)
@@ -385,7 +385,7 @@ timeline(run)
 
 # %%
 def take_turns(length):
-    left, right = neighbours()
+    left, right = neighbors()
     outgoing, received = torch.ones(length), torch.empty(length)
     if dist.get_rank() % 2 == 0:
         dist.send(outgoing, right)

@@ -293,7 +293,7 @@ holders = layouts["stage 1"].ranks_of(tensor, "optimizer")
 predicted_ranks.compare([f"rank {rank}" for rank in holders])
 
 # %% [markdown]
-# The picture shows the engines of the runs above, after the second backward pass. Each row is a rank, each colour a tensor. Choose a stage, hover over a piece, and find the three borders.
+# The picture shows the engines of the runs above, after the second backward pass. Each row is a rank, each color a tensor. Choose a stage, hover over a piece, and find the three borders.
 
 # %%
 shard_map(layouts)

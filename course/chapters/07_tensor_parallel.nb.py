@@ -456,7 +456,7 @@ print(f"{logits_bytes / 1e9:.1f} GB whole, {logits_bytes / 8 / 1e9:.2f} GB split
 # %% [markdown]
 # ## Why it stays on fast links
 #
-# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, while what it sends grows towards $8\,T D$ elements. A layer computes $72\,T D^2 \left(1 + \frac{s}{6D}\right) / N$ operations on each rank, forward and backward (Narayanan et al. 2021, appendix, without recomputation). T counts all tokens of the batch, s those of **one sequence**: attention relates a token only to its own sequence.
+# Each all-reduce sits *between* two matrix products: the next cannot start before it is done. And it does not shrink. With more ranks each rank computes less, while what it sends grows toward $8\,T D$ elements. A layer computes $72\,T D^2 \left(1 + \frac{s}{6D}\right) / N$ operations on each rank, forward and backward (Narayanan et al. 2021, appendix, without recomputation). T counts all tokens of the batch, s those of **one sequence**: attention relates a token only to its own sequence.
 #
 # Here is a layer of that paper's model with 175 billion parameters (D = 12,288, one sequence of 2048 tokens, 2 bytes per element), on A100s at 140 TFLOP/s, as measured in the paper. Within a node NVLink moves 300 GB/s each way; between nodes each of a node's 8 GPUs has a 25 GB/s network card. Change the numbers to match your machine. (A "node" below means the GPUs that NVLink joins, its **domain**. On these A100s that is one computer; in NVIDIA's GB200 NVL72 it is a rack of 72 GPUs.)
 #
@@ -531,7 +531,7 @@ print(f"a layer's output to the next node: {boundary_ms:.1f} ms")
 #
 # ## Two dimensions
 #
-# So tensor parallelism stays within a node, and other kinds of parallelism use more GPUs. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Ranks in a row communicate all the time and should also be neighbours on the machine, so `tp` is the last dimension:
+# So tensor parallelism stays within a node, and other kinds of parallelism use more GPUs. With data parallelism on top, ranks form a **mesh**: a table in which a row works on the same batch with different parts of the model, and a column has the same part and different batches. Ranks in a row communicate all the time and should also be neighbors on the machine, so `tp` is the last dimension:
 
 # %%
 ranks = np.arange(8).reshape(2, 4)  # dp × tp

@@ -470,7 +470,7 @@ moments = disk_moments(saves, restart)
 moments
 
 # %% [markdown]
-# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colours show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure.
+# Move through the moments with the arrow keys. At each one the disk is rebuilt as it was then, and `restart` is called on it: the colors show what it returned. Saved in place, it is useless from the first change until the last: it cannot be loaded, or it is a mix of two steps. If each rank renames its file, every file is complete, but the first renamed file already makes a mix of two steps. Only the renamed folder is always one checkpoint, the old or the new one. The lower strip shows the same for a power failure.
 
 # %%
 loaded = {way: set(moments.found(way)) for way in ways}

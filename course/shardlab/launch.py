@@ -21,7 +21,7 @@ def launch(
     memory: bool = False,
     engine: str = "auto",
 ) -> Run:
-    """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialised.
+    """Run ``fn(*args)`` on ``world_size`` processes with torch.distributed initialized.
 
     rank0 fn(...)  rank1 fn(...)  ...   ->   run.outputs == [what rank 0 returned, rank 1, ...]
 

@@ -94,7 +94,7 @@ class Traffic(Mapping[str, "Traffic"]):
         blocks = tuple(block for block in self.blocks if block.label == label)
         if not blocks:
             known = ", ".join(map(repr, self.labels)) or "none"
-            raise KeyError(f"no measured block is labelled {label!r}; measured: {known}")
+            raise KeyError(f"no measured block is labeled {label!r}; measured: {known}")
         sent = np.zeros_like(self.sent_bytes)
         for block in blocks:
             sent[block.rank] += np.asarray(block.sent_bytes, dtype=np.int64)

@@ -239,7 +239,7 @@ def ddp_step(model, inputs, targets, lr, step):
     ### END SOLUTION
 
 # %% [markdown]
-# Your second step, without the first step's broadcast. There is no hub: every rank sends to one neighbour, and all send the same amount. The faint cells are gloo's own replies.
+# Your second step, without the first step's broadcast. There is no hub: every rank sends to one neighbor, and all send the same amount. The faint cells are gloo's own replies.
 
 # %%
 def two_ddp_steps():

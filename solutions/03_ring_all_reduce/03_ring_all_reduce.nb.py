@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 03 · Ring all-reduce
 #
-# Data-parallel training sums all ranks' gradients in each step. You will compute that sum the way NCCL often does it for large tensors: in a **ring**, where each rank communicates only with its two neighbours and no link carries more than any other.
+# Data-parallel training sums all ranks' gradients in each step. You will compute that sum the way NCCL often does it for large tensors: in a **ring**, where each rank communicates only with its two neighbors and no link carries more than any other.
 #
 # **In this lab you**
 #
@@ -85,7 +85,7 @@ print(*rows, sep="\n")
 # %% [markdown]
 # ## 2 · `reduce_scatter`
 #
-# Every rank holds a whole tensor; afterwards **rank r holds chunk r of the sum**. In each of N − 1 steps a rank sends one chunk to its right neighbour `(rank + 1) % N`, receives another from its left neighbour `(rank - 1) % N`, and adds what it received to its own copy of that chunk.
+# Every rank holds a whole tensor; afterwards **rank r holds chunk r of the sum**. In each of N − 1 steps a rank sends one chunk to its right neighbor `(rank + 1) % N`, receives another from its left neighbor `(rank - 1) % N`, and adds what it received to its own copy of that chunk.
 
 # %%
 def reduce_scatter_spec(tensors, bounds):
@@ -100,7 +100,7 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 #
 # `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -156,7 +156,7 @@ check("ring_all_reduce.reduce_scatter", reduce_scatter)
 # %% [markdown]
 # ## 3 · `all_gather`
 #
-# Now **rank r starts with the correct chunk r** and arbitrary values in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbours, N − 1 steps, but a received chunk replaces the old values.
+# Now **rank r starts with the correct chunk r** and arbitrary values in the rest of `tensor`; afterwards every rank has all chunks. The same ring, the same neighbors, N − 1 steps, but a received chunk replaces the old values.
 
 # %%
 def all_gather_spec(tensors, bounds):
@@ -169,7 +169,7 @@ all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)
 # %% [markdown]
 # Fill `tensor` in place. Again `bounds` may cut it anywhere, it may have any dtype, and every send has to be waited for.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ · calls: send and recv only, to the right and from the left neighbour (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ · calls: send and recv only, to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -198,7 +198,7 @@ def all_gather(tensor, bounds):
     ### END SOLUTION
 
 # %% [markdown]
-# Each rank's calls over time. A long bar is a rank that waits for its neighbour.
+# Each rank's calls over time. A long bar is a rank that waits for its neighbor.
 
 # %%
 tensors = [torch.full((12,), float(rank)) for rank in range(4)]

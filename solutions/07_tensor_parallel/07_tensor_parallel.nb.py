@@ -494,7 +494,7 @@ check("tensor_parallel.tp_bytes_per_layer", tp_bytes_per_layer)
 # %% [markdown]
 # ## 7 · `mesh_coords`
 #
-# Tensor and data parallelism combine: dp_size copies of the model, each split over tp_size ranks. The ranks form a **mesh** with two axes. The ranks of one copy communicate in every layer, so they should be neighbours, in one node: ranks 0 to tp_size − 1 are the first copy, and so on. Gradients are averaged over the ranks that have the same share of each copy.
+# Tensor and data parallelism combine: dp_size copies of the model, each split over tp_size ranks. The ranks form a **mesh** with two axes. The ranks of one copy communicate in every layer, so they should be neighbors, in one node: ranks 0 to tp_size − 1 are the first copy, and so on. Gradients are averaged over the ranks that have the same share of each copy.
 #
 # Where is a rank? Return a dict: its coordinates `"dp_rank"` (which copy) and `"tp_rank"` (which share), and the two groups it belongs to, itself included, as sorted lists of ranks: `"dp_group"`, those with the same share, and `"tp_group"`, those of the same copy.
 
@@ -563,7 +563,7 @@ check("tensor_parallel.mesh_coords", mesh_coords)
 # ### BEGIN SOLUTION
 # One layer's output has 2048 · 12288 · 2 = 50.3 MB. With 8 ranks each sends 8 · 7/8 of that per layer, 352 MB, and 33.8 GB for 96 layers: 75 ms at 450 GB/s. The arithmetic takes 6 · 175e9 · 2048 / (8 · 400e12) = 672 ms, so the links add 11%. With 16 ranks it is 8 · 15/16, 36.2 GB, in eight rings, each of which crosses between the nodes through its own card: 91 ms at 8 · 50 GB/s, and the arithmetic takes 336 ms, so the links add 27%. Sixteen GPUs are faster, 427 ms against 747 ms, but compute for only 79% of the time, the eight for 90%.
 #
-# So tensor parallelism stays within a node, tp_size = 8 with neighbouring ranks: 64 GPUs then need 747 / 8 = 93 ms for each sequence, with tp_size = 16 they need 427 / 4 = 107 ms. The other axis, dp_size = 8, costs an all-reduce of gradients: 2 · 7/8 · 350 GB / 8 = 76.6 GB from each GPU, 1.5 s, as long as two sequences take, but once per step and not in each layer, so it pays off with several micro-batches per step. A pipeline between the nodes would send one layer's output and its gradient, 2 ms for each sequence and boundary, and leave stages idle at the beginning and the end of a step.
+# So tensor parallelism stays within a node, tp_size = 8 with neighboring ranks: 64 GPUs then need 747 / 8 = 93 ms for each sequence, with tp_size = 16 they need 427 / 4 = 107 ms. The other axis, dp_size = 8, costs an all-reduce of gradients: 2 · 7/8 · 350 GB / 8 = 76.6 GB from each GPU, 1.5 s, as long as two sequences take, but once per step and not in each layer, so it pays off with several micro-batches per step. A pipeline between the nodes would send one layer's output and its gradient, 2 ms for each sequence and boundary, and leave stages idle at the beginning and the end of a step.
 #
 # Points: 1 for the two times against the arithmetic (75 of 672 ms, 91 of 336 ms, or the same with other steps shown), 1 for the mesh: tp 8 inside nodes and another kind of parallelism across them, because less time is wasted, and what that other kind costs.
 # ### END SOLUTION

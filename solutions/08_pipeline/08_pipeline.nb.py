@@ -55,7 +55,7 @@ def naive_step_spec(stages, x, target):
 naive_step_spec([nn.Linear(3, 3), nn.Linear(3, 3)], torch.ones(2, 3), torch.zeros(2, 3))
 
 # %% [markdown]
-# **Budget** · sends one tensor to each neighbour: activations to the next rank, their gradient to the previous rank · waits for every message (`dist.send` and `dist.recv` do) · calls: send and recv only.
+# **Budget** · sends one tensor to each neighbor: activations to the next rank, their gradient to the previous rank · waits for every message (`dist.send` and `dist.recv` do) · calls: send and recv only.
 #
 # <details><summary>Hint 1 · the two halves</summary>
 #
@@ -95,7 +95,7 @@ def naive_step(stage, x, target, shape):
     ### END SOLUTION
 
 # %% [markdown]
-# Your step on four ranks, with stages that take some time. A bar shows a rank waiting for a neighbour: at any time, all ranks but one wait.
+# Your step on four ranks, with stages that take some time. A bar shows a rank waiting for a neighbor: at any time, all ranks but one wait.
 
 # %%
 def four_stages():
@@ -245,11 +245,11 @@ show(one_f_one_b_schedule_spec())
 #
 # <details><summary>Hint 1 · how long to warm up</summary>
 #
-# The first gradient reaches device i after the micro-batch has travelled to the last device and its gradient has come back. Before that backward, device i runs p − 1 − i forwards as its warm-up: none on the last device, p − 1 on the first.
+# The first gradient reaches device i after the micro-batch has traveled to the last device and its gradient has come back. Before that backward, device i runs p − 1 − i forwards as its warm-up: none on the last device, p − 1 on the first.
 # </details>
 # <details><summary>Hint 2 · three phases</summary>
 #
-# `warm_up` forwards; then one forward and one backward in turn until there are no forwards left; then the remaining `warm_up` backwards. Forwards and backwards each go from micro-batch 0 upwards.
+# `warm_up` forwards; then one forward and one backward in turn until there are no forwards left; then the remaining `warm_up` backwards. Forwards and backwards each go from micro-batch 0 upward.
 # </details>
 # <details><summary>Hint 3 · few micro-batches</summary>
 #
@@ -282,9 +282,9 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 # %% [markdown]
 # ## 5 · `run_schedule`
 #
-# Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighbouring stages.
+# Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighboring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighbouring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -298,7 +298,7 @@ halves = torch.ones(4, 3).split(2), torch.zeros(4, 3).split(2)
 run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 
 # %% [markdown]
-# `dist.send` waits until the other rank receives. In 1F1B two neighbours send to each other at the same time, one an activation and one a gradient: if both call `dist.send`, neither ever receives. And two ranks may exchange messages of the same shape for different stages and micro-batches: `dist.send`, `dist.isend` and `dist.recv` take an integer `tag`, and a receive takes only a message with the same tag.
+# `dist.send` waits until the other rank receives. In 1F1B two neighbors send to each other at the same time, one an activation and one a gradient: if both call `dist.send`, neither ever receives. And two ranks may exchange messages of the same shape for different stages and micro-batches: `dist.send`, `dist.isend` and `dist.recv` take an integer `tag`, and a receive takes only a message with the same tag.
 #
 # Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
 #

@@ -280,7 +280,7 @@ def test_screenshots_in_both_themes(lab, notebook, artifacts):
 
 
 def painted(widget, color):
-    """The number of pixels of the widget's picture with exactly this colour."""
+    """The number of pixels of the widget's picture with exactly this color."""
     return int(
         widget.locator("canvas").evaluate(
             """(canvas, color) => {

@@ -17,7 +17,7 @@ All other answers are the stubs that students start from.  ``NAME.py`` does what
 assume that an attacker knows them.
 
 Harm shows as undeserved *points*; as *loot*, the word LOOT anywhere in the submission's record; as
-a *canary*, a new or changed file in home, course or /tmp; in *neighbours* whose records differ from
+a *canary*, a new or changed file in home, course or /tmp; in *neighbors* whose records differ from
 those of a class without attacks; as *survivors*, processes that carry the mark.  Every submission
 is tested for all of these; ``seen_by`` names the relevant one.
 """
@@ -52,7 +52,7 @@ class Place:
     course: Path
     home: Path
     mark: str
-    neighbour: Path  # another student's folder of the same lab
+    neighbor: Path  # another student's folder of the same lab
     port: int = 0  # of a listening socket on the machine's loopback
     host: str = ""  # the machine's other address
 

@@ -1,6 +1,6 @@
 """Shared by the exercises on rings: cases, inputs, byte budgets, and signs in the calls.
 
-The ring: rank r sends to its right neighbour r + 1 and receives from its left neighbour r - 1
+The ring: rank r sends to its right neighbor r + 1 and receives from its left neighbor r - 1
 (modulo N).  reduce-scatter leaves rank r with chunk r of the sum, all-gather starts from there.
 """
 
@@ -93,10 +93,10 @@ def sent_elsewhere(run: Run) -> list[int]:
     return [int(sent[rank].sum() - sent[rank, (rank + 1) % len(ranks)]) for rank in ranks]
 
 
-RIGHT_NEIGHBOUR_ONLY = Budget(
-    "sends to the right neighbour only", sent_elsewhere, heading="sent to other ranks"
+RIGHT_NEIGHBOR_ONLY = Budget(
+    "sends to the right neighbor only", sent_elsewhere, heading="sent to other ranks"
 )
-HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOUR_ONLY)
+HALVES_BUDGETS = (WITHIN_ONE_PERCENT, RIGHT_NEIGHBOR_ONLY)
 
 
 # ---- signs --------------------------------------------------------------------------------------
@@ -108,28 +108,28 @@ def hub(attempt: Attempt) -> Finding | None:
         return None
     sent = run.traffic.sent_bytes
     through = sent.sum(axis=0) + sent.sum(axis=1)  # bytes in and out of each rank
-    centre = int(through.argmax())
-    if not sent.sum() or through[centre] < 0.9 * sent.sum():
+    center = int(through.argmax())
+    if not sent.sum() or through[center] < 0.9 * sent.sum():
         return None
     return Finding(
-        f"rank {centre}",
+        f"rank {center}",
         "sends or receives nearly all bytes: in a ring every rank sends equally many",
         who_if_hidden="one rank",
     )
 
 
-def wrong_neighbour(attempt: Attempt) -> Finding | None:
+def wrong_neighbor(attempt: Attempt) -> Finding | None:
     world_size = attempt.case.world_size
     for call in attempt.run.calls if attempt.run else []:
         step, side = (1, "right") if call.op == "send" else (-1, "left")
-        neighbour = (call.rank + step) % world_size
-        if call.is_p2p and call.peer is not None and call.peer != neighbour:
+        neighbor = (call.rank + step) % world_size
+        if call.is_p2p and call.peer is not None and call.peer != neighbor:
             verb = "sends to" if call.op == "send" else "receives from"
             sign = "+" if step > 0 else "-"
             return Finding(
                 f"rank {call.rank}",
-                f"{verb} the wrong neighbour: {side} is (rank {sign} 1) % world_size",
-                f"{verb} rank {call.peer}, its {side} neighbour is rank {neighbour}",
+                f"{verb} the wrong neighbor: {side} is (rank {sign} 1) % world_size",
+                f"{verb} rank {call.peer}, its {side} neighbor is rank {neighbor}",
             )
     return None
 
@@ -194,7 +194,7 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
     return sign
 
 
-RING_SIGNS = (hub, wrong_neighbour, another_dtype, whole_tensors)
+RING_SIGNS = (hub, wrong_neighbor, another_dtype, whole_tensors)
 RULES = (never_waited,)
 
 

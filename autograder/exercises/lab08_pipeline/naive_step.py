@@ -41,7 +41,7 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.NEAR,
     budgets=(
-        shared.sends("sends one tensor to each neighbour", one_each_way),
+        shared.sends("sends one tensor to each neighbor", one_each_way),
         shared.waits_for_messages,
     ),
     allows=shared.P2P_ONLY,

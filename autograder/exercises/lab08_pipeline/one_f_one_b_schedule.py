@@ -15,7 +15,7 @@ def wrong_order(submitted: Submitted) -> str | None:
         for plan in submitted.plan:
             order = [k for each, _, k in plan if each == kind]
             if order != sorted(order):
-                return f"has {name} out of order: they go from micro-batch 0 upwards on each device"
+                return f"has {name} out of order: they go from micro-batch 0 upward on each device"
     return None
 
 

@@ -139,7 +139,7 @@ def messages_of(plan: Plan) -> list[list[Message]]:
 
 
 def message_never_arrives(plan_of: Callable[[Case], Plan]) -> Sign:
-    """A rank waits in recv for a result that its neighbour passed over, or sent under another tag.
+    """A rank waits in recv for a result that its neighbor passed over, or sent under another tag.
 
     Only for a rank that has received in the order of the plan so far.
     """

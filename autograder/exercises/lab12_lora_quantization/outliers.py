@@ -28,7 +28,7 @@ def matmul_case(name: str, rows: int, features: int, out: int, **others: Any) ->
 
 def draw_matrices(case: Case, rng: np.random.Generator) -> Plain:
     """x [rows, features] and w [out, features], whose regular parts lie well inside of their codes:
-    no order of fp32 operations rounds one to its neighbour."""
+    no order of fp32 operations rounds one to its neighbor."""
     size, columns = case.params, list(case.params["columns"])
     regular = [i for i in range(size["features"]) if i not in columns]
     x = np.empty((size["rows"], size["features"]))

@@ -183,7 +183,7 @@ class _Renderer(IPythonRenderer):
 
 
 def text(plain: str) -> str:
-    """Plain text with a terminal's colours."""
+    """Plain text with a terminal's colors."""
     return f"<pre>{ansi2html(shorten(plain))}</pre>"
 
 

@@ -1,5 +1,5 @@
 """The class report as one self-contained page. Its two charts are static SVG in the course's
-colours; tables give the same numbers."""
+colors; tables give the same numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg
 
 WIDTH = 800.0
 ROW = 30.0
-# {key of ExerciseResult.counts: (colour, label)}
+# {key of ExerciseResult.counts: (color, label)}
 PARTS = {
     "full": (OK, "all points"),
     "part": (MEASURED, "some"),

@@ -39,7 +39,7 @@ class Item:
         return f"{median}({passed} of {known})" if known else ""
 
 
-def analyse(
+def analyze(
     cells: Sequence[str],
     submitted: Sequence[Scores],
     mistakes: Sequence[Mistake],

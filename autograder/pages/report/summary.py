@@ -18,7 +18,7 @@ from autograder.pages.report.course import (
     Lab,
     exercise_of,
 )
-from autograder.pages.report.items import Item, analyse
+from autograder.pages.report.items import Item, analyze
 from autograder.pages.report.mistakes import Mistake, count_mistakes
 from autograder.pages.scores import Mark, Scores
 
@@ -130,7 +130,7 @@ def summarize(lab: Lab) -> Summary:
         max_points=max((scores.max_points for scores in lab.scores), default=0.0),
         so_far=[(s.total, s.max_so_far) for s in submitted if s.max_so_far],
         exercises=[_exercise(cell, submitted, lab.records) for cell in lab.cells],
-        items=analyse(lab.cells, submitted, mistakes, lab.tries),
+        items=analyze(lab.cells, submitted, mistakes, lab.tries),
         mistakes=mistakes[:MOST_MISTAKES],
         times=list(_times(records)),
         needs_attention=[*misnamed, *odd],

@@ -191,7 +191,7 @@ class _Picture:
         )
 
     def footer(self) -> Iterator[str]:
-        """The time, and what the colours mean."""
+        """The time, and what the colors mean."""
         y = self.bottom + 16
         end = self.opener.end
         length = format_seconds(end) if self.opener.unit == "s" else f"{end:g} {self.opener.unit}"

@@ -15,7 +15,7 @@ WAITS = " waits"  # at the end of a block's kind: the call waits for another ran
 class Block(NamedTuple):
     """A bar in a row. ``lane``: its place if several are concurrent, 0 at the top.
 
-    kind: what colour it has (draw.COLORS), or the name of a torch.distributed call,
+    kind: what color it has (draw.COLORS), or the name of a torch.distributed call,
     with `WAITS` after it while the call waits for another rank.
     """
 

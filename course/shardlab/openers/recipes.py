@@ -45,7 +45,7 @@ def start_here() -> Opener:
         "Four processes start, and a message passes from one to the next",
         "Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which "
         "adds its own and passes it on, until it is back at rank 0. A rank that has called recv "
-        "waits there until its neighbour sends.",
+        "waits there until its neighbor sends.",
     )
 
 

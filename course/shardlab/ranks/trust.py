@@ -9,7 +9,7 @@ class Trust(Enum):
     """OWN: the user's own code, whose errors should show immediately.  Its time limit is wall
     time.
 
-    UNTRUSTED: somebody else's code, run for grading.  Waits for a processor do not count towards
+    UNTRUSTED: somebody else's code, run for grading.  Waits for a processor do not count toward
     its time limit; the rank that an error blames must not depend on timing; memory is also measured
     from outside the ranks; logs are bounded.
     """

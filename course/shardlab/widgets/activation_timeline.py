@@ -259,7 +259,7 @@ class ActivationTimelineLayout:
 
 
 def _colors(runs: Mapping[str, Lifetimes]) -> dict[str, str]:
-    """A colour for each numbered part of the model; "" is for all others."""
+    """A color for each numbered part of the model; "" is for all others."""
     parts: dict[str, None] = {}
     for run in runs.values():
         for life in run.lives:

@@ -73,7 +73,7 @@ function roundedBar(context, x, y, width, height, radius) {
   context.roundRect(x, y, width, height, radius);
 }
 
-/** Stripes of one colour, like scene.py's patterns. */
+/** Stripes of one color, like scene.py's patterns. */
 function hatch(context, color) {
   const tile = new OffscreenCanvas(10, 10);
   const pen = tile.getContext("2d");

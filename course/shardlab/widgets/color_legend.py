@@ -1,4 +1,4 @@
-"""The legend page: every colour and pattern of the course with its meaning."""
+"""The legend page: every color and pattern of the course with its meaning."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class ColorLegend:
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
         return {
-            "text/plain": "The colours of the course",
+            "text/plain": "The colors of the course",
             "text/html": self.svg,
             "image/svg+xml": self.svg,
         }
 
 
 def color_legend() -> ColorLegend:
-    """A picture of every colour and pattern with its meaning."""
+    """A picture of every color and pattern with its meaning."""
     marks: list[Mark] = []
     y = 4.0
     for scale, entries in scales().items():
@@ -43,7 +43,7 @@ def color_legend() -> ColorLegend:
             marks += [_sample(x, y, look), Text(x=x + 24, y=y + 11, text=meaning)]
             x += room
         y += ROW + 8
-    svg = to_svg(marks, WIDTH, y - 8, title="One colour, one meaning, in every picture")
+    svg = to_svg(marks, WIDTH, y - 8, title="One color, one meaning, in every picture")
     return ColorLegend(svg)
 
 

@@ -22,7 +22,7 @@ function button(label, symbol) {
   return make("button", { type: "button", "aria-label": label, title: label }, symbol);
 }
 
-/** An icon for a button, in the text colour. */
+/** An icon for a button, in the text color. */
 function icon(d) {
   const namespace = "http://www.w3.org/2000/svg";
   const svg = document.createElementNS(namespace, "svg");
@@ -158,7 +158,7 @@ function keepKeys(input, signal) {
 }
 
 /**
- * A labelled slider that shows its value: `format(value)` is the text next to it. A slider over
+ * A labeled slider that shows its value: `format(value)` is the text next to it. A slider over
  * orders of magnitude has exponents as values: `format: (x) => String(10 ** x)`.
  * Returns { node, input, value (to read), set(value) }; `set` does not call `onInput`.
  */
@@ -212,7 +212,7 @@ function listSlider({ values, value, format = String, onInput, ...rest }) {
 let groups = 0; // radio buttons with the same name are one group on the whole page
 
 /**
- * A row of labelled radio buttons, one of them chosen. `options`: [[value, text], ...]; a value is
+ * A row of labeled radio buttons, one of them chosen. `options`: [[value, text], ...]; a value is
  * a string. Returns { node, value (to read), set(value) }; `set` does not call `onInput`.
  */
 function choice({ label, options, value, onInput = () => {}, signal }) {

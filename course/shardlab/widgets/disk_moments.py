@@ -21,7 +21,7 @@ ROW = 18.0
 BAR = 12.0
 LEGEND = 42.0  # height below the strips
 STRIP = 22.0  # height of one of the two strips of moments
-STATES = {  # what a restart finds -> colour, hatched
+STATES = {  # what a restart finds -> color, hatched
     "old": (WAIT, False),
     "new": (OK, False),
     "mix": (ERROR, False),
@@ -171,7 +171,7 @@ class DiskMoments(Adjustable):
         return marks
 
     def _strips(self, moments: Sequence[Moment]) -> list[Mark]:
-        """For each failure a strip of all moments, coloured by what a restart would find."""
+        """For each failure a strip of all moments, colored by what a restart would find."""
         marks: list[Mark] = []
         top = 6 + ROW * self._rows + 12
         step = (WIDTH - NAMES) / len(moments)

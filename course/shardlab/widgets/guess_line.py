@@ -24,7 +24,7 @@ def diamond(x: float, y: float, color: str) -> Path:
 
 
 def axes_marks(labels: Sequence[str], axis: str, top: float, unit: str) -> list[Mark]:
-    """The axes: 0 to ``top`` upwards, and one place for each label from left to right."""
+    """The axes: 0 to ``top`` upward, and one place for each label from left to right."""
     marks: list[Mark] = []
     for amount in (0.0, top / 2, top):
         y = y_of(amount, top)

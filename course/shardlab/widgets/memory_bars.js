@@ -128,7 +128,7 @@ function build(model, signal) {
     point(selected);
   }
 
-  /** Whether the stage fits, in words and in colour. */
+  /** Whether the stage fits, in words and in color. */
   function showVerdict(device) {
     const capacity = scene.capacity_bytes;
     const n = settings.worldSize;

@@ -151,7 +151,7 @@ def _ns(seconds: float) -> float:
 def thin(totals: NDArray[np.int64], max_points: int, keep: Sequence[int] = ()) -> NDArray[np.int64]:
     """Indices of about ``max_points`` of the points [T], in order, including ``keep``.
 
-    Each group of neighbours keeps its highest, lowest and last point: no peak is lost, and the
+    Each group of neighbors keeps its highest, lowest and last point: no peak is lost, and the
     value after each group is exact.
     """
     count = len(totals)

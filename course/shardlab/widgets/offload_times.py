@@ -319,7 +319,7 @@ def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> lis
 
 
 def spent(outcome: Outcome) -> list[tuple[str, str, float]]:
-    """(what the device does in a step, its colour, seconds)"""
+    """(what the device does in a step, its color, seconds)"""
     computes = [
         (bar.part, COLORS[bar.part], bar.end_s - bar.start_s)
         for bar in outcome.bars

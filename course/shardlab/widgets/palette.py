@@ -1,10 +1,10 @@
-"""The course's colours, in one place: one colour, one meaning, in every chapter and widget.
+"""The course's colors, in one place: one color, one meaning, in every chapter and widget.
 
 There are six scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, parts
-of a model. All colours have a contrast of 3:1 or more against JupyterLab's light and its dark page.
-Two that can appear in the same picture differ for colour-blind readers too, or are told apart by
+of a model. All colors have a contrast of 3:1 or more against JupyterLab's light and its dark page.
+Two that can appear in the same picture differ for color-blind readers too, or are told apart by
 something else: ranks by their number, an error by stripes or an outline. tests/…/test_palette.py
-measures this. The colours were searched for by computer under these conditions, so that no shade of
+measures this. The colors were searched for by computer under these conditions, so that no shade of
 one looks like another's meaning: change one only together with that test.
 """
 
@@ -27,7 +27,7 @@ PLOT_STYLE = {
 
 PREDICTED = "#CF7C00"  # orange; also simulated, ideal, expected
 MEASURED = "#0467AB"  # blue
-WAIT = "#949397"  # grey; also idle
+WAIT = "#949397"  # gray; also idle
 ERROR = "#DD3D22"  # red; also a deadlock
 OK = "#008754"  # green
 
@@ -61,7 +61,7 @@ PHASES = {
     "update": "#5E9E4B",
 }
 
-# Calls of torch.distributed. The first name that an op starts with gives its colour:
+# Calls of torch.distributed. The first name that an op starts with gives its color:
 # all_gather_single has all_gather's, reduce_scatter is listed before reduce.
 CALLS = {
     "send": "#776CE6",
@@ -78,7 +78,7 @@ CALLS = {
 }
 OTHER_CALL = "#887260"
 
-# Layers and tensors, which have names and are more than there are colours: neighbours differ.
+# Layers and tensors, which have names and are more than there are colors: neighbors differ.
 PARTS = (
     "#6A7393",
     "#707A64",
@@ -91,12 +91,12 @@ OTHER_PART = "#976A3F"  # embedding, head, loss
 
 
 def rank_color(rank: int) -> str:
-    """The colour of a rank and of its contributions."""
+    """The color of a rank and of its contributions."""
     return RANKS[rank % len(RANKS)]
 
 
 def op_color(op: str) -> str:
-    """The colour of a torch.distributed call, by its name."""
+    """The color of a torch.distributed call, by its name."""
     return next((color for name, color in CALLS.items() if op.startswith(name)), OTHER_CALL)
 
 

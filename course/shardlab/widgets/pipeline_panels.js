@@ -152,7 +152,7 @@ function pipelinePicture(scene, settings) {
     return marks;
   }
 
-  /** [its colour, the text colour on it] */
+  /** [its color, the text color on it] */
   function shade(panel, { kind, stage }) {
     const v = clamp(panel.v, 1, colors.F.length);
     return colors[kind][v - 1][Math.min(panel.chunks.get(stage), v - 1)];
@@ -173,7 +173,7 @@ function pipelinePicture(scene, settings) {
       const [fill, ink] = shade(panel, slot);
       const [x, width] = [toX(slot.start), toX(slot.end) - toX(slot.start)];
       const gap = Math.min(1, width / 5);
-      // The paler colours of later chunks have an outline in the colour itself.
+      // The paler colors of later chunks have an outline in the color itself.
       const base = colors[slot.kind][0][0][0];
       const stroke = fill === base ? "none" : base;
       const box = { kind: "rect", x, y, height: barHeight, fill, stroke, radius: Math.min(2, gap * 2) };

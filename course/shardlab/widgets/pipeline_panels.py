@@ -85,7 +85,7 @@ def format_share(count: int, v: int) -> str:
 
 
 def colors() -> dict[str, list[list[list[str]]]]:
-    """kind -> for v = 1, 2, … -> for each chunk: its colour, and the text colour on it."""
+    """kind -> for v = 1, 2, … -> for each chunk: its color, and the text color on it."""
     return {
         kind: [
             [[shade := tint(base, chunk, v), ink_on(shade)] for chunk in range(v)]
@@ -197,8 +197,8 @@ def _row(panel: Panel, slots: Sequence[Slot], y: float, row: float, scale: float
         )
         label = str(micro_batch)
         # In a row of equal actions, every fourth number may be wider than its box.
-        neighbours = {each[0] for each in slots[max(index - 1, 0) : index + 2]}
-        room = 4 * width if micro_batch % 4 == 0 and neighbours == {kind} else width
+        neighbors = {each[0] for each in slots[max(index - 1, 0) : index + 2]}
+        room = 4 * width if micro_batch % 4 == 0 and neighbors == {kind} else width
         if row > 12 and text_width(label, 11) < room - 1:
             labels.append(
                 Text(

@@ -1,4 +1,4 @@
-// The pipeline schedules: names and colours come from pipeline_schedule.py, the simulation from
+// The pipeline schedules: names and colors come from pipeline_schedule.py, the simulation from
 // pipeline_model.js, the picture from pipeline_panels.js; this file has the sliders, the clock and
 // the selection.
 

@@ -190,7 +190,7 @@ def check_settings(settings: Mapping[str, Any], custom: Mapping[str, Schedule]) 
         if isinstance(value, bool) or value != int(value) or value < 1:
             raise ValueError(f"{name}={value}: must be a whole number, 1 or more")
     if settings["v"] > MAX_CHUNKS:
-        raise ValueError(f"v={settings['v']}: at most {MAX_CHUNKS} chunks have a colour")
+        raise ValueError(f"v={settings['v']}: at most {MAX_CHUNKS} chunks have a color")
     for name in settings["shown"]:
         if name not in NAMES and name not in custom:
             raise ValueError(f"schedule {name!r}: must be one of {', '.join((*NAMES, *custom))}")

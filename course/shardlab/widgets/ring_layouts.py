@@ -49,8 +49,8 @@ class _Ring:
             self.across = self.down = 200.0
         pairs = sorted({(m.sender, m.receiver) for m in history.messages})
         self.links = {pair: self.control_point(*pair) for pair in pairs}
-        neighbours = all((b - a) % n in (1, n - 1) for a, b in pairs)
-        self.caption = CENTER if neighbours else (14.0, 26.0)
+        neighbors = all((b - a) % n in (1, n - 1) for a, b in pairs)
+        self.caption = CENTER if neighbors else (14.0, 26.0)
 
     def at(self, place: float, reach: float = 1.0) -> tuple[float, float]:
         """The position of a rank, or of a point between two; ``reach`` 1 is on the ring itself."""
@@ -114,7 +114,7 @@ class Cards(_Ring):
 
     kind = "cards"
     key = (
-        "Row: chunk. Column and colour: the rank that contributed. "
+        "Row: chunk. Column and color: the rank that contributed. "
         "Green frame: all ranks have contributed."
     )
 
@@ -193,7 +193,7 @@ class Wheel:
 
     kind = "wheel"
     key = (
-        "Sector: rank. Ring: chunk, chunk 0 outermost. Stronger grey: more ranks have contributed; "
+        "Sector: rank. Ring: chunk, chunk 0 outermost. Stronger gray: more ranks have contributed; "
         "green: all of them."
     )
     outer, inner = 206.0, 88.0
@@ -217,7 +217,7 @@ class Wheel:
         for rank in range(self.world_size):
             counts = [held[rank, chunk].bit_count() for chunk in range(self.chunks)]
             first = 0
-            for contributors, alike in groupby(counts):  # neighbours of one shade share a shape
+            for contributors, alike in groupby(counts):  # neighbors of one shade share a shape
                 last = first + len(list(alike)) - 1
                 color, opacity = self.shade(contributors)
                 d = self.sector(rank, first, last)
@@ -226,13 +226,13 @@ class Wheel:
         return marks
 
     def shade(self, contributors: int) -> tuple[str, float]:
-        """Colour and opacity of a cell, by the number of ranks that contributed to it."""
+        """Color and opacity of a cell, by the number of ranks that contributed to it."""
         if contributors == self.world_size:
             return OK, 1.0
         return "text", 0.08 + 0.62 * contributors / self.world_size
 
     def sector(self, rank: int, first: int, last: int) -> str:
-        """The outline of neighbouring chunks, with straight sides as in the browser."""
+        """The outline of neighboring chunks, with straight sides as in the browser."""
         depth = (self.outer - self.inner) / self.chunks
         gap = min(0.5, depth * 0.1)
         far, near = self.outer - first * depth, self.outer - (last + 1) * depth + gap

@@ -1,8 +1,8 @@
 """The ring player: a recorded run as an animation of chunks that move between ranks.
 
 Up to eight ranks are drawn as cards: a row for each chunk, a column for each rank, filled in that
-rank's colour once its data is in the chunk. More ranks are sectors of a wheel: a ring for each
-chunk, a stronger grey the more ranks have contributed, green once all have.
+rank's color once its data is in the chunk. More ranks are sectors of a wheel: a ring for each
+chunk, a stronger gray the more ranks have contributed, green once all have.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RingPlayer(Picture):
 def ring_player(run: Run) -> RingPlayer:
     """Replay what the ranks of ``run`` sent each other with send, isend, recv and irecv.
 
-    A chunk is identified by the part of its buffer that was sent (``Call.offset``). Colours show
+    A chunk is identified by the part of its buffer that was sent (``Call.offset``). Colors show
     which ranks have contributed to a chunk: a receive directly into a chunk replaces its contents,
     one into another tensor is assumed to be added to it. If whole tensors or copies were sent,
     only the bytes of messages are shown.

@@ -1,6 +1,6 @@
 """A picture as a list of marks: drawn on a canvas by ``canvas.js``, written as SVG here.
 
-Lengths are CSS pixels. A colour is ``#rrggbb`` or a role that follows the page's theme:
+Lengths are CSS pixels. A color is ``#rrggbb`` or a role that follows the page's theme:
 "text", "muted", "rule", "surface".
 """
 
@@ -27,7 +27,7 @@ DARK = {"text": "#ffffff", "muted": "#b2b2b2", "rule": "#616161", "surface": "#1
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """The fields that all marks have. ``hatch``: the fill is stripes of its colour."""
+    """The fields that all marks have. ``hatch``: the fill is stripes of its color."""
 
     fill: str = "none"
     opacity: float = 1.0
@@ -122,7 +122,7 @@ def to_svg(
     """A self-contained picture: a card with a heading above and small print below.
 
     The card is opaque, so it is readable on light and dark pages. Inlined in a page of JupyterLab
-    or nbconvert it has the theme's colours, as an image those of the page's color-scheme.
+    or nbconvert it has the theme's colors, as an image those of the page's color-scheme.
     """
     margin = 16.0
     room = width - (text_width(subtitle, 12) + 16 if subtitle else 0)

@@ -163,7 +163,7 @@ function build(model, signal) {
   const topOf = (buffer) =>
     scene.top + scene.heading + BUFFERS.indexOf(buffer) * (scene.heading + scene.panel + 8);
   const xOf = (at) => left + at * layout.scale;
-  const lookOf = (tensor) => scene.colors[tensor % scene.colors.length]; // its colour, the text on it
+  const lookOf = (tensor) => scene.colors[tensor % scene.colors.length]; // its color, the text on it
 
   /** What is thinner than a pixel fills the pixel it starts in. */
   function boxOf(start, end) {
@@ -264,7 +264,7 @@ function build(model, signal) {
     context.fillRect(left, top, right - left, rows * row);
     context.globalAlpha = 1;
     const { spans, everywhere } = spansOf(layout.segments[buffer], rows, ranksPerRow);
-    const paths = new Map(); // one fill for all pieces of a colour
+    const paths = new Map(); // one fill for all pieces of a color
     const labels = [];
     let marks = 0;
     const place = ([start, end, tensor], y, height) => {

@@ -1,7 +1,7 @@
 """The shard map: which rank holds which slice of which tensor, for each of the flat buffers.
 
 The elements of the model are on the horizontal axis, tensor after tensor; each rank is a row. What
-a rank holds is coloured by tensor, the rest is empty. If there are too many ranks, a row stands for
+a rank holds is colored by tensor, the rest is empty. If there are too many ranks, a row stands for
 several and shows what any of them holds.
 """
 

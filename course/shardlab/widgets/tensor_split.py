@@ -1,7 +1,7 @@
 """The tensor split: a layer's matrices, which rank has which part, and what is sent at each step.
 
 The upper row is the forward pass, the lower one the gradients of backward. A part in a rank's
-colour is on that rank only; grey is on all ranks; stacked sheets are partial sums.
+color is on that rank only; gray is on all ranks; stacked sheets are partial sums.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from shardlab.widgets.units import format_bytes, format_count
 
 RANKS = (1, 2, 3, 4, 6, 8)
 SMALL_PRINT = (
-    "Colour: only that rank has it. Grey: all ranks have it. Stacked sheets: each rank has a "
+    "Color: only that rank has it. Gray: all ranks have it. Stacked sheets: each rank has a "
     "partial sum. Not to scale."
 )
 ON_GLOO = " gloo runs reduce-scatter as an all-reduce: twice the bytes."

@@ -4,7 +4,7 @@
 function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
   const step = roundStep((to - from) / 6);
   const [unit, scale] = to < 1e-3 ? ["µs", 1e6] : to < 1 ? ["ms", 1e3] : ["s", 1];
-  // Enough decimals to distinguish neighbouring ticks.
+  // Enough decimals to distinguish neighboring ticks.
   const decimals = Math.max(0, -Math.floor(Math.log10(step * scale) + 1e-9));
   const first = Math.ceil(from / step - 1e-9);
   const last = Math.floor(to / step + 1e-9);

@@ -9,7 +9,7 @@ function build(model, signal) {
       rank, lane, op, bytes, peers, start, end, source, code, moved, other, index,
     }),
   );
-  // Drawn op by op: a change of colour for each of 16,000 bars would take longer than the bars.
+  // Drawn op by op: a change of color for each of 16,000 bars would take longer than the bars.
   const byOp = calls.toSorted((a, b) => a.op.localeCompare(b.op) || a.index - b.index);
   const looks = new Map(scene.ops.map(([op, color, ink]) => [op, { color, ink }]));
   let selected = null; // a call

@@ -433,7 +433,7 @@ def time_ticks(start_s: float, end_s: float, count: int) -> list[float]:
 
 
 def tick_labels(ticks: Sequence[float], end_s: float) -> list[str]:
-    """Times in one unit, with enough decimals to distinguish neighbours."""
+    """Times in one unit, with enough decimals to distinguish neighbors."""
     unit, scale = ("µs", 1e6) if end_s < 1e-3 else ("ms", 1e3) if end_s < 1 else ("s", 1.0)
     step = (ticks[1] - ticks[0]) * scale if len(ticks) > 1 else 1.0
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))

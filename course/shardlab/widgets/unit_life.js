@@ -1,4 +1,4 @@
-// The unit life: colours and runs come from unit_life.py, the simulation from unit_life_model.js,
+// The unit life: colors and runs come from unit_life.py, the simulation from unit_life_model.js,
 // the picture from unit_life_panels.js; this file has the controls and the selection.
 
 function build(model, signal) {

@@ -23,7 +23,7 @@ AXIS_HEIGHT = 24.0  # below all panels
 MAX_LANES = 8  # ranks drawn in each row of a run; beyond that only the chosen one
 LANE = 7.0  # the least height of a rank's lane
 
-# kind: (colour, opacity, hatched)
+# kind: (color, opacity, hatched)
 LOOKS = {
     "whole": (MEMORY["parameters"], 0.45, False),
     "forward": (PHASES["forward"], 1.0, False),

@@ -45,7 +45,7 @@ def links(text: str) -> list[str]:
     return re.findall(r"\]\(([^)]+)\)", text)
 
 
-def test_a_chapter_links_to_its_neighbours_its_lab_and_the_map(small: Course) -> None:
+def test_a_chapter_links_to_its_neighbors_its_lab_and_the_map(small: Course) -> None:
     notebook = linked(small, SECOND)
     lab = "../../labs/02_second/02_second.ipynb"
     line = notebook.cells[0].source.splitlines()[2]

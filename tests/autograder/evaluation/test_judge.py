@@ -232,7 +232,7 @@ def test_a_tag_that_nobody_sends_is_named():
     error = deadlock("recv", "recv")
     error.run = run_of([sent, waits])
     says = judge(exercise(), attempt(error=error)).diagnosis
-    assert says.startswith("rank 1 waits for a tag that its neighbour does not send")
+    assert says.startswith("rank 1 waits for a tag that its neighbor does not send")
     assert "under tag 7, but rank 0 sends to it under tag 0; cell 5, line 3" in says
 
 
@@ -394,11 +394,11 @@ def deadlock(*calls):
 @pytest.mark.parametrize(
     ("error", "visible", "hidden"),
     [
-        (deadlock("send", "send"), "ranks 0 and 1 call send first", "neighbours call send first"),
+        (deadlock("send", "send"), "ranks 0 and 1 call send first", "neighbors call send first"),
         (
             deadlock("recv", "recv"),
             "call recv first",
-            "neighbours call recv first and wait for each",
+            "neighbors call recv first and wait for each",
         ),
         (deadlock("send", "recv"), "deadlock: ranks 0 → 1 → 0", "the ranks make calls that do not"),
         (RunTimeout("the run took 20 s"), "the run took 20 s", "the run did not finish"),

@@ -253,7 +253,7 @@ def hub_with(weights_to, gradients_from, backwards=False, sends=True):
 def test_a_hub_that_hangs_is_explained(options, message):
     diagnosis = mistake_of(HUB_STEP, hub_with(**options), HUB_STEP.cases[2])
     assert message in diagnosis
-    assert not re.search("neighbour|isend", diagnosis)
+    assert not re.search("neighbor|isend", diagnosis)
 
 
 @pytest.mark.ranks

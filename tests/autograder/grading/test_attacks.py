@@ -1,4 +1,4 @@
-"""The corpus through the real command: classes of attackers, with honest neighbours among them.
+"""The corpus through the real command: classes of attackers, with honest neighbors among them.
 
 Each attack earns no undeserved points and ends in its state, and nothing that it tried to read is
 in its record.  Together they change nobody else's grade and no file, and leave no process and no
@@ -46,7 +46,7 @@ LIMITS = {
 }  # fmt: skip
 SECRET = "CANARY-7f3a"
 MARK = f"mark{os.getpid()}"
-WITH_NEIGHBOUR = ("fork_bomb", "kills_the_parent", "opens_the_gradebook", "shared_memory_bomb")
+WITH_NEIGHBOR = ("fork_bomb", "kills_the_parent", "opens_the_gradebook", "shared_memory_bomb")
 # Attacks that depend on the user who grades; an ordinary user's class has only these.
 OF_AN_ORDINARY_USER = (
     "disk_bomb", "fork_bomb", "fork_bomb_on_a_rank", "goes_online", "hard_link", "kills_the_parent",
@@ -214,8 +214,8 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     easy["bytes_per_rank"] += f"\n# {SECRET}"
     honest = with_answers(course.released(LAB), easy)
     present = {entry.name for entry in ENTRIES}
-    neighbours = [f"{name}-neighbour" for name in WITH_NEIGHBOUR if name in present]
-    for student in ("alone", *neighbours):
+    neighbors = [f"{name}-neighbor" for name in WITH_NEIGHBOR if name in present]
+    for student in ("alone", *neighbors):
         course.submit(LAB, student, honest)
     for accident in ACCIDENTS:
         folder = course.root / "grading/submitted" / accident / LAB
@@ -227,9 +227,9 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         for entry in ENTRIES:
             folder = course.root / "grading/submitted" / entry.name / entry.lab
             folder.mkdir(parents=True)
-            neighbour = course.root / "grading/submitted/alone" / LAB
+            neighbor = course.root / "grading/submitted/alone" / LAB
             host = socket.gethostbyname(socket.gethostname())
-            entry.submit(Place(folder, course.root, found.home, MARK, neighbour, port, host))
+            entry.submit(Place(folder, course.root, found.home, MARK, neighbor, port, host))
         found.before = found.fingerprints()
         found.run(LAB)
         if others := [lab for lab in LABS if lab != LAB]:
@@ -274,7 +274,7 @@ def test_an_accident_costs_nothing(graded: Class, accident: str) -> None:
     assert record.notes
 
 
-def test_neighbours_are_graded_as_if_alone(graded: Class) -> None:
+def test_neighbors_are_graded_as_if_alone(graded: Class) -> None:
     def decided(student: str) -> dict[str, Any]:
         plain: dict[str, Any] = json.loads(graded.record(student).decided())
         return {**plain, "student": ""}
@@ -282,10 +282,10 @@ def test_neighbours_are_graded_as_if_alone(graded: Class) -> None:
     alone = decided("alone")
     assert alone["state"] == "graded"
     assert sorted(alone["points"].values()) == [0, 0, 0, 2, 2]
-    for name in WITH_NEIGHBOUR:
+    for name in WITH_NEIGHBOR:
         if name in {entry.name for entry in ENTRIES}:
-            assert decided(f"{name}-neighbour") == alone
-            assert graded.course.scores(LAB, f"{name}-neighbour")["chunk_bounds"] == 2
+            assert decided(f"{name}-neighbor") == alone
+            assert graded.course.scores(LAB, f"{name}-neighbor")["chunk_bounds"] == 2
 
 
 def test_no_file_was_changed_or_left(graded: Class) -> None:
@@ -342,7 +342,7 @@ def test_every_kind_of_attack_is_there() -> None:
     assert kinds == {"forging", "theft", "destruction", "smuggling", "distributed"}
     for entry in corpus.attacks():
         assert entry.tries, entry.name
-        assert entry.seen_by in ("points", "loot", "canary", "neighbours", "survivors"), entry.name
+        assert entry.seen_by in ("points", "loot", "canary", "neighbors", "survivors"), entry.name
     assert f"{LAB}.ipynb" == NAME
 
 

@@ -28,7 +28,7 @@ MISTAKES = {mistake.name: mistake for mistake in planted.of_lab(LAB)}
 PLANTED = [  # one for each answer; test_planted.py has all of them
     "skips_the_remainder",
     "stops_one_step_early",
-    "receives_from_the_wrong_neighbour",
+    "receives_from_the_wrong_neighbor",
     "sum_instead_of_mean",
     "forgets_n_minus_1_over_n",
 ]

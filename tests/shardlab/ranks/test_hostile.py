@@ -85,7 +85,7 @@ def rng() -> random.Random:
 
 
 def test_a_log_of_any_events(rng: random.Random) -> None:
-    """No event stops the reader, and the resulting log can be analysed and counted."""
+    """No event stops the reader, and the resulting log can be analyzed and counted."""
     for _ in range(300):
         calls = CallLog(2)
         for event in rng.choices(EVENTS, k=20):

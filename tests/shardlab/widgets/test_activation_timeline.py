@@ -72,7 +72,7 @@ def test_a_ribbon_moves_down_when_one_below_it_is_freed() -> None:
     assert stack[0].path(box) == "M0.0 20.0H20.0L20.0 16.0H0.0Z"
 
 
-def test_colours_show_parts_and_kinds() -> None:
+def test_colors_show_parts_and_kinds() -> None:
     widget = activation_timeline(RUNS)
     marks = widget.scene["ribbons"]
     assert {mark["fill"] for mark in marks} == {PARTS[0], PARTS[1], TEMPORARY}

@@ -35,7 +35,7 @@ MIB = 2**20
 
 
 def hung(n: int = 2) -> DeadlockError:
-    """Every rank receives from its left neighbour, and none sends."""
+    """Every rank receives from its left neighbor, and none sends."""
     calls = [
         p2p("recv", r, (r - 1) % n, 8, start_s=0.001 + r * 1e-6, end_s=None, world_size=n)
         for r in range(n)
@@ -375,7 +375,7 @@ def test_a_redraw_of_64_ranks_draws_every_mark(
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("n", [4, 64])
 def test_screenshots(show: Show, artifacts: Path, n: int, dark: bool) -> None:
-    """Saved as artefacts, for review."""
+    """Saved as artifacts, for review."""
     run = ring_all_reduce(n, 262_144)
     ideal = 2 * (n - 1) * 262_144 * 4
     shots = {

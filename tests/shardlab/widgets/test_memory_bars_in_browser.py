@@ -197,7 +197,7 @@ def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
 
 
 def test_bars_are_where_python_draws_them(show: Show) -> None:
-    """A pixel in the middle of each part has its colour."""
+    """A pixel in the middle of each part has its color."""
     widget = memory_bars(7.5e9, 16, stage=1, capacity_bytes=90e9)
     root = show(widget)
     layout: MemoryBarsLayout = widget._layout
@@ -246,7 +246,7 @@ def test_dragging_the_slider_is_smooth(show: Show) -> None:
 @pytest.mark.screenshots
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
-    """Saved as artefacts, for review."""
+    """Saved as artifacts, for review."""
     measured = {"parameters": [4.1e6] * 4, "gradients": [4.2e6] * 4, "optimizer": [2.1e6] * 4}
     measured |= {"activations": [9e6, 9.1e6, 8e6, 9.3e6]}
     shots = {

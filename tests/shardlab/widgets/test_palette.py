@@ -1,4 +1,4 @@
-"""One colour, one meaning; and colours that can be told apart where they are drawn together."""
+"""One color, one meaning; and colors that can be told apart where they are drawn together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def some(*names: str) -> list[str]:
 
 RESULT, COMPARED = list(RESULTS.values()), some("PREDICTED", "MEASURED")
 RING = some("call all_reduce", "call all_gather", "call reduce_scatter")
-# picture: (colours in it, the least distance, the least one for colour-blind readers)
+# picture: (colors in it, the least distance, the least one for color-blind readers)
 TOGETHER = {
     "results": (RESULT, 0.10, 0.05),
     "memory bars": ([*MEMORY.values(), *COMPARED, palette.ERROR], 0.08, 0.04),
@@ -58,7 +58,7 @@ TOGETHER = {
         some("memory parameters", "memory gradients", "memory optimizer", "call all_reduce"),
         0.05, 0.025,
     ),
-    # Ranks have their number or place: no condition for colour-blind readers.
+    # Ranks have their number or place: no condition for color-blind readers.
     "tensor split": ([*RANKS, *RING, *COMPARED], 0.06, 0.0),
     "ring player": ([*RANKS, *some("OK", "ERROR", "call send")], 0.06, 0.0),
     "shard map": ([*palette.PARTS, palette.OTHER_PART, palette.WAIT], 0.06, 0.0),
@@ -77,7 +77,7 @@ _COLOR_BLIND = {
 
 
 def seen(color: str, vision: str = "") -> NDArray[np.float64]:
-    """A colour in OKLab, as seen with normal or another vision."""
+    """A color in OKLab, as seen with normal or another vision."""
     channels = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)]) / 255
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     if vision:
@@ -95,7 +95,7 @@ def contrast(one: str, other: str) -> float:
     return (light + 0.05) / (dark + 0.05)
 
 
-def test_no_two_meanings_share_a_colour() -> None:
+def test_no_two_meanings_share_a_color() -> None:
     alike = [
         f"{a} and {b}"
         for (a, one), (b, other) in combinations(EVERY.items(), 2)
@@ -111,7 +111,7 @@ def test_no_other_meaning_looks_predicted_or_measured() -> None:
 
 
 @pytest.mark.parametrize("picture", TOGETHER)
-def test_colours_of_one_picture_differ_with_any_vision(picture: str) -> None:
+def test_colors_of_one_picture_differ_with_any_vision(picture: str) -> None:
     colors, least, least_color_blind = TOGETHER[picture]
     for one, other in combinations(colors, 2):
         assert distance(one, other) >= least, (one, other)
@@ -123,13 +123,13 @@ def test_predicted_and_measured_are_far_apart_with_any_vision() -> None:
     assert all(distance(*COMPARED, vision) > 0.15 for vision in ("", *_COLOR_BLIND))
 
 
-def test_every_colour_stands_out_from_both_pages_and_carries_text() -> None:
+def test_every_color_stands_out_from_both_pages_and_carries_text() -> None:
     for name, color in EVERY.items():
         assert min(contrast(color, page) for page in (LIGHT_PAGE, DARK_PAGE)) >= 3, name
         assert contrast(color, palette.ink_on(color)) >= 4.5, name
 
 
-def test_the_legend_explains_every_colour() -> None:
+def test_the_legend_explains_every_color() -> None:
     svg = color_legend().svg
     assert [name for name, color in EVERY.items() if color not in svg] == ["another call"]
 
@@ -141,8 +141,8 @@ def test_the_order_of_a_stack_is_that_of_the_recorder() -> None:
 
 
 @pytest.mark.parametrize("folder", ["course", "solutions"])
-def test_colours_come_from_the_palette(folder: str) -> None:
-    """Apart from inks: text and lines have the page's colours, or black and white."""
+def test_colors_come_from_the_palette(folder: str) -> None:
+    """Apart from inks: text and lines have the page's colors, or black and white."""
     inks = {"palette.py", "scene.py", "readme_picture.py"}
     own = [
         f"{path.relative_to(ROOT)}: {found}"
@@ -155,7 +155,7 @@ def test_colours_come_from_the_palette(folder: str) -> None:
     assert own == []
 
 
-def test_style_sheets_have_the_palettes_colours() -> None:
+def test_style_sheets_have_the_palettes_colors() -> None:
     """Apart from those that stand in for a variable of JupyterLab's theme."""
     known = {color.lower() for color in EVERY.values()}
     for path in (ROOT / "course/shardlab/widgets").glob("*.css"):

@@ -20,7 +20,7 @@ def figure(monkeypatch):
         plt.close(figure)
 
 
-def test_text_and_axes_have_the_pages_colour(figure) -> None:
+def test_text_and_axes_have_the_pages_color(figure) -> None:
     svg = plots.page_html(figure)
     ElementTree.fromstring(svg)
     assert palette.PLOT_INK not in svg.replace(f", {palette.PLOT_INK})", "")

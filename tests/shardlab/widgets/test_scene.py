@@ -12,7 +12,7 @@ def test_data_is_never_read_as_markup_in_svg() -> None:
     assert '<script>alert("1")</script> &   ]]>' in texts
 
 
-def test_a_mark_with_two_themed_colours_is_well_formed() -> None:
+def test_a_mark_with_two_themed_colors_is_well_formed() -> None:
     box = Rect(x=0, y=0, width=5, height=5, fill="surface", stroke="rule", hatch=False)
     ElementTree.fromstring(to_svg([box], 10, 10, title="a box"))
 

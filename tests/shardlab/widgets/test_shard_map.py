@@ -131,7 +131,7 @@ def test_names_are_shortened_from_the_left() -> None:
     assert name_in_layer("0.weight") == "weight"
 
 
-def test_neighbours_differ_in_colour() -> None:
+def test_neighbors_differ_in_color() -> None:
     assert all(color_of(index) != color_of(index + 1) for index in range(20))
 
 

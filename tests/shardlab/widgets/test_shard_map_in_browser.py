@@ -137,7 +137,7 @@ def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
 
 
 def pixel_row(root: Locator, y: float) -> list[list[int]]:
-    """The colours of one line of the canvas, one for each of the scene's columns."""
+    """The colors of one line of the canvas, one for each of the scene's columns."""
     return root.locator("canvas").evaluate(
         """(canvas, y) => {
             const pen = canvas.getContext("2d");
@@ -150,7 +150,7 @@ def pixel_row(root: Locator, y: float) -> list[list[int]]:
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_1024_ranks_have_the_right_pixels(show: Show, stage: int) -> None:
-    """A pixel covered by pieces has the colour of one of them; far from any, the background's."""
+    """A pixel covered by pieces has the color of one of them; far from any, the background's."""
     widget = shard_map(models.gpt("0.3M"), world_size=1024, stage=stage)
     root = show(widget)
     assert root.locator("canvas").evaluate("canvas => canvas.width") == widget.scene["width"]
@@ -250,7 +250,7 @@ def test_widgets_follow_the_theme_and_stop_when_removed(show: Show, draw: str) -
 @pytest.mark.screenshots
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
-    """Saved as artefacts, for review."""
+    """Saved as artifacts, for review."""
     shots = {
         "small": shard_map(SMALL, world_size=4, stage=1),
         "gpt_stage_2": shard_map(models.gpt("1M"), world_size=4, stage=2),

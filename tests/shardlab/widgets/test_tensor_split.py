@@ -245,7 +245,7 @@ def test_mouse_and_keyboard_show_a_parts_details(show: Show) -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_screenshots(show: Show, artifacts: Path, dark: bool) -> None:
-    """Saved as artefacts, for review."""
+    """Saved as artifacts, for review."""
     for cut, step in (("columns", 3), ("rows", 1), ("mlp", 5), ("sequence", 3), ("sequence", 8)):
         widget = tensor_split(cut, world_size=4, reduce_scatter="gloo")
         widget.settings = {"step": step}

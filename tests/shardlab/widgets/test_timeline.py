@@ -12,7 +12,7 @@ from tests.shardlab.widgets.synthetic import collective, dense, make_run, p2p, r
 
 
 def hung(n: int = 4) -> DeadlockError:
-    """All ranks receive from their left neighbour and none sends."""
+    """All ranks receive from their left neighbor and none sends."""
     calls = [
         p2p("recv", r, (r - 1) % n, 8, start_s=0.001, end_s=None, world_size=n) for r in range(n)
     ]
@@ -93,7 +93,7 @@ def test_without_a_table_waits_come_from_pending_calls() -> None:
     ]
 
 
-def test_a_rank_that_finished_is_labelled() -> None:
+def test_a_rank_that_finished_is_labeled() -> None:
     error = DeadlockError(
         "rank 1 never entered",
         table=(Waiting(0, "waiting", "all_reduce", (1,), ""), Waiting(1, "finished", "", (), "")),

@@ -47,7 +47,7 @@ def test_each_block_has_its_own_view() -> None:
     assert "24.0 MiB" in widget.summary()
     with pytest.raises(traitlets.TraitError, match="must be one of"):
         widget.block = "nowhere"
-    with pytest.raises(KeyError, match="no measured block is labelled 'nowhere'"):
+    with pytest.raises(KeyError, match="no measured block is labeled 'nowhere'"):
         traffic_map(ring_all_reduce(4), block="nowhere")
 
 

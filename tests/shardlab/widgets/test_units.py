@@ -43,17 +43,17 @@ def test_times_have_three_digits(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def test_ranks_cycle_through_the_colours() -> None:
+def test_ranks_cycle_through_the_colors() -> None:
     assert rank_color(0) == RANKS[0]
     assert rank_color(8) == RANKS[0]
 
 
-def test_variants_of_an_op_share_its_colour() -> None:
+def test_variants_of_an_op_share_its_color() -> None:
     assert op_color("all_gather_single") == op_color("all_gather")
     assert op_color("scatter") != op_color("gather")
     assert op_color("something new").startswith("#")
 
 
-def test_text_on_a_colour_is_black_or_white_whichever_is_more_legible() -> None:
+def test_text_on_a_color_is_black_or_white_whichever_is_more_legible() -> None:
     assert ink_on("#0072B2") == "#ffffff"
     assert ink_on("#F0E442") == "#000000"

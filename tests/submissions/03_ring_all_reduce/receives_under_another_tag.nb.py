@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {reduce_scatter = 5.0}
-# says = {reduce_scatter = "waits for a tag that its neighbour does not send"}
+# says = {reduce_scatter = "waits for a tag that its neighbor does not send"}
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):

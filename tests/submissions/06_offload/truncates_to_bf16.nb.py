@@ -3,7 +3,7 @@
 # loses = {OffloadedAdam = 6.0}
 # says = {OffloadedAdam = "not its masters, rounded to bf16"}
 # ///
-# Drops the last 16 bits, which is faster than rounding and always towards 0.
+# Drops the last 16 bits, which is faster than rounding and always toward 0.
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
 class OffloadedAdam:

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
 # tries = "ranks that wait for each other forever, in C++ and in Python"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "pictures and HTML of 50 MB, a thousand updates, deep JSON"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

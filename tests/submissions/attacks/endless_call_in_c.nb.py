@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "a C function that holds the GIL and never returns"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "endless forks, in a cell"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

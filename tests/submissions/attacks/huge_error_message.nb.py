@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "an exception with a huge message and a huge name"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "student error"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "SIGKILL to the parent, PID 1, and every visible process, in an answer"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "graded"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "a log of calls that fills memory, written by the rank itself"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -4,7 +4,7 @@ from tests.submissions.corpus import Place
 
 KIND = "smuggling"
 STATE = "student error"
-SEEN_BY = "neighbours"
+SEEN_BY = "neighbors"
 
 
 def submit(place: Place) -> None:

@@ -6,7 +6,7 @@ from tests.submissions.corpus import NAME, Place
 
 KIND = "smuggling"
 STATE = "student error"
-SEEN_BY = "neighbours"
+SEEN_BY = "neighbors"
 
 
 def submit(place: Place) -> None:

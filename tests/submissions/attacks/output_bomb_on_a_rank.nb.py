@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "endless bytes on every rank's stdout"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -9,4 +9,4 @@ SEEN_BY = "points"
 
 def submit(place: Place) -> None:
     place.folder.rmdir()
-    place.folder.symlink_to(place.neighbour, target_is_directory=True)
+    place.folder.symlink_to(place.neighbor, target_is_directory=True)

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "a sparse file of a terabyte, many small files, deep folders"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
 # tries = "endless threads, each with a large stack"
-# seen_by = "neighbours"
+# seen_by = "neighbors"
 # state = "graded"
 # ///
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}

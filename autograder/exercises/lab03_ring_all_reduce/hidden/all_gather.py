@@ -37,7 +37,7 @@ def cut_evenly(case: Case, inputs: Any) -> list[Plain]:
 
 
 def stops_early(case: Case, inputs: Any) -> list[Plain]:
-    """After N - 2 steps each rank lacks the chunk of its right neighbour."""
+    """After N - 2 steps each rank lacks the chunk of its right neighbor."""
     whole, n = reference(case, inputs)["tensor"], case.world_size
     found = []
     for rank, buffer in enumerate(inputs):
@@ -52,7 +52,7 @@ def unchanged(case: Case, inputs: Any) -> list[Plain]:
 
 
 MISTAKES = {
-    "never gets its right neighbour's chunk: all-gather over N ranks takes N - 1 steps": (
+    "never gets its right neighbor's chunk: all-gather over N ranks takes N - 1 steps": (
         stops_early
     ),
     "leaves tensor as it was: receive into views of tensor itself, not of a copy": unchanged,

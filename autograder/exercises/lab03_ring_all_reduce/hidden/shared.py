@@ -8,7 +8,7 @@ from autograder.exercise import Case, Limit, Plain
 from autograder.exercise.hidden import shaken
 from autograder.exercises.lab03_ring_all_reduce.hidden.chunk_bounds import right as bounds_of
 from autograder.exercises.lab03_ring_all_reduce.shared import (
-    RIGHT_NEIGHBOUR_ONLY,
+    RIGHT_NEIGHBOR_ONLY,
     WITHIN_ONE_PERCENT,
     ring_case,
 )
@@ -58,8 +58,8 @@ def limits(halves: int) -> dict[str, Callable[[Case], Limit | None]]:
         return Limit.around(ideal, 0.01) if ideal else None
 
     def elsewhere(case: Case) -> Limit | None:
-        """Not 0: gloo's receiver reports to its sender, the left neighbour, that it is ready."""
+        """Not 0: gloo's receiver reports to its sender, the left neighbor, that it is ready."""
         ideal = ideal_bytes(case, 1)
         return Limit(0.01 * ideal) if ideal else None
 
-    return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOUR_ONLY.label: elsewhere}
+    return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOR_ONLY.label: elsewhere}

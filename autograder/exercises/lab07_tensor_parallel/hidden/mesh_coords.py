@@ -30,7 +30,7 @@ def swapped(rank: int, dp_size: int, tp_size: int, *names: str) -> Coords:
 
 
 MISTAKES = {
-    "separates the ranks of a tensor-parallel group: they communicate most, so neighbours have the "
+    "separates the ranks of a tensor-parallel group: they communicate most, so neighbors have the "
     "same dp_rank": (
         lambda rank, dp, tp: swapped(rank, tp, dp, "rank", "group"),
         lambda rank, dp, tp: swapped(rank, tp, dp, "rank"),

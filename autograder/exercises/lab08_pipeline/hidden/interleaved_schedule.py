@@ -10,7 +10,7 @@ CASES = (
 BOUNDARIES = {
     "divides": "4 devices of 2 chunks, 8 micro-batches",
     "does not divide": "not tested: the task says that p divides m",
-    "one rank": "not tested: one device has no neighbour to wait for",
+    "one rank": "not tested: one device has no neighbor to wait for",
     "more ranks than elements": "not tested, as for a remainder",
 }
 EQUAL_ANSWERS = (

@@ -116,12 +116,12 @@ def magnitude(blocks: Tensor) -> Tensor:
     return blocks.abs().amax(1, keepdim=True)
 
 
-def neighbours(levels: Tensor) -> Tensor:
+def neighbors(levels: Tensor) -> Tensor:
     pairs = levels.to(torch.uint8).view(len(levels), -1, 2)
     return pairs[..., 0] + 16 * pairs[..., 1]
 
 
-def neighbours_swapped(levels: Tensor) -> Tensor:
+def neighbors_swapped(levels: Tensor) -> Tensor:
     pairs = levels.to(torch.uint8).view(len(levels), -1, 2)
     return pairs[..., 1] + 16 * pairs[..., 0]
 
@@ -140,7 +140,7 @@ def not_shifted(levels: Tensor) -> Tensor:
 
 
 def bits_joined(levels: Tensor) -> Tensor:
-    """With ``|``, where a level of 16 sets a bit of the neighbour."""
+    """With ``|``, where a level of 16 sets a bit of the neighbor."""
     low, high = levels.to(torch.uint8).split(BLOCK // 2, dim=1)
     return low | high << 4
 
@@ -192,9 +192,9 @@ MISTAKES = {
     "swaps the nibbles: the low one, of value 1, 2, 4 and 8, has weight j": packed(
         nibbles=halves_swapped
     ),
-    "puts neighbours into a byte: byte j has the weights j and j + 16": (
-        packed(nibbles=neighbours),
-        packed(nibbles=neighbours_swapped),
+    "puts neighbors into a byte: byte j has the weights j and j + 16": (
+        packed(nibbles=neighbors),
+        packed(nibbles=neighbors_swapped),
     ),
     "does not shift the second level: it belongs in the high 4 bits": (
         packed(nibbles=not_shifted),

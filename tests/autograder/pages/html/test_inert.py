@@ -51,7 +51,7 @@ class Reader(HTMLParser):
 
 
 def is_ours(tag: str, classes: str) -> bool:
-    """Classes that ``inert`` writes itself: its outputs', a terminal's and Pygments' colours."""
+    """Classes that ``inert`` writes itself: its outputs', a terminal's and Pygments' colors."""
     if tag == "span":
         return len(classes) <= 3 or all(name.startswith("ansi-") for name in classes.split())
     return classes in ("", "highlight", "left-out") or classes.startswith("output ")

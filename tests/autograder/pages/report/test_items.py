@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from autograder.course.tries import Tries
-from autograder.pages.report.items import MIN_STUDENTS, analyse
+from autograder.pages.report.items import MIN_STUDENTS, analyze
 from autograder.pages.report.mistakes import Mistake
 from autograder.pages.scores import Mark, Scores
 
@@ -29,7 +29,7 @@ POINTS = [(n % 5, min(n % 5, 3), 4 - n % 5, 0.0) for n in range(MIN_STUDENTS)]
 
 def test_discrimination_is_the_correlation_with_the_rest_of_the_points() -> None:
     essays = [scores(n, *points, essay_pending=n < 3) for n, points in enumerate(POINTS)]
-    a, _, c, essay = analyse(CELLS, essays, [Mistake("a", "adds twice", 3, 5, False)], {})
+    a, _, c, essay = analyze(CELLS, essays, [Mistake("a", "adds twice", 3, 5, False)], {})
     assert a.mean_share == pytest.approx(0.5)
     assert a.mistakes == ("adds twice (3)",)
     # The same by the textbook formula, which corrects the correlation with the whole total.
@@ -45,12 +45,12 @@ def test_discrimination_is_the_correlation_with_the_rest_of_the_points() -> None
 
 def test_no_correlation_for_small_classes_or_equal_points() -> None:
     small = [scores(n, *points) for n, points in enumerate(POINTS[1:])]
-    assert all(item.discrimination is None for item in analyse(CELLS, small, [], {}))
-    assert analyse(CELLS, small, [], {})[0].mean_share is not None
+    assert all(item.discrimination is None for item in analyze(CELLS, small, [], {}))
+    assert analyze(CELLS, small, [], {})[0].mean_share is not None
     same = [scores(n, 4, *points[1:]) for n, points in enumerate(POINTS)]
-    item = analyse(CELLS, same, [], {})[0]
+    item = analyze(CELLS, same, [], {})[0]
     assert (item.mean_share, item.discrimination, item.why_not) == (1, None, "all the same points")
-    assert analyse(CELLS, [], [], {})[0].mean_share is None
+    assert analyze(CELLS, [], [], {})[0].mean_share is None
 
 
 def test_tries_until_it_passed_are_of_the_students_whose_check_passed() -> None:
@@ -61,6 +61,6 @@ def test_tries_until_it_passed_are_of_the_students_whose_check_passed() -> None:
         "s3": {},
     }
     mistakes = [Mistake("a", "adds twice", 3, 5, False, tries=2.5)]
-    a, b, c, _ = analyse(CELLS, [scores(0, 1, 1, 1, 1)], mistakes, known)
+    a, b, c, _ = analyze(CELLS, [scores(0, 1, 1, 1, 1)], mistakes, known)
     assert (a.tries_words, b.tries_words, c.tries_words) == ("4.5 (2 of 3)", "(0 of 1)", "")
     assert a.mistakes == ("adds twice (3; tries: 2.5)",)

@@ -1,9 +1,9 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {all_gather = 3.6}
-# says = {all_gather = "receives from the wrong neighbour"}
+# says = {all_gather = "receives from the wrong neighbor"}
 # ///
-# Receives from its right neighbour, which with two ranks is also its left one.
+# Receives from its right neighbor, which with two ranks is also its left one.
 
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):
