@@ -117,7 +117,7 @@ def course_list(course: Course, exercises: Mapping[str, int], times: Times) -> s
         rows.append(f"| {' | '.join(cells)} |")
     said = (
         f"Minutes: {WORDS_PER_MINUTE} words a minute, plus the time to run all cells "
-        f"({times.machine}). The time to write a lab's answers is yours and comes on top. A long "
+        f"({times.machine}). The time for writing a lab's answers is not included. A long "
         "chapter can be read in parts: to go on, select the cell where you stopped and choose "
         "*Run → Run All Above Selected Cell*."
     )

@@ -63,7 +63,7 @@ def _in_rank(
             continue
         where = f" [{call.source}{f': {call.code}' if call.code else ''}]" if call.source else ""
         tensor = f"{call.dtype}{list(call.shape)}, " if call.bytes else ""
-        instead = f"{_text(*wanted)} there" if wanted else "makes no such call any more"
+        instead = f"{_text(*wanted)} there" if wanted else "makes no more such calls"
         says = f"rank {rank}, call {number}: {_text(*_facts(call), tensor)}{where}"
         return number, rank, at, f"{says}; the course's solution {instead}."
     return None

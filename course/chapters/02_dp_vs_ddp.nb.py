@@ -192,7 +192,7 @@ show_table(
 )
 
 # %% [markdown]
-# As a formula, for each step: the hub sends **$(N-1)\,\Psi$** weights and receives $(N-1)\,\Psi$ gradients, every other rank sends Ψ. Inputs and outputs come on top. They depend on the batch, not on Ψ: an input token is one int64 of 8 bytes, an output token has one float32 for each of the 256 possible next bytes.
+# As a formula, for each step: the hub sends **$(N-1)\,\Psi$** weights and receives $(N-1)\,\Psi$ gradients, every other rank sends Ψ. Inputs and outputs are sent in addition. They depend on the batch, not on Ψ: an input token is one int64 of 8 bytes, an output token has one float32 for each of the 256 possible next bytes.
 
 # %%
 def data_parallel_bytes(ranks):
@@ -310,7 +310,7 @@ holds("on all four ranks, largest difference from one process", differences, bel
 #
 # ## From 2 to 8 ranks
 #
-# We run both once more, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. **By what factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
+# We run both again, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. **By what factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
 
 # %%
 predicted_factors = predict("Factor from 2 ranks to 8 for the busiest rank", labels=["DP", "DDP"])

@@ -506,11 +506,11 @@ def whole_and_in_pieces(length, pieces):
 # %%
 run = launch(whole_and_in_pieces, length, 64, world_size=2, device="cpu")
 whole_s, pieces_s = np.max(run.outputs, axis=0)
-modelled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
-predicted_factor.compare(pieces_s / whole_s, {"what latency alone would cost": 64, "what the model predicts": modelled})
+modeled = model.seconds(64 * 2, tensor_bytes) / model.seconds(2, tensor_bytes)
+predicted_factor.compare(pieces_s / whole_s, {"what latency alone would cost": 64, "what the model predicts": modeled})
 
 # %%
-print(f"the model predicts {modelled:.1f}")
+print(f"the model predicts {modeled:.1f}")
 
 # %% [markdown]
 # The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.

@@ -536,7 +536,7 @@ memory_bars(7e9, devices, stage=3, capacity_bytes=device_bytes)
 #
 # ## In practice
 #
-# A configuration for a model with a few billion parameters, started with `deepspeed --num_gpus 8 train.py`. Hugging Face's Trainer fills in the `"auto"` values:
+# Here is a configuration for a model with a few billion parameters, started with `deepspeed --num_gpus 8 train.py`. Hugging Face's Trainer fills in the `"auto"` values:
 
 # %%
 auto = dict.fromkeys(["stage3_param_persistence_threshold", "reduce_bucket_size"], "auto")
@@ -548,7 +548,7 @@ print(json.dumps(real, indent=2))
 # %% [markdown]
 # Which stage? The lowest that fits. Stage 1 slices the largest part and, by the paper's count, sends no more than plain data parallelism. Stage 2 also slices gradients, but sends them for every batch that it accumulates. Stage 3 sends more in every step; use it for models whose parameters do not fit.
 #
-# PyTorch's version of stage 3 is **FSDP2**, the subject of [chapter 05](05_fsdp.ipynb): one call of `fully_shard` for each unit that is gathered as a whole. It splits each tensor between rows. This run has no optimizer, so each rank is left with its slice of parameters and gradients:
+# PyTorch's version of stage 3 is **FSDP2**, the subject of [chapter 05](05_fsdp.ipynb): one call of `fully_shard` for each unit that is gathered as a whole. It splits each tensor by rows. This run has no optimizer, so each rank is left with its slice of parameters and gradients:
 
 # %%
 def with_fsdp2(batch):

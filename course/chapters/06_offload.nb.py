@@ -64,7 +64,7 @@ plt.style.use(palette.PLOT_STYLE)
 # `Pools` represents our device and our host. On a GPU both are real: the GPU's memory, and **pinned** host memory, which the operating system may not move, so that the GPU can copy from it directly. **On a CPU there is only one memory, and Shardlab tracks it as two pools**, with a GPU's rules: an operation runs where its tensors are, one operation cannot mix tensors of both pools, and only `to_host` and `to_device` move data. Byte counts and tensor placement are the same as on a GPU; times are not.
 
 # %%
-print("the first operation in a pool: PyTorch loads the modules that watch operations, a few seconds …")
+print("For the first operation in a pool, PyTorch loads the modules that watch operations: a few seconds …")
 pools = Pools("cpu")
 with pools:
     on_device = torch.ones(1000, dtype=torch.bfloat16)
@@ -476,7 +476,7 @@ holds("elements on each rank", [engine["parameters"]["elements"] for *_, engine 
 #
 # ### What DeepSpeed keeps on the host
 #
-# The paper moves 16-bit gradients, and the host widens them to fp32. How does DeepSpeed do it? We run both configurations once more and look at the gradients that are alive after backward, in bytes per parameter of a rank's share:
+# The paper moves 16-bit gradients, and the host widens them to fp32. How does DeepSpeed do it? We run both configurations again and look at the gradients that are alive after backward, in bytes per parameter of a rank's share:
 
 # %%
 share = models.count_parameters(models.gpt("0.1M")) // 2

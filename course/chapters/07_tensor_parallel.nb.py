@@ -69,7 +69,7 @@ print("S =", format_bytes(S))
 # %% [markdown]
 # ## A matrix product, split two ways
 #
-# Take $Y = XW$, with $X\,[T, D]$ and $W\,[D, 4D]$. Each of N ranks should hold 1/N of W. We can split W between columns or between rows. Rows of W multiply columns of X, so then X is split as well.
+# Take $Y = XW$, with $X\,[T, D]$ and $W\,[D, 4D]$. Each of N ranks should hold 1/N of W. We can split W by columns or by rows. Rows of W multiply columns of X, so then X is split as well.
 
 # %%
 torch.manual_seed(0)

@@ -280,7 +280,7 @@ figure.tight_layout()
 #
 # ## Interleaving: more, smaller stages
 #
-# The bubble lasts as long as p − 1 micro-batches *on one device*. So make each action shorter: cut the model into v·p stages (v *chunks* for each device) and deal them out: device r gets stages r, r + p, r + 2p, … Each action takes 1/v of the time, and the bubble shrinks to $\mathbf{\frac{p-1}{v \cdot m}}$.
+# The bubble lasts as long as p − 1 micro-batches *on one device*. So make each action shorter: cut the model into v·p stages (v *chunks* for each device) and assign them in turn: device r gets stages r, r + p, r + 2p, … Each action takes 1/v of the time, and the bubble shrinks to $\mathbf{\frac{p-1}{v \cdot m}}$.
 
 # %%
 interleaved = interleaved_one_f_one_b(p, m, v=2)
@@ -291,7 +291,7 @@ holds("bubble over the ideal: (p − 1)/(v·m)", result.bubble_over_ideal, (p - 
 # %% [markdown]
 # (A chunk is half of a device's layers, so the first device's 11 chunks are as much as 5.5 micro-batches, where 1F1B holds 4.)
 #
-# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. PyTorch is less strict, and so is our simulator: if p does not divide m they make the rounds larger, and refuse only an m that gives no equal rounds, such as 9. What does that cost?
+# The micro-batches go through the chunks in rounds of p, so Megatron-LM demands that p divides m. PyTorch is less strict, and so is our simulator: if p does not divide m they make the rounds larger, and reject only an m that gives no equal rounds, such as 9. What does that cost?
 
 # %%
 def interleaved_row(micro_batches):
@@ -370,7 +370,7 @@ show_table(
 #
 # - **Enough micro-batches**, about two for each device: for our four devices the bubble is 0 for m ≥ 2p − 1 = 7.
 # - **Equal costs** of `F`, `I` and `W`. In a real layer the attention scores have no weights, so their whole backward belongs to `I`.
-# - **No device waits for all others between two steps.** But clipping by the norm of all gradients does, and so does the check for overflow in fp16: both need a number from every stage before any stage may update, and those who started early wait for those who started late. The paper therefore validates **afterwards** (section 4): each device updates at once, the number arrives later, and in the rare case that something had to be clipped or skipped, the update is taken back and done again.
+# - **No device waits for all others between two steps.** But clipping by the norm of all gradients does, and so does the check for overflow in fp16: both need a number from every stage before any stage may update, and those who started early wait for those who started late. The paper therefore validates **afterwards** (section 4): each device updates at once, the number arrives later, and in the rare case that something had to be clipped or skipped, the update is rolled back and redone.
 #
 # Both run on real ranks, unchanged:
 

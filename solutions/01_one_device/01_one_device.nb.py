@@ -147,7 +147,7 @@ check("one_device.step_bytes", step_bytes)
 #
 # A batch that does not fit into memory is split into **micro-batches**. Each adds its gradients to what is already in `.grad`, and after the last one the optimizer takes **one step**. It has to be the same step as with the whole batch in one piece.
 #
-# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. The optimizer may have several parameter groups, and the model parameters that no micro-batch uses: as in the spec, `.grad` of these is None when the optimizer steps. In some micro-batches no target counts, but at least one target of all does.
+# `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. The optimizer may have several parameter groups, and the model may have parameters that no micro-batch uses: as in the spec, `.grad` of these is None when the optimizer steps. In some micro-batches no target counts, but at least one target in the whole batch does.
 #
 # Return the loss, as a number or a tensor without a graph. Do nothing that the spec does not do: the gradients are not clipped, the model stays in training mode, and the micro-batches stay as they are, for the next epoch.
 

@@ -206,7 +206,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training starts again: `step` is 0 once more, and only rank 0 still has its weights and buffers. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
+# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training starts again: `step` is 0 again, and only rank 0 still has its weights and buffers. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
 # **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
@@ -322,7 +322,7 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 #
 # - **Which parameters:** those with `requires_grad`. A frozen parameter has no gradient and is in no bucket; a tied one counts once, as in `module.parameters()`.
 # - **Which buckets:** go through these parameters in **reverse** order. Each joins the current bucket if the bucket then has at most `cap_bytes` bytes; otherwise it begins the next one. A parameter larger than the cap gets its own bucket.
-# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in another order than it registers them, so gradients may arrive in any order, and a bucket may be complete before an earlier one: it starts at once.
+# - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in a different order from that in which it registers them, so gradients may arrive in any order, and a bucket may be complete before an earlier one: it starts at once.
 # - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
 # `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Nothing may pile up from step to step: the check takes 10 steps and looks for what grows. Buffers that the next step uses again or replaces may stay. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.

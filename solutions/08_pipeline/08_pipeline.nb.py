@@ -381,7 +381,7 @@ check("pipeline.run_schedule", run_schedule)
 # %% [markdown]
 # ## 6 · `interleaved_schedule`
 #
-# A bubble lasts as long as a micro-batch takes to pass through the devices. Give each device **v chunks** instead of one: stages are dealt out in turn, **stage s to device s % p**, so that a micro-batch visits each device v times, and each visit takes 1/v of the time. The pipeline also fills in 1/v of the time: the bubble shrinks to (p − 1)(F + B) of *one chunk*. The cost is v times the messages, and more activations in flight.
+# A bubble lasts as long as a micro-batch takes to pass through the devices. Give each device **v chunks** instead of one: stages are assigned in turn, **stage s to device s % p**, so that a micro-batch visits each device v times, and each visit takes 1/v of the time. The pipeline also fills in 1/v of the time: the bubble shrinks to (p − 1)(F + B) of *one chunk*. The cost is v times the messages, and more activations in flight.
 #
 # Micro-batches run in **rounds of p**: p of them through the device's first chunk, the same p through its second, and so on; then the next p. Backwards run in the same way, but from the last chunk to the first. The number of micro-batches is a multiple of the number of devices, and there are at least 2 chunks.
 

@@ -211,8 +211,8 @@ keeps_all_activations = over_budget(
 
 more_forward_passes = over_budget(
     ONCE.heading,
-    "runs more forward passes than there are micro-batches, also if no gradient is recorded: one "
-    "pass of a whole micro-batch gives the logits for the loss and for the backward pass",
+    "runs more forward passes than there are micro-batches (those without gradients count, too): "
+    "one pass of a whole micro-batch gives the logits for the loss and for the backward pass",
     "passes",
 )
 

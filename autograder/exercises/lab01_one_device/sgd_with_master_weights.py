@@ -172,7 +172,9 @@ def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not output["gradients unchanged"]:
         return "changes the caller's gradients: leave .grad as it is"
     if output["state grows"]:
-        mistake = "keeps more in state with every step: a master and a velocity per weight suffice"
+        mistake = (
+            "keeps more in state with every step: a master and a velocity per weight are enough"
+        )
         return mistake, str(output["what grows"][0])
     return None
 

@@ -15,7 +15,7 @@ from shardlab.errors import RunTimeout
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    """In one case the training starts again: the other ranks' state is not rank 0's any more."""
+    """In one case the training starts again: the other ranks' state is no longer rank 0's."""
     restart = case.params.get("restart", 0)
 
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:

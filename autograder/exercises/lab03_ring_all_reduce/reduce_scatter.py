@@ -41,8 +41,8 @@ def own_values(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not len(own) or not torch.equal(own, output["returned"]):
         return None
     return (
-        "returns its own values of its chunk, as they were: in the last of N - 1 steps the sum of "
-        "the others' arrives, and is added in place"
+        "returns its chunk with only its own values: in the last of N - 1 steps the sum of "
+        "the others' values arrives, and is added in place"
     )
 
 

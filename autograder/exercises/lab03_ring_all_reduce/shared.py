@@ -113,7 +113,7 @@ def hub(attempt: Attempt) -> Finding | None:
         return None
     return Finding(
         f"rank {center}",
-        "sends or receives nearly all bytes: in a ring every rank sends equally many",
+        "sends or receives nearly all bytes: in a ring every rank sends the same number",
         who_if_hidden="one rank",
     )
 
@@ -155,7 +155,7 @@ def another_dtype(attempt: Attempt) -> Finding | None:
         return None
     for call in attempt.run.calls if attempt.run else []:
         if call.op == "send" and call.dtype != own:
-            mistake = "sends another dtype than the tensor's, at a cost in digits or in bytes"
+            mistake = "sends a different dtype from the tensor's, which costs precision or bytes"
             return Finding(f"rank {call.rank}", mistake, f"{call.dtype} for a {own} tensor")
     return None
 
@@ -187,7 +187,7 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
                 sent = (at, at + math.prod(sends[step].shape))
                 if sent != bounds[right] and sent[0] < sent[1]:
                     which = f"chunk {bounds.index(sent)}" if sent in bounds else "another part"
-                    evidence = f"in step {step} it sends {which}, a right ring chunk {right}"
+                    evidence = f"in step {step} it sends {which}, a correct ring chunk {right}"
                     return Finding(f"rank {rank}", mistake, evidence)
         return None
 

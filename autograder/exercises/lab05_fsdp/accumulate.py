@@ -328,7 +328,9 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=nested_model.NEAR,
     budgets=(
-        Budget("saves bytes: carries 2(N − 1)/N · Ψ a step", carried, carried_limit, CARRIED),
+        Budget(
+            "save='bytes': its calls send 2(N − 1)/N · Ψ a step", carried, carried_limit, CARRIED
+        ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", wire_bytes, wire_limit),
         live_budget(BETWEEN, shards),
         live_budget(AT_A_BLOCK, shards_and_units),

@@ -264,7 +264,7 @@ def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
         if done:
             return (
                 f"has more than two units in memory {moment}, and some have computed already: "
-                "free each one after it",
+                "free each unit once it has computed",
                 evidence,
             )
         return f"has more than two units in memory {moment}: prefetch only the next one", evidence
@@ -276,8 +276,8 @@ def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
         )
     if done and moment == IN_FORWARD:  # in backward it stays until the end, where that is named
         return (
-            "has a unit in memory in forward that has computed already: free each one after it; "
-            "only the last may stay whole, from forward to backward",
+            "has a unit in memory in forward that has computed already: free each unit once it has "
+            "computed; only the last may stay whole, from forward to backward",
             evidence,
         )
     return None

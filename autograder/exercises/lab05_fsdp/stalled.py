@@ -179,7 +179,7 @@ def not_sharded(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "has parameters that are not sharded: fully_shard each block, then the model"
     if not output["updates the model"]:
         return (
-            "gives the optimizer other parameters than the model's: build it after fully_shard, "
+            "gives the optimizer parameters that are not the model's: build it after fully_shard, "
             "which replaces them"
         )
     return None
@@ -243,7 +243,7 @@ def has_other_units(attempt: Attempt) -> Finding | None:
     for call in calls_of(attempt, "all_gather"):
         whole = call.bytes * attempt.case.world_size
         if whole not in expected:
-            mistake = "has other units than asked for: each block is one, and the root has the rest"
+            mistake = "has the wrong units: each block is one, and the root has the rest"
             return Finding(f"rank {call.rank}", mistake, f"a unit of {whole // 2:,} parameters")
     return None
 

@@ -247,7 +247,7 @@ def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["kind"] != "SGD":
-        return "returns another optimizer: the task asks for torch.optim.SGD", output["kind"]
+        return "returns a different optimizer: the task asks for torch.optim.SGD", output["kind"]
     if options := output["options"]:
         mistake = f"changes options of SGD: learning rate {LEARNING_RATE}, the others by default"
         return mistake, ", ".join(options)

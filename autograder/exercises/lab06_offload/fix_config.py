@@ -92,7 +92,7 @@ def changes_more(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
         if key not in made:
             return f"loses {key}, which the author wanted", wanted[key]
         if key not in wanted:
-            return f"sets {key}, which the author left off or out", made[key]
+            return f"sets {key}, which the author had disabled or left out", made[key]
         if wanted[key] != made[key]:
             return f"changes {key}, which was right", f"{made[key]}, not {wanted[key]}"
     return None

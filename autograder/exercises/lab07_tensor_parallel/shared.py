@@ -215,7 +215,7 @@ def other_shapes(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for name, shape in wanted.items():
         if got[name] != shape:
             evidence = f"{name} is {got[name]}, expected {shape}"
-            return "holds a parameter of another shape than its share", evidence
+            return "holds a parameter whose shape is not that of its share", evidence
     return None
 
 

@@ -36,7 +36,7 @@ def loss_case(
     name: str = "",
     owners: int | None = None,
 ) -> Case:
-    """``owners``: ranks whose words are the targets, from the last one backwards; default: all."""
+    """``owners``: ranks whose words are the targets, from the last one backward; default: all."""
     name = name or f"{world_size} ranks, {tokens} tokens, {vocabulary} words"
     sizes = {"tokens": tokens, "vocabulary": vocabulary, "scale": scale}
     return Case(name, world_size, {**sizes, "owners": owners or world_size})

@@ -38,8 +38,7 @@ def blocks_of_stages(submitted: Submitted) -> str | None:
         and home == {stage: stage // submitted.chunks for stage in home}
     ):
         return (
-            "gives a device consecutive stages: deal them out in turn, stage s to device "
-            "s % devices"
+            "gives a device consecutive stages: assign them in turn, stage s to device s % devices"
         )
     return None
 

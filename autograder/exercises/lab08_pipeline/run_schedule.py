@@ -205,7 +205,7 @@ def confuses_messages(attempt: Attempt) -> Finding | None:
                 continue
             pair = "send", made[others[0]][1], rank
             tags = [c.tag for c in attempt.run.calls if (c.op, c.rank, c.peer) == pair]
-            mistake = "uses the result of another action than the one it needs"
+            mistake = "uses the result of a different action from the one it needs"
             if len(set(tags)) < len(tags):
                 mistake += "; messages that are sent to a rank at a time need different tags"
             used = f"{(kind, stage, k)} uses that of {others[0]}, it needs that of {needed}"

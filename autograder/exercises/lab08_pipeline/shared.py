@@ -173,8 +173,8 @@ def _missing(
             return None
         return Finding(
             f"rank {rank}",
-            "waits for another tag than its message was sent under: both ends must compute the "
-            "same tag",
+            "waits for a different tag from the one its message was sent with: both ends must "
+            "compute the same tag",
             f"it waits for tag {receive.tag}, {receive.source}; rank {sender} sent the result of "
             f"{wanted.action} under tag {sent[place].tag}, {sent[place].source}",
         )

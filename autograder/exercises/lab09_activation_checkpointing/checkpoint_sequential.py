@@ -167,9 +167,10 @@ def other_layers_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         for again in others:
             if again != first:
                 return (
-                    "runs other layers in a segment's second run than in its first: backward comes "
-                    "after the loop, and a variable that a segment reads must still have the same "
-                    "value then; functools.partial, for example, binds the layers at once",
+                    "runs different layers in a segment's second run from those in its first: "
+                    "backward comes after the loop, and a variable that a segment reads must still "
+                    "have the same value then; functools.partial, for example, binds the layers at "
+                    "once",
                     f"layers {first}, then {again}",
                 )
     return None

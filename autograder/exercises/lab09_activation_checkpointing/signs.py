@@ -71,14 +71,14 @@ def runs_again_differently(output: Any, rank: int, attempt: Attempt) -> MistakeT
             continue
         if on_this_x:
             return (
-                "runs the function again with other random numbers: dropout does not drop the "
+                "runs the function again with different random numbers: dropout does not drop the "
                 "same elements as in forward, so save torch.get_rng_state() for each call and set "
                 "it before the second run"
             )
         shapes = [each["shape"] for each in own]
         reshaped = f", of shape {run['shape']} instead of {shapes[0]}"
         reshaped *= run["shape"] not in shapes
-        return "runs the function again on another x", f"block {run['block']}{reshaped}"
+        return "runs the function again on a different x", f"block {run['block']}{reshaped}"
     return None
 
 
@@ -88,7 +88,7 @@ def draws_in_forward(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output[name] == attempt.expected[rank][name]:
         return None
     return (
-        "leaves another random state after forward than the function alone: only save "
+        "leaves a different random state after forward from the function alone: only save "
         "torch.get_rng_state() before the first run, and neither seed nor restore in forward"
     )
 
@@ -110,6 +110,6 @@ def does_not_restore_the_generator(output: Any, rank: int, attempt: Attempt) -> 
     if torch.equal(output["next draw"], attempt.expected[rank]["next draw"]):
         return None
     return (
-        "leaves another random state after backward than before it: restore the state after the "
-        "second run"
+        "leaves a different random state after backward from before it: restore the state after "
+        "the second run"
     )

@@ -146,7 +146,7 @@ def other_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     others = set(output["names"]) - set(attempt.expected[rank]["names"])
     if not others:
         return None
-    return "leaves other files than the ones that the task names", ", ".join(sorted(others))
+    return "leaves files that the task does not name", ", ".join(sorted(others))
 
 
 @on_each_rank

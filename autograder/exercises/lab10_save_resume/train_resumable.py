@@ -338,7 +338,9 @@ def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted, got = attempt.expected[rank]["losses"], output["losses"]
     if found := difference(wanted, got, TOLERANCE):
-        return "returns other losses after a restart than an uninterrupted run", found[1]
+        return "returns different losses after a restart from those of an uninterrupted run", found[
+            1
+        ]
     if not output["bit for bit"]:
         return "returns losses close to those of an uninterrupted run, but not bit-equal ones"
     return None

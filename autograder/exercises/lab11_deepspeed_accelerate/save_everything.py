@@ -199,7 +199,7 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def only_close(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """On two ranks, where a sum has one order.  DDP forms its buckets anew after the first step, so
+    """On two ranks, where a sum has one order.  DDP rebuilds its buckets after the first step, so
     with more ranks, a restarted ring adds that step's gradients in another order."""
     if attempt.case.world_size > 2 or output["bit for bit"]:
         return None
@@ -213,14 +213,15 @@ def other_random_numbers(attempt: Attempt) -> Finding | None:
     if not ranks:
         return None
     mistake = (
-        "has other random numbers after a restart: save_state saves their states on each rank that "
-        "calls it, load_state restores them; before the first step nothing may draw or set a seed"
+        "has different random numbers after a restart: save_state saves their states on each rank "
+        "that calls it, load_state restores them; before the first step nothing may draw or set a "
+        "seed"
     )
     if 0 not in ranks:
         mistake = (
-            "has other random numbers after a restart, while rank 0 continues with its own: each "
-            "rank saves its own random states, so call save_state on every rank, not on the main "
-            "process alone"
+            "has different random numbers after a restart, while rank 0 continues with its own: "
+            "each rank saves its own random states, so call save_state on every rank, not on the "
+            "main process alone"
         )
     return Finding(ranks_text(ranks), mistake, who_if_hidden="a rank")
 

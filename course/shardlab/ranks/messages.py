@@ -93,7 +93,7 @@ class Inbox:
             raise TooLarge(
                 f"the output is {body_bytes:,} bytes; the limit is {self.max_body_bytes:,}"
             )
-        with memoryview(self.buffer) as view:  # a slice of the buffer itself would be a copy more
+        with memoryview(self.buffer) as view:  # a slice of the buffer itself would be one more copy
             body = bytes(view[body_start:end])
         del self.buffer[:end]
         return header, body

@@ -291,14 +291,14 @@ def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value,
         (
             "A",
             {"gradient_clipping": 1.0},
-            "sets gradient_clipping, which the author left off or out",
+            "sets gradient_clipping, which the author had disabled or left out",
         ),
         ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
         ("D", {"zero_optimization": {"stage": 2}}, "changes zero_optimization.stage"),
         (
             "E",
             {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
-            "sets zero_optimization.offload_optimizer.device, which the author left off or out",
+            "sets zero_optimization.offload_optimizer.device, which the author had disabled",
         ),
     ],
 )

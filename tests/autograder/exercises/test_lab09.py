@@ -305,7 +305,7 @@ OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
         (
             (".view(ctx.shape)", ROUNDED),
             "2 ranks, different weights, float64",
-            "runs the function again on another x",
+            "runs the function again on a different x",
         ),
         (
             ("functional.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),

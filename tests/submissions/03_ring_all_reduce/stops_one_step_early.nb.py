@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {reduce_scatter = 5.0}
-# says = {reduce_scatter = "returns its own values of its chunk"}
+# says = {reduce_scatter = "returns its chunk with only its own values"}
 # ///
 
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {fix_config = 2.0}
-# says = {fix_config = "which the author left off or out"}
+# says = {fix_config = "which the author had disabled or left out"}
 # ///
 
 # %% nbgrader={"grade_id": "fix_config", "solution": true}

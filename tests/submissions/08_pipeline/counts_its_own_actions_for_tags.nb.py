@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 1.0}
-# says = {run_schedule = "waits for another tag than its message was sent under"}
+# says = {run_schedule = "waits for a different tag from the one its message was sent with"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {interleaved_schedule = 5.0}
-# says = {interleaved_schedule = "deal them out in turn"}
+# says = {interleaved_schedule = "assign them in turn"}
 # ///
 
 # %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 2.0}
-# says = {run_schedule = "uses the result of another action"}
+# says = {run_schedule = "uses the result of a different action"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

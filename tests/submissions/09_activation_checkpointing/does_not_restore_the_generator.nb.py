@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 4}
-# says = {checkpoint = "leaves another random state after backward"}
+# says = {checkpoint = "leaves a different random state after backward"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

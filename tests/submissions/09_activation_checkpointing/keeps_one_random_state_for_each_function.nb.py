@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 1.0}
-# says = {checkpoint = "with other random numbers"}
+# says = {checkpoint = "with different random numbers"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

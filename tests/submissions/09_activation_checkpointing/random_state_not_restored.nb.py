@@ -2,7 +2,7 @@
 # lab = "09_activation_checkpointing"
 # typed = true
 # loses = {checkpoint = 4}
-# says = {checkpoint = "with other random numbers"}
+# says = {checkpoint = "with different random numbers"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6.0}
-# says = {checkpoint = "leaves another random state after forward"}
+# says = {checkpoint = "leaves a different random state after forward"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 4.1667}
-# says = {checkpoint_sequential = "runs other layers in a segment's second run"}
+# says = {checkpoint_sequential = "runs different layers in a segment's second run"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

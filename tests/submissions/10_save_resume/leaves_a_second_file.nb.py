@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {save_sharded = 3.0}
-# says = {save_sharded = "other files than the ones"}
+# says = {save_sharded = "files that the task does not name"}
 # ///
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}

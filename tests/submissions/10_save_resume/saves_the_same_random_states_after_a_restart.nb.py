@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {train_resumable = 1.7143}
-# says = {train_resumable = "returns other losses after a restart"}
+# says = {train_resumable = "returns different losses after a restart"}
 # ///
 
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}

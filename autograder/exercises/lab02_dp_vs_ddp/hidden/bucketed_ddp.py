@@ -176,7 +176,7 @@ MISTAKES = {
     "divides by the number of buckets: divide the sum by world_size": first_step(
         gradients=lambda f, _: f.sum / len(f.case.params["buckets"])
     ),
-    "divides by world_size and by the number of buckets: the mean over ranks is all": first_step(
+    "divides by world_size and by the number of buckets: take only the mean over ranks": first_step(
         gradients=lambda f, _: f.mean / len(f.case.params["buckets"])
     ),
 }

@@ -75,7 +75,7 @@ MISTAKES = shared.by_wrong_rules(reference) | {
     "updates its own slice but never gets the others': all-gather them after the update": (
         partial(reference, gathers="never")
     ),
-    "gathers before the update: every rank then has the others' slices of the step before": (
+    "gathers before the update: every rank then has the others' slices from the step before": (
         partial(reference, gathers="before it")
     ),
     "makes a new AdamW in every step: its states start from zero again": (

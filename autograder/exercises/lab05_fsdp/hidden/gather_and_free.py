@@ -113,6 +113,6 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "        flat = units[k].take_gradients()\n        units[k].free()\n",
         "        units[k].free()\n        flat = units[k].take_gradients()\n",
-        "the gradients are complete, so the unit's parameters are not needed any more",
+        "the gradients are complete, so the unit's parameters are no longer needed",
     ),
 )

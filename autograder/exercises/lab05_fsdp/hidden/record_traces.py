@@ -24,7 +24,7 @@ from shardlab.step_traces import METHODS, RECORDED, Trace, dump
 
 HIDDEN = Path(__file__).with_name("traces.json")
 DDP, ZERO2, FSDP, KEPT, HSDP, TP = METHODS
-STEPS = 3  # in its second step, DDP arranges its buckets anew
+STEPS = 3  # in its second step, DDP has rebuilt its buckets
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Recipe:
     rank: int = 0
     bucket_mb: float = 0.03  # DDP
     only_root: bool = False  # FSDP: the whole model is one unit
-    in_root: int = 0  # FSDP: so many of the last blocks are no units: they belong to the root
+    in_root: int = 0  # FSDP: the number of last blocks that are not units: they belong to the root
     reshards: bool = True  # HSDP: whether parameters are freed after forward
     bf16: bool = False  # FSDP: gathers in bf16
     micro_batches: int = 1
     logs_loss: bool = False  # averages the loss over the ranks
-    collects: int = 0  # collects so many metrics of each rank, after the step
+    collects: int = 0  # the number of metrics that it collects from each rank, after the step
     clips: bool = False  # clips the norm of the gradient
     sequence_parallel: bool = False  # TP: activations are sharded between the layers
     wide_head: bool = False  # TP: only a linear layer with many classes, split by class

@@ -113,7 +113,7 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
         takes((FSDP,), KEPT)
     ),
     "names the method by its operations without their sizes: the same operation may send "
-    "parameters, gradients, activations, or what is small and for a log": (
+    "parameters, gradients, activations, or small values for a log": (
         by(),
         by(none=TP),
         by(kept=KEPT),

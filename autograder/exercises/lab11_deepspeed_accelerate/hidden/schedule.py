@@ -114,7 +114,7 @@ MISTAKES = {
         by(warmup=ranks, total=ranks, steps=one, every_micro_batch=True),
     ),
     "steps at every micro-batch: a scheduler that is not prepared, or not bound to the optimizer's "
-    "steps, does not know of accumulation": (
+    "steps, does not know about accumulation": (
         by(warmup=one, total=one, steps=one, every_micro_batch=True),
         by(every_micro_batch=True),
     ),

@@ -131,7 +131,7 @@ def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> P
     """The timeline of a schedule, with each action as early as its inputs and its device allow.
 
     Activations are in flight from the start of a forward to the end of its backward, or of "W" if
-    the backward is split.  (Some could be freed after "I"; this is not modelled.)
+    the backward is split.  (Some could be freed after "I"; this is not modeled.)
 
     Raises IllegalSchedule, which names the action that is missing, duplicated or waits forever, and
     ValueError for invalid costs.
