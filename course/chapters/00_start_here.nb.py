@@ -126,7 +126,7 @@ predicted_bytes.compare(sent.mean(), {"what all ranks send together": sent.sum()
 # %%
 print(run.traffic.source)
 show_table(
-    {"rank": "d", "sent, bytes": ",d", "of them the tensor": ",d", "and more": ",d"},
+    {"rank": "d", "sent, bytes": ",d", "tensor, bytes": ",d", "protocol, bytes": ",d"},
     [(rank, sent, 4 * length, sent - 4 * length) for rank, sent in enumerate(run.traffic.sent_by_rank)],
 )
 

@@ -30,7 +30,7 @@
 #
 # [![Animation: The memory of one training step rises in forward and falls in backward](openers/01_one_device.svg)](openers/01_one_device.svg)
 #
-# The parameters and the optimizer's states stay. Forward adds activations, layer by layer; backward uses them up and makes gradients. At most 28.2 MiB are alive at one time. (Recorded from real processes. [Play it again](openers/01_one_device.svg))
+# The parameters and the optimizer's states stay in memory. Forward adds activations, layer by layer; backward frees them as it computes the gradients. At most 28.2 MiB are live at one time. (Recorded from real processes. [Play it again](openers/01_one_device.svg))
 #
 # </details>
 
@@ -475,7 +475,7 @@ predicted_moved.compare(in_bf16, {"how many move in fp32": in_fp32}, source="cou
 
 # %%
 show_table(
-    {"format": str, "weights": "d", "of them moved": "d", "at most": ".4f"},
+    {"format": str, "weights": "d", "moved": "d", "largest change": ".4f"},
     [(dtype, len(w), (w != 1).sum().item(), (w - 1).abs().max().item()) for dtype, w in after.items()],
 )
 
@@ -496,7 +496,7 @@ show_table({"format": str, "1 − 1000 · 0.0005": ".4f"}, ends.items())
 
 # %%
 holds("in bf16 the weight has not moved", ends[torch.bfloat16], 1)
-holds("in fp32 it has arrived", ends[torch.float32], 0.5, atol=1e-4)
+holds("in fp32 the weight has reached 0.5", ends[torch.float32], 0.5, atol=1e-4)
 
 # %% [markdown]
 # ## A batch that does not fit: accumulation

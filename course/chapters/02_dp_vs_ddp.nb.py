@@ -30,7 +30,7 @@
 #
 # [![Animation: Gradients leave in buckets while backward still computes](openers/02_dp_vs_ddp.svg)](openers/02_dp_vs_ddp.svg)
 #
-# Backward computes gradients from the last layer to the first. As soon as a bucket of them is complete, its all-reduce starts, and backward goes on meanwhile. (Recorded from real processes. [Play it again](openers/02_dp_vs_ddp.svg))
+# Backward computes gradients from the last layer to the first. As soon as a bucket of them is complete, its all-reduce starts, while backward continues. (Recorded from real processes. [Play it again](openers/02_dp_vs_ddp.svg))
 #
 # </details>
 

@@ -32,7 +32,7 @@
 #
 # [![Animation: Each unit of the model is whole only while it computes](openers/05_fsdp.svg)](openers/05_fsdp.svg)
 #
-# On one of two ranks: a bar is the time during which a unit's parameters are gathered. Forward goes down the blocks and backward comes back up; the root, which contains the others, stays whole. (Recorded from real processes. [Play it again](openers/05_fsdp.svg))
+# One of two ranks: each bar shows how long a unit's parameters are gathered. Forward goes down the blocks and backward comes back up; the root, which contains the others, stays whole. (Recorded from real processes. [Play it again](openers/05_fsdp.svg))
 #
 # </details>
 

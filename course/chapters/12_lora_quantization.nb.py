@@ -32,7 +32,7 @@
 #
 # [![Animation: LoRA leaves almost no gradients and optimizer states, and QLoRA shrinks the weights](openers/12_lora_quantization.svg)](openers/12_lora_quantization.svg)
 #
-# The memory of one training step of the same GPT, three times. Full fine-tuning keeps a gradient and two optimizer states for each parameter. LoRA freezes the parameters, so that only its small matrices have them. QLoRA also stores the frozen matrices in 4 bits. Activations remain. At the peak it is 49.5 MiB, 21.5 MiB and 11.0 MiB. (Recorded from real processes. [Play it again](openers/12_lora_quantization.svg))
+# The memory of one training step of the same GPT, three times. Full fine-tuning keeps a gradient and two optimizer states for each parameter. LoRA freezes the parameters, so that only its small matrices have them. QLoRA also stores the frozen matrices in 4 bits. Activations remain. Peak memory is 49.5 MiB, 21.5 MiB and 11.0 MiB. (Recorded from real processes. [Play it again](openers/12_lora_quantization.svg))
 #
 # </details>
 

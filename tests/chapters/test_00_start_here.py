@@ -61,8 +61,8 @@ def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
     cell = "print(run.traffic.source)"
     assert chapter.text_of(cell).startswith("counted by the operating system")
     rows = chapter.table_of(cell)
-    assert [row["of them the tensor"] for row in rows] == ["1,048,576"] * 4
-    assert all(0 <= int(row["and more"].replace(",", "")) < 10_000 for row in rows)
+    assert [row["tensor, bytes"] for row in rows] == ["1,048,576"] * 4
+    assert all(0 <= int(row["protocol, bytes"].replace(",", "")) < 10_000 for row in rows)
 
 
 def test_the_map_shows_the_ring_and_no_prediction(chapter):

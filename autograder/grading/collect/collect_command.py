@@ -55,11 +55,11 @@ def as_text(collected: Collected, dry_run: bool) -> str:
     """For a terminal."""
     lines = []
     width = max((len(student) for student in collected.students), default=0)
-    for student, (plan, handed, version) in collected.students.items():
+    for student, (plan, submitted, version) in collected.students.items():
         # Other times are those of the download.
         at = f" ({version.time:{TIME}} UTC)" if version.is_submission_time else ""
         was = f"; before: {plan.replaces:{TIME}} UTC" if plan.replaces else ""
-        lines.append(f"  {plan.outcome:<11}  {student:<{width}}  {handed.file.shown}{at}{was}")
+        lines.append(f"  {plan.outcome:<11}  {student:<{width}}  {submitted.file.shown}{at}{was}")
     if any(plan.outcome == "earlier" for plan, _, _ in collected.students.values()):
         lines += [
             "earlier: kept in grading/earlier, because a later submission is in grading/submitted"

@@ -33,7 +33,7 @@ COPY = re.compile(r"(?P<stem>.+?)(?: ?\((?P<copy>\d+)\)|-(?P<again>\d+))$")  # n
 
 
 @dataclass(frozen=True)
-class Handed:
+class SubmittedFile:
     """A file and who submitted it."""
 
     file: File
@@ -44,7 +44,7 @@ class Handed:
     why_not: str = ""  # why it belongs to no student
 
 
-Reader = Callable[[Sequence[File], Roster | None], Iterator[Handed]]
+Reader = Callable[[Sequence[File], Roster | None], Iterator[SubmittedFile]]
 
 
 def recognize(files: Sequence[File]) -> str:
@@ -61,28 +61,28 @@ def recognize(files: Sequence[File]) -> str:
     return max(counts, key=lambda platform: counts[platform])
 
 
-def canvas(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+def canvas(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
     """The newest file is the one with the highest upload id, which Canvas counts up. -1 at the end
     of a name also marks a resubmission, but a student's own file may be named so."""
     for file in files:
         if (match := CANVAS.fullmatch(file.path.name)) is None:
-            yield Handed(file, why_not="its name is not NAME_ID_NUMBER_FILE as in Canvas")
+            yield SubmittedFile(file, why_not="its name is not NAME_ID_NUMBER_FILE as in Canvas")
             continue
-        handed = _of(file, roster, canvas_id=match["user"], name=match["name"])
-        yield replace(handed, order=(int(match["upload"]),), is_late=bool(match["late"]))
+        submitted = _of(file, roster, canvas_id=match["user"], name=match["name"])
+        yield replace(submitted, order=(int(match["upload"]),), is_late=bool(match["late"]))
 
 
-def moodle(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+def moodle(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
     """The newest file is the one whose name ends in the highest number: notebook (2).ipynb."""
     for file in files:
         matches = [match for part in file.path.parts if (match := MOODLE.fullmatch(part))]
         if not matches:
-            yield Handed(file, why_not="its path has no assignsubmission as in Moodle")
+            yield SubmittedFile(file, why_not="its path has no assignsubmission as in Moodle")
             continue
         yield replace(_of(file, roster, name=matches[0]["name"]), order=(_number(file), file.time))
 
 
-def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+def folder(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
     """STUDENT/anything.ipynb or STUDENT.ipynb. With a roster, both may be in another folder that
     contains all files; deeper folders are the student's own, and may have another student's name.
     Without a roster, STUDENT/anything.ipynb may be.
@@ -98,16 +98,16 @@ def folder(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
         if roster is None:
             # STUDENT-1 may be a student's id, but STUDENT (1) is a browser's name for a copy.
             student = copied["stem"] if copied and copied["copy"] else stem
-            handed = Handed(file, folders[outside] if folders[outside:] else student)
+            submitted = SubmittedFile(file, folders[outside] if folders[outside:] else student)
         else:
             names = [*folders, stem][:depth]
             names += [copied["stem"]] if copied and len(folders) < depth else []
             tried = [_of(file, roster, ids=(name,), name=name) for name in names]
-            handed = next((each for each in tried if each.student), tried[0])
-        yield replace(handed, order=(file.time, _number(file)), time=file.time)
+            submitted = next((each for each in tried if each.student), tried[0])
+        yield replace(submitted, order=(file.time, _number(file)), time=file.time)
 
 
-def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]:
+def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
     """``submission_metadata.yml`` names all who submitted, and when."""
     described = _metadata_file(files)
     if described is None:
@@ -123,11 +123,11 @@ def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[Handed]
         time = _utc(about.get(":created_at"))
         submitters = [each for each in about.get(":submitters") or () if isinstance(each, dict)]
         if not submitters:
-            yield Handed(file, why_not=f"{METADATA} does not say who submitted it")
+            yield SubmittedFile(file, why_not=f"{METADATA} does not say who submitted it")
         for each in submitters:  # a group: each member gets a copy
             email, sid, name = (str(each.get(key) or "") for key in (":email", ":sid", ":name"))
-            handed = _of(file, roster, ids=(email, sid), name=name)
-            yield replace(handed, order=(time or file.time, _number(file)), time=time)
+            submitted = _of(file, roster, ids=(email, sid), name=name)
+            yield replace(submitted, order=(time or file.time, _number(file)), time=time)
 
 
 READERS: dict[str, Reader] = {
@@ -138,7 +138,7 @@ READERS: dict[str, Reader] = {
 }
 
 
-def read(platform: str, files: Sequence[File], roster: Roster | None) -> list[Handed]:
+def read(platform: str, files: Sequence[File], roster: Roster | None) -> list[SubmittedFile]:
     """Raises CollectError."""
     if roster is None and platform != "folder":
         raise CollectError(
@@ -148,12 +148,12 @@ def read(platform: str, files: Sequence[File], roster: Roster | None) -> list[Ha
     return list(READERS[platform](files, roster))
 
 
-def _of(file: File, roster: Roster | None, **given: Any) -> Handed:
+def _of(file: File, roster: Roster | None, **given: Any) -> SubmittedFile:
     assert roster is not None
     try:
-        return Handed(file, roster.find(**given))
+        return SubmittedFile(file, roster.find(**given))
     except NotFound as error:
-        return Handed(file, why_not=str(error))
+        return SubmittedFile(file, why_not=str(error))
 
 
 def _common_folders(files: Sequence[File], counted: Sequence[str] = ("",)) -> int:

@@ -13,7 +13,7 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.grading.collect import files, platforms
 from autograder.grading.collect.files import CollectError
 from autograder.grading.collect.labs import Labs, lab_of, labs_of
-from autograder.grading.collect.platforms import Handed
+from autograder.grading.collect.platforms import SubmittedFile
 from autograder.grading.collect.store import Plan, Store, Version, digest
 from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.roster.people import read_roster
@@ -27,7 +27,7 @@ class Collected:
 
     lab: str
     platform: str
-    students: dict[str, tuple[Plan, Handed, Version]] = field(default_factory=dict)
+    students: dict[str, tuple[Plan, SubmittedFile, Version]] = field(default_factory=dict)
     skipped: list[tuple[str, str]] = field(default_factory=list)  # path, why
     # (student, path of the file that was taken, paths of others that are equally new)
     ties: list[tuple[str, str, list[str]]] = field(default_factory=list)
@@ -60,13 +60,15 @@ def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Co
     return collected
 
 
-Offers = list[tuple[Handed, Version]]
+Offers = list[tuple[SubmittedFile, Version]]
 
 
-def _offers(handed: list[Handed], labs: Labs, collected: Collected) -> list[tuple[str, Offers]]:
+def _offers(
+    submitted: list[SubmittedFile], labs: Labs, collected: Collected
+) -> list[tuple[str, Offers]]:
     """(student, all files with this lab, the newest last)."""
     by_student: dict[str, Offers] = defaultdict(list)
-    for each in handed:
+    for each in submitted:
         # What a link leads to is unknown: its name says nothing.
         if each.file.why_not != files.LINK and not each.file.may_be_notebook:
             collected.ignored.append(each.file.shown)
@@ -97,7 +99,7 @@ def _offers(handed: list[Handed], labs: Labs, collected: Collected) -> list[tupl
     return sorted(by_student.items())
 
 
-def _age(offer: tuple[Handed, Version]) -> tuple[Any, ...]:
+def _age(offer: tuple[SubmittedFile, Version]) -> tuple[Any, ...]:
     """The newest is last."""
     return -_kind(offer[0].file.path), *offer[0].order
 

@@ -80,9 +80,9 @@ def one_device() -> Opener:
     start, end = second.start_s, float(memory.times_s[-1])
     return Opener(
         "The memory of one training step rises in forward and falls in backward",
-        "The parameters and the optimizer's states stay. Forward adds activations, layer by layer; "
-        "backward uses them up and makes gradients. "
-        f"At most {format_bytes(memory.peak_bytes)} are alive at one time.",
+        "The parameters and the optimizer's states stay in memory. Forward adds activations, layer "
+        "by layer; backward frees them as it computes the gradients. "
+        f"At most {format_bytes(memory.peak_bytes)} are live at one time.",
         ("one rank",),
         round(end - start, DIGITS),
         levels=levels_of(0, memory, start, end, 160, *memory.live_bytes),
@@ -105,7 +105,7 @@ def dp_vs_ddp() -> Opener:
         run,
         "Gradients leave in buckets while backward still computes",
         "Backward computes gradients from the last layer to the first. As soon as a bucket of them "
-        "is complete, its all-reduce starts, and backward goes on meanwhile.",
+        "is complete, its all-reduce starts, while backward continues.",
         lanes={"all_reduce": 1},
     )
 
@@ -187,7 +187,7 @@ def fsdp() -> Opener:
             blocks.append(Block(row, 0, whole_since.pop(row), event.end_s, "whole"))
     return Opener(
         "Each unit of the model is whole only while it computes",
-        "On one of two ranks: a bar is the time during which a unit's parameters are gathered. "
+        "One of two ranks: each bar shows how long a unit's parameters are gathered. "
         "Forward goes down the blocks and backward comes back up; the root, which contains the "
         "others, stays whole.",
         tuple(unit or "root" for unit in units),
@@ -534,7 +534,7 @@ def lora_quantization() -> Opener:
         "The memory of one training step of the same GPT, three times. Full fine-tuning keeps a "
         "gradient and two optimizer states for each parameter. LoRA freezes the parameters, so "
         "that only its small matrices have them. QLoRA also stores the frozen matrices in 4 bits. "
-        f"Activations remain. At the peak it is {format_bytes(peaks[0])}, "
+        f"Activations remain. Peak memory is {format_bytes(peaks[0])}, "
         f"{format_bytes(peaks[1])} and {format_bytes(peaks[2])}.",
         rows,
         round(max(ends), DIGITS),

@@ -1,4 +1,4 @@
-"""Grades reach nobody else: a notebook that several people handed in identifies none of them."""
+"""Grades reach nobody else: a notebook that several people submitted identifies none of them."""
 
 from __future__ import annotations
 
