@@ -791,7 +791,7 @@ holds("bytes of optimizer state on the other ranks", peaks["DP"]["optimizer"][1:
 # | loss, update, optimizer state | on the hub, while the others wait | on every rank |
 #
 # - Buckets let gradients be sent during the backward pass. With `no_sync()` around forward **and** backward they are sent only in the last micro-batch.
-# - Replicas stay equal because they start equal and take equal steps. DDP takes care of the start.
+# - Replicas stay equal because they start equal and take equal steps. DDP makes sure that they start equal.
 # - Every trainable parameter must get a gradient on every rank, or DDP waits for it.
 # - DDP divides the batch, and with it the work and the activations. Weights, gradients and optimizer state are complete on every rank.
 #

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # 12 · LoRA and quantization
 #
-# Training took 16 bytes for each parameter ([chapter 01](01_one_device.ipynb)), and every chapter since divided these bytes among ranks. This chapter reduces their number. **LoRA** freezes the weights and trains two small matrices next to each of them: gradients, optimizer states and messages shrink by a factor of hundreds. **Quantization** stores frozen weights in 8 or 4 bits. Together, as **QLoRA**, they can fine-tune a 65-billion-parameter model on one 48 GB GPU.
+# Training took 16 bytes for each parameter ([chapter 01](01_one_device.ipynb)), and every chapter since then has divided these bytes among ranks. This chapter reduces their number. **LoRA** freezes the weights and trains two small matrices next to each of them: gradients, optimizer states and messages shrink by a factor of hundreds. **Quantization** stores frozen weights in 8 or 4 bits. Together, as **QLoRA**, they can fine-tune a 65-billion-parameter model on one 48 GB GPU.
 #
 # The question of this chapter: what is saved, in bytes that you can count, and what does it cost in loss?
 #
@@ -1416,7 +1416,7 @@ holds("share of the added loss that feedback recovers", regained, above=0.5)
 #
 # Fewer bits save memory. Do they also save time? When a model generates one token at a time, $Wx$ uses each weight once, in two operations, and a GPU reads weights far more slowly than it computes. So what counts is how many bytes are read from the GPU's memory.
 #
-# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), a language in which you write what a *block* of threads does. (The kernel needs a GPU, so it does not run in this notebook; it was tested on one.)
+# Our weights are int8 now, with one fp16 scale for 64 weights. Tensor cores multiply fp16 by fp16. There are two ways to use them. **Dequantize first** runs two kernels: one writes all of W in fp16 to memory, the second is the usual product. A **fused kernel** loads codes, converts them in registers, and multiplies. This is such a kernel in [Triton](https://triton-lang.org), a language in which you write what a *block* of threads does. (The kernel needs a GPU, so it does not run in this notebook; it was tested on one.)
 #
 # ```python
 # @triton.jit

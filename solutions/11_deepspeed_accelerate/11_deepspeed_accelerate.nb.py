@@ -667,7 +667,7 @@ whole_run = launch(start, save_everything_spec, 0, None, 8, world_size=2)
 print("the losses of rank 0:", *(f"{loss:.4f}" for loss in whole_run.outputs[0]))
 
 # %% [markdown]
-# `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has other weights and other random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
+# `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has different weights and different random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
 #
 # `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here. This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, the same at each start, and on the epoch's number, which the loader counts itself, from 0. (And the loader has a random generator of its own. Without one, each start of an iteration draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
 #

@@ -49,7 +49,7 @@ from shardlab.run import Run
 SQUARE = [160, 160, 160, 160, 32]
 # The first bucket, from the second layer's weight on, has exactly the cap's bytes.
 FULL = {"widths": [64, 256, 256, 128, 32], "cap_bytes": 148_096, "steps": growth.STEPS}
-# Layer 2 is used first, so gradients arrive in another order than the buckets have, and the first
+# Layer 2 is used first, so gradients arrive in a different order from the buckets', and the first
 # bucket, which has layer 2's bias, is complete after the second one.
 TIED = {"widths": SQUARE, "tied": [0, 2], "used": [2, 0, 1, 3], "cap_bytes": 120_000}
 # The first bucket has more than 1 MiB, which is PyTorch's cap for it, not the task's.

@@ -63,7 +63,7 @@ def receives_from_any(attempt: Attempt) -> Finding | None:
 
 
 def sizes_differ(error: LaunchError | None) -> bool:
-    """Whether one side sends a tensor of another size than the other side receives."""
+    """Whether one side sends a tensor of a different size from what the other side receives."""
     return isinstance(error, DeadlockError) and any(" of " in row.call for row in error.table)
 
 
@@ -104,7 +104,7 @@ def sends_to_others(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     if attempt.run.traffic.sent_bytes[rank, 1:].sum() < shared.parameter_bytes(attempt.case) / 2:
         return None
-    return "sends to other ranks than the hub: each gradient goes straight to the hub"
+    return "sends to ranks other than the hub: each gradient goes straight to the hub"
 
 
 EXERCISE = shared.OfSteps(

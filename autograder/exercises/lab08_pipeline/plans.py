@@ -101,7 +101,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def as_schedule(returned: Any) -> Plan | str:
-    """Normalized (tuples and numpy integers are accepted), or the reason why it is no schedule."""
+    """Normalized (tuples and numpy integers are accepted), or why it is not a schedule."""
     if not isinstance(returned, list | tuple):
         return f"it is a {type(returned).__name__}"
     if not all(isinstance(actions, list | tuple) for actions in returned):

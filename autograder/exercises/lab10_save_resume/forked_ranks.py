@@ -197,7 +197,7 @@ def run_ranks(
 @dataclass
 class Ranks:
     observer: Observer
-    others: set[int]  # this process's children that are no ranks
+    others: set[int]  # this process's children that are not ranks
     children: list[Child] = field(default_factory=list)
     paused: tuple[int, int] | None = None  # a rank, and its held call
     continued: int = 0  # the thread whose held call was let through last

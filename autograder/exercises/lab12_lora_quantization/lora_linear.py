@@ -296,7 +296,9 @@ EXERCISE = OnRanks(
             "has parameters that require a gradient and get none, which DDP waits for: set "
             "requires_grad to False on the base",
         ),
-        raises("has another shape", "has an adapter of another shape: A is [r, in], B is [out, r]"),
+        raises(
+            "has another shape", "has an adapter with the wrong shape: A is [r, in], B is [out, r]"
+        ),
         raises(
             "has no attribute '(A|B|linear|merge|unmerge)'",
             "lacks an attribute: a layer has linear, A, B, merge and unmerge",

@@ -31,7 +31,7 @@ class Person:
     email: str = ""
     canvas_id: str = ""  # a number, which Canvas puts into file names
     canvas_login: str = ""
-    moodle_name: str = ""  # where Moodle shows another name than the first and last name
+    moodle_name: str = ""  # where Moodle does not show the first and last name
     gradescope_email: str = ""  # where it is not ``email``
 
     @property

@@ -40,7 +40,7 @@ class Inbound:
         check_owner: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``check_owner``: ignore folders that belong to another user than the student."""
+        """``check_owner``: ignore folders that belong to a user other than the student."""
         self.folder = folder
         # {student and lab: names of folders}, all that were found so far
         self.submissions: dict[Key, set[str]] = defaultdict(set)

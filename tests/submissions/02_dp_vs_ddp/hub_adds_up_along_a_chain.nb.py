@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 4.0}
-# says = {hub_step = "sends to other ranks than the hub"}
+# says = {hub_step = "sends to ranks other than the hub"}
 # ///
 # With two ranks there is no difference, so one case passes.
 

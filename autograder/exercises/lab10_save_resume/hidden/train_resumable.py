@@ -236,11 +236,11 @@ MISTAKES = {
     "restores the loss scale but not its count of good steps: the scale grows too late": without(
         "good_steps"
     ),
-    "does not restore torch's random state: dropout draws other numbers": without("torch"),
-    "does not restore Python's random state: random.random() draws other numbers": (
+    "does not restore torch's random state: dropout draws different numbers": without("torch"),
+    "does not restore Python's random state: random.random() draws different numbers": (
         without("python")
     ),
-    "restores no random state: dropout and random.random() draw other numbers": (
+    "restores no random state: dropout and random.random() draw different numbers": (
         without("torch", "python")
     ),
     "gives all ranks the random states of one: each rank has its own": (
