@@ -263,7 +263,7 @@ for name, count in trained.items():
     holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
 
 # %% [markdown]
-# The ratio is Ψ over the adapters' elements, here that of a small model. GPT-3 with r 8 sends 0.0215 % of the bytes of full training: the share in the table of published counts.
+# The ratio is Ψ over the adapters' elements, here that of a small model. GPT-3 with r 8 sends 0.0215% of the bytes of full training: the share in the table of published counts.
 
 # %% [markdown]
 # ### To scale
@@ -943,7 +943,7 @@ int8_errors = {name: product_error(product) for name, product in products.items(
 show_table({"product": "", "error, %": ".2f"}, int8_errors.items())
 
 # %% [markdown]
-# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1 % of all values.
+# The outlier sets the scale of every token, so all other features are rounded to multiples of a large scale. With the threshold, its feature is left out of int8, and what remains is close to the error of the int8 weights alone. The decomposition is cheap: 1 feature of our 96 is multiplied in 16 bits, and in the paper's models fewer than 0.1% of all values.
 #
 # A threshold of 0.0 means *no* decomposition, and it is the default of bitsandbytes' layer. In transformers, `BitsAndBytesConfig` has a different default:
 
@@ -1408,7 +1408,7 @@ holds("share of the added loss that feedback recovers", regained, above=0.5)
 # %% [markdown]
 # The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours, with 128 sequences of 2,048 tokens to calibrate and no training.
 #
-# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1 % of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run AWQ here.
+# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1% of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run AWQ here.
 #
 # **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales, for this config int8 with [one scale per row](https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.Int8WeightOnlyConfig.html), and dequantizes where an operation needs it. So the modules stay as they are, and `torch.compile`, autograd and torch.distributed can work with such weights. torchao is not part of the course's environment, so we do not run it here.
 #
@@ -1723,7 +1723,7 @@ holds("quantizing again raises it by", again_in_4_bits - after["4 bits"], above=
 # %% [markdown]
 # ### What a real model takes
 #
-# The paper's example: fine-tuning a model of 65 billion parameters in 16 bits takes more than 780 GB, with QLoRA less than 48 GB. The first is 2 bytes for a parameter, 2 for its gradient and 8 for Adam's states. For the second we need the shapes of LLaMA's matrices (Touvron et al. 2023), and adapters with 0.2 % of the parameters:
+# The paper's example: fine-tuning a 65-billion-parameter model in 16 bits takes more than 780 GB, with QLoRA less than 48 GB. The first is 2 bytes for a parameter, 2 for its gradient and 8 for Adam's states. For the second we need the shapes of LLaMA's matrices (Touvron et al. 2023), and adapters with 0.2% of the parameters:
 
 # %%
 def llama(layers, width, hidden):
@@ -1750,7 +1750,7 @@ holds("65B, 16 bit", full_gb, above=780, unit="GB")
 holds("65B, QLoRA: base and adapters", base_gb + adapters_gb, below=48, unit="GB")
 
 # %% [markdown]
-# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2 %, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number. It explains only part of the last one, and the paper does not itemize the rest.
+# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2%, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number. It explains only part of the last one, and the paper does not itemize the rest.
 
 # %%
 matrices, embeddings = llama_sizes["7B"]
@@ -2090,7 +2090,7 @@ figure.tight_layout()
 # |---|---|---|---|
 # | full fine-tuning | nothing | everything | all states fit, on one GPU or divided among ranks, and the new data differ much from the old |
 # | LoRA | gradients, optimizer states and messages of the base; a third of the FLOPs | the base in 16 bits, activations | the base fits on each device; you want many small checkpoints, or to merge without loss |
-# | QLoRA | the same, and 70 % of the base | activations; dequantizing costs time in each pass | the base fits only in 4 bits |
+# | QLoRA | the same, and 70% of the base | activations; dequantizing costs time in each pass | the base fits only in 4 bits |
 # | quantized inference | all but the weights | a cache of keys and values that grows with tokens | you do not train |
 # | quantized messages | bytes on slow links | all memory | the base is sharded, and links between nodes limit the step |
 #

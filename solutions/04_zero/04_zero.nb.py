@@ -470,7 +470,7 @@ memory_bars(parameters=175e9, world_size=64, stage=3, capacity_bytes=80e9)
 # %% [markdown]
 # ## 6 · Which stage?
 #
-# You want to train a model with 7 billion parameters in bf16 with Adam on 8 GPUs of 48 GB each. What is the lowest stage whose model states leave at least a third of the memory for activations, and how does its traffic compare with DDP's? Would you choose a higher stage if micro-batches are small and you accumulate eight of them per step? Give the numbers. Four to eight sentences.
+# You want to train a model with 7 billion parameters in bf16 with Adam on 8 GPUs with 48 GB each. What is the lowest stage whose model states leave at least a third of the memory for activations, and how does its traffic compare with DDP's? Would you choose a higher stage if micro-batches are small and you accumulate eight of them per step? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "which_stage", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

@@ -662,7 +662,7 @@ show_table(
 #
 # FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and the optimizer updates these. (DeepSpeed's bf16 mode makes fp32 masters by itself: see chapter 05.) But fp32 parameters without a policy are also gathered in fp32, which sends twice as many bytes as in bf16. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, passed to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the dtype in which gradients are reduced.
 #
-# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = $\frac{N-1}{N} \cdot (2 \cdot 2 + 2 \cdot 4)$ bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2 % of one process that keeps fp32 parameters and computes with a bf16 copy.
+# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = $\frac{N-1}{N} \cdot (2 \cdot 2 + 2 \cdot 4)$ bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2% of one process that keeps fp32 parameters and computes with a bf16 copy.
 #
 # <details><summary>Hint 1 · what is too coarse</summary>
 #
@@ -717,7 +717,7 @@ check("fsdp.stalled", stalled)
 # %% [markdown]
 # ## 7 · Does FSDP help?
 #
-# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs of 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states and what the largest unit adds to them in backward (computed in bf16, reduced in fp32), and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
+# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs with 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states and what the largest unit adds to them in backward (computed in bf16, reduced in fp32), and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "does_fsdp_help", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

@@ -601,7 +601,7 @@ check("lora_quantization.qlora_step", qlora_step)
 # %% [markdown]
 # ## 7 · Will it fit, and what is it worth?
 #
-# A colleague wants to fine-tune a model of 13 billion parameters (40 layers of width 5,120, fp32 or bf16 if it is not quantized) on 2 GPUs of 24 GB each, with DDP. In each layer, the query and the value projection (5,120 × 5,120) get adapters of r = 16, in fp32. The base is in NF4: blocks of 64 with an fp32 absmax. The colleague writes:
+# A colleague wants to fine-tune a 13-billion-parameter model (40 layers of width 5,120, fp32 or bf16 if it is not quantized) on 2 GPUs with 24 GB each, with DDP. In each layer, the query and the value projection (5,120 × 5,120) get adapters of r = 16, in fp32. The base is in NF4: blocks of 64 with an fp32 absmax. The colleague writes:
 #
 # 1. "4 bits per weight, so the base takes 6.5 GB on each GPU."
 # 2. "Adam needs 8 bytes for each parameter: 104 GB. So we must shard it with ZeRO."
