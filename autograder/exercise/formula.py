@@ -11,7 +11,7 @@ import numpy as np
 
 from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import difference, equal, is_number, with_key
-from autograder.exercise.form import Exercise, Named
+from autograder.exercise.form import Exercise, Named, Outputs
 from autograder.guest.case import Case, Plain
 from autograder.guest.on_rank import formula_results, identity
 
@@ -39,7 +39,8 @@ class Formula(Exercise):
     """``read``: converts an answer to plain data, for instance lists to pairs.
 
     A named mistake is reported if its wrong formula reproduces every wrong answer exactly; of
-    several, the first.  Otherwise the first wrong question is shown with both answers.
+    several, the first that reproduces the right answers too, or else the first.  Without one, the
+    first wrong question is shown with both answers.
     """
 
     read: Callable[[Any], Plain] = identity
@@ -79,7 +80,8 @@ class Formula(Exercise):
             return ()
         first = wrong[0]
         evidence = with_key(*difference(expected[first], got[first], self.tolerance) or ("", ""))
-        found = []
+        in_all: list[Named] = []
+        in_wrong: list[Named] = []
         for mistake, outputs in self.required_half.mistakes(attempt.case, attempt.inputs, among):
             if outputs is None or all(
                 outputs[0][i] is not None
@@ -88,8 +90,16 @@ class Formula(Exercise):
                 for i in wrong
             ):
                 finding = self._finding(asked[first], mistake, evidence)
+                found = in_all if self._agree(outputs, got) else in_wrong
                 found.append(Named(finding, is_certain=outputs is not None))
-        return tuple(found)
+        return *in_all, *in_wrong
+
+    def _agree(self, outputs: Outputs | None, got: Sequence[Plain]) -> bool:
+        """Whether a wrong formula, where it applies, gives all of the answers, right ones too."""
+        return outputs is None or all(
+            each is None or equal(each, answer, self.tolerance)
+            for each, answer in zip(outputs[0], got, strict=True)
+        )
 
     def _wrong(self, attempt: Attempt) -> list[int]:
         """Indices of the questions with a wrong answer; [] if not every question has an answer."""

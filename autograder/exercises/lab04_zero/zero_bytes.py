@@ -17,6 +17,6 @@ EXERCISE = Formula(
         questions("stage 0: everything everywhere", (7_500_000_000, 64, 0), weight=0.5),
         papers_table(7_500_000_000, "7.5B"),
         papers_table(128_000_000_000, "128B"),
-        questions("10B with offload on 3 ranks", (10**10, 3, 2, True), (10**10, 3, 3, True)),
+        questions("10B with offload on 7 ranks", (10**10, 7, 2, True), (10**10, 7, 3, True)),
     ),
 )

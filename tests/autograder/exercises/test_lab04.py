@@ -232,7 +232,7 @@ def test_answers_in_other_units_are_named(wrong, says):
         return [wrong(zero_bytes.right(*question), question[1]) for question in asked]
 
     assert says in diagnosis_of(
-        ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 3 ranks"), answers
+        ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 7 ranks"), answers
     )
 
 
@@ -259,6 +259,28 @@ def test_each_mistake_in_the_bounds_is_named(wrong, says):
         return [wrong(sum(sizes), n) for sizes, n in asked]
 
     assert says in diagnosis_of(SHARD_BOUNDS, case, answers)
+
+
+def test_a_mistake_that_gives_the_right_answers_too_is_named_first():
+    """On 5 ranks, one element more for N slices gives the same slices; on one rank it does not."""
+
+    def answers(asked):
+        return [rows(sum(-(-size // n) for size in sizes), n) for sizes, n in asked]
+
+    says = diagnosis_of(SHARD_BOUNDS, SHARD_BOUNDS.cases[0], answers)
+    assert "pads each parameter by itself" in says
+
+
+def test_whole_gradients_on_the_host_are_named():
+    """On 3 ranks they would take as many bytes as 1/3 of gradients in fp32, in addition."""
+
+    def answers(asked):
+        sizes = [zero_bytes.right(*question) for question in asked]
+        hosts = [2 * psi + 12 * psi / n for psi, n, *_ in asked]
+        return [each | {"host": host} for each, host in zip(sizes, hosts, strict=True)]
+
+    says = diagnosis_of(ZERO_BYTES, case_of(ZERO_BYTES, "10B with offload on 7 ranks"), answers)
+    assert "does not divide what a stage shards: the gradients" in says
 
 
 def rows(length, n):

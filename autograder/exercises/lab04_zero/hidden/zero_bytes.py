@@ -1,4 +1,5 @@
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, combinations
 from typing import Any
@@ -13,7 +14,7 @@ DRAWN, OFFLOADED = "other sizes and ranks", "other sizes and ranks, with offload
 CASES = (papers_table(10**12, "1T"), questions(DRAWN, weight=2), questions(OFFLOADED))
 BOUNDARIES = {
     "divides": "the paper's table, 7.5B",
-    "does not divide": "10B with offload on 3 ranks",
+    "does not divide": "10B with offload on 7 ranks",
     "one rank": "the paper's table, 7.5B",
     "more ranks than elements": "not tested: a share is not rounded",
 }
@@ -28,11 +29,12 @@ def right(
     offload: bool = False,
     k: int = 12,
     first: Sizes = SHARDED_FROM,
+    rounded: Callable[[float], float] = float,
 ) -> Sizes:
     """Rajbhandari et al. 2020, section 5; offload as in ZeRO-Offload, Ren et al. 2021."""
     sizes: Sizes = {"host": 0}
     for name, each in (("parameters", 2), ("gradients", 2), ("optimizer", k)):
-        sizes[name] = each * parameters / (n if stage >= first[name] else 1)
+        sizes[name] = each * (rounded(parameters / n) if stage >= first[name] else parameters)
     if offload:
         sizes["host"] = sizes["gradients"] + sizes["optimizer"]
         sizes["gradients"] = sizes["optimizer"] = 0
@@ -41,6 +43,13 @@ def right(
 
 def times(factor: float, *question: Any) -> Sizes:
     return {name: factor * size for name, size in right(*question).items()}
+
+
+def with_parameters_on_the_host(*question: Any) -> Sizes:
+    sizes = right(*question)
+    if question[3:] == (True,):
+        sizes |= {"host": sizes["host"] + sizes["parameters"], "parameters": 0}
+    return sizes
 
 
 def sharding(start: int) -> Iterator[tuple[str, Any]]:
@@ -62,6 +71,16 @@ MISTAKES = {
     "leaves the gradients on the device: with offload they are on the host": (
         lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}
     ),
+    "counts gradients and optimizer states twice: with offload they are on the host only, and 0 on "
+    "the device": (lambda p, n, *how: right(p, n, how[0]) | {"host": right(p, n, *how)["host"]}),
+    "offloads the parameters as well: only gradients and optimizer states move to the host": (
+        with_parameters_on_the_host
+    ),
+    "rounds a rank's share: it is Ψ/N, not rounded": tuple(
+        partial(right, rounded=way) for way in (math.floor, math.ceil, round)
+    ),
+    "shards gradients from stage 1 on and optimizer states from stage 2 on: it is the other way "
+    "round": (partial(right, first={"parameters": 3, "gradients": 1, "optimizer": 2})),
     "counts the host bytes of all ranks: return those of one rank": (
         lambda p, n, *how: right(p, n, *how) | {"host": n * right(p, n, *how)["host"]}
     ),
