@@ -14,6 +14,7 @@ from autograder.guest.moments import START, mark
 from shardlab.run import Run
 
 BETWEEN = "between steps"  # a moment: after some steps, once the gradients are freed
+FORWARD = "forward"  # a phase that the recorder of memory marks
 ADAM_BYTES = 8  # two states in fp32
 
 # A large eps: AdamW divides a gradient by its own magnitude, so with the usual 1e-8 a sum of
@@ -63,9 +64,24 @@ def two_exchanges(case: Case) -> list[int]:
     return [case.world_size * slice_bytes(case)] * 2 * case.params["steps"]
 
 
+def more_parameters(run: Run) -> list[list[int]]:
+    """By rank and step looked at: bytes of parameters in addition to the model's.
+
+    A buffer that parameters once were views of counts as parameters.  The first forward pass is
+    after the optimizer was made and before its first step.
+    """
+    models = [own[:1] or [0] for own in shared.live_after(run, FORWARD, "parameters")]
+    after = shared.live_after(run, BETWEEN, "parameters")
+    return [[each - model for each in own] for (model,), own in zip(models, after, strict=True)]
+
+
 def held(run: Run) -> list[list[int]]:
-    """By rank and step looked at: live bytes other than the parameters and gradients."""
-    return shared.live_after(run, BETWEEN, "optimizer", "activations", "buckets", "other")
+    """By rank and step looked at: live bytes other than the model's parameters and gradients."""
+    kept = shared.live_after(run, BETWEEN, "optimizer", "activations", "buckets", "other")
+    return [
+        [sum(each) for each in zip(*own, strict=True)]
+        for own in zip(kept, more_parameters(run), strict=True)
+    ]
 
 
 HELD_STATES = shared.live(
@@ -91,6 +107,12 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     evidence = f"{most:,} bytes between steps, {needed:,} are enough"
     if most - buckets <= shared.WITHIN * needed:
         return "keeps tensors that it sent or received between steps: free them in step()", evidence
+    if max(more_parameters(run)[rank]) >= 0.98 * shared.FLOAT_BYTES * sum(shared.sizes_of(case)):
+        return (
+            "keeps a second buffer of all parameters: gather into the one that the model's "
+            "parameters and your slice are views of",
+            evidence,
+        )
     if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
         return (
             "holds between steps as much as Adam's states for all parameters: only those for its "

@@ -36,6 +36,7 @@ def reference(
     adam: Any = torch.optim.AdamW,
     gathers: str = "after the update",
     every_step_new: bool = False,
+    adds_up: bool = False,
     **changed: Any,
 ) -> list[Plain]:
     """All ranks in one process: their models, and one AdamW over all ranks' own slices.
@@ -53,7 +54,10 @@ def reference(
             model = models[rank % copies]
             loss = loss_of(model, given["batches"][step])
             gradients.append(flatten(torch.autograd.grad(loss, list(model.parameters())), n))
-        before, updated.grad = updated.clone(), rule(torch.stack(gradients))
+        used = rule(torch.stack(gradients))
+        if adds_up and updated.grad is not None:
+            used = used + updated.grad
+        before, updated.grad = updated.clone(), used
         if every_step_new:
             optimizer = adam([updated], **ADAMW | changed)
         optimizer.step()
@@ -80,6 +84,9 @@ MISTAKES = shared.by_wrong_rules(reference) | {
     ),
     "makes a new AdamW in every step: its states start from zero again": (
         partial(reference, every_step_new=True)
+    ),
+    "adds up the gradients of all steps: a step uses only its own": (
+        partial(reference, adds_up=True)
     ),
     "does not pass all options on to AdamW": tuple(
         partial(reference, **{name: DEFAULTS[name] for name in names})
