@@ -201,8 +201,8 @@ unpadded = raises(
 TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
 expensive = expensive_calls(
     {
-        "all_reduce": "all-reduces: a rank needs only its own slice of the sum, and "
-        "reduce_scatter sends half as much",
+        "all_reduce": "all-reduces, which sends twice as many bytes as are needed: reduce_scatter "
+        "gives a rank its slice of a sum, and all_gather_single all ranks' slices",
         "reduce_scatter_single": f"calls dist.reduce_scatter_single, {TWICE}",
         "reduce_scatter": f"calls dist.reduce_scatter, {TWICE}",
     }

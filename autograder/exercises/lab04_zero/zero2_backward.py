@@ -150,7 +150,10 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "holds more gradients at a time than its slices and one bucket: reduce and free each "
             "bucket while backward still runs"
         )
-    return "has more than one bucket in exchange at a time: finish one exchange before the next"
+    return (
+        "has more than one bucket in exchange at a time: finish an exchange, and free what it sent "
+        "and received, before the next"
+    )
 
 
 EXERCISE = OnRanks(

@@ -3,6 +3,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import shaken
@@ -23,15 +24,29 @@ BOUNDARIES = shared.NOT_ASKED | {
 }
 
 
-def by_rank(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Any]:
-    """Each rank's slices of the buckets, combined from all ranks' gradients by ``rule``."""
+def bias_first(bucket: list[Tensor]) -> list[Tensor]:
+    """As backward reaches the parameters of a linear layer."""
+    pairs = zip(bucket[::2], bucket[1::2], strict=True)
+    return [each for weight, bias in pairs for each in (bias, weight)]
+
+
+def by_rank(
+    case: Case,
+    inputs: Any,
+    rule: shared.Rule = shared.mean,
+    ordered: Callable[[list[Tensor]], list[Tensor]] = list,
+) -> list[Any]:
+    """Each rank's slices of the buckets, combined from all ranks' gradients by ``rule``.
+
+    ``ordered``: a bucket's gradients as they are flattened.
+    """
     model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])
     parameters = list(model.parameters())
     steps = []
     for step in range(len(inputs[0]["batches"])):
         losses = [loss_of(model, given["batches"][step]) for given in inputs]
         gradients = [torch.autograd.grad(loss, parameters) for loss in losses]
-        buckets = [buckets_of(each, case) for each in gradients]
+        buckets = [[ordered(own) for own in buckets_of(each, case)] for each in gradients]
         steps.append(shared.slices_by_rank(buckets, case, rule))
     return [{"slices": [own["slices"] for own in ranks]} for ranks in zip(*steps, strict=True)]
 
@@ -59,6 +74,11 @@ MISTAKES = {
         lambda case, inputs: by_rank(case, inputs)[:1] * case.world_size,
         partial(of_another, lambda rank: -1 - rank),
         *(partial(of_another, step.__add__) for step in range(1, 6)),
+    ),
+    "flattens a bucket's gradients in another order than its parameters, for example as they "
+    "become ready: the order is the bucket's": (
+        partial(by_rank, ordered=bias_first),
+        partial(by_rank, ordered=lambda bucket: bucket[::-1]),
     ),
     "returns the slices in reverse: slice i belongs to bucket i": reversed_list,
     **shared.by_wrong_rules(by_rank),

@@ -67,6 +67,29 @@ def weight_of_zeros(case: Case, inputs: Any) -> list[Plain]:
     return [own | {"x.grad": x_grad} for own, x_grad in zip(slices, x_grads, strict=True)]
 
 
+def last_batch(case: Case, inputs: Any) -> list[Any] | None:
+    """Each backward pass replaces the slice's gradient."""
+    if len(inputs[0]["batches"]) == 1:
+        return None
+    return by_rank(case, [given | {"batches": given["batches"][-1:]} for given in inputs])
+
+
+def x_grads(across: Callable[[Tensor], Tensor], case: Case, inputs: Any) -> list[Plain]:
+    """x's gradients if ``across`` changes those of each layer, of all ranks at once [N, B, in]."""
+    layers = inputs[0]["layers"]
+    found = []
+    for batch in zip(*(given["batches"] for given in inputs), strict=True):
+        x, gradient = map(torch.stack, zip(*batch, strict=True))
+        values = [x]
+        for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+            values.append(torch.tanh(values[-1] @ weight.T + bias))
+        for i, weight in reversed([*enumerate(layers[::2])]):
+            gradient = across(gradient @ weight)
+            gradient = gradient * (1 - values[i] ** 2) if i else gradient
+        found.append(gradient)
+    return [{"x.grad": [each[rank] for each in found]} for rank in range(case.world_size)]
+
+
 def samples(case: Case) -> int:
     return int(case.params.get("samples", 2))
 
@@ -75,12 +98,29 @@ MISTAKES = {
     "computes x's gradient with a weight of zeros: gather the unit again in backward": (
         weight_of_zeros
     ),
+    "divides x's gradient by N: only a slice's gradient is a mean over the ranks": (
+        partial(x_grads, lambda each: each / len(each))
+    ),
+    "sums or averages x's gradient over the ranks: each rank has its own x, and returns its own "
+    "gradient": (
+        partial(x_grads, lambda each: each.mean(dim=0, keepdim=True).expand_as(each)),
+        partial(x_grads, lambda each: each.sum(dim=0, keepdim=True).expand_as(each)),
+    ),
+    "replaces the gradient in .grad: those of several backward passes add up": last_batch,
     **shared.by_wrong_rules(by_rank),
     "flattens the bias before the weight: the order is weight, bias": (
         partial(by_rank, unit=lambda weight, bias: (bias, weight))
     ),
     "flattens the transpose of the weight's gradient: it is y_grad.T @ x, [out, in]": (
         partial(by_rank, unit=lambda weight, bias: (weight.T, bias))
+    ),
+    "averages the weight's gradient over the samples: it is their sum": (
+        lambda case, inputs: by_rank(
+            case, inputs, unit=lambda weight, bias: (weight / samples(case), bias)
+        ),
+        lambda case, inputs: by_rank(
+            case, inputs, unit=lambda weight, bias: (weight / samples(case), bias / samples(case))
+        ),
     ),
     "averages the bias's gradient over the samples: it is their sum": (
         lambda case, inputs: by_rank(
