@@ -64,6 +64,7 @@ EXERCISE = OnRanks(
     allows=frozenset(),
     signs=(
         signs.wrong_form,
+        signs.runs_again_without_autograd,
         signs.wrong_run_counts,
         keeps_a_graph,
         signs.runs_again_differently,

@@ -184,7 +184,7 @@ EXERCISE = OnRanks(
             "2 ranks, different weights, float64", 2, 1, rows=4, width=3, own=True, dtype="float64"
         ),
         shared.blocks_case(
-            "4 ranks, 4 blocks of 128 KiB", 4, 4, samples=5, rows=205, width=32, weight=2
+            "4 ranks, 4 blocks of 132 KiB", 4, 4, samples=5, rows=205, width=33, weight=2
         ),
         shared.blocks_case(
             "4 ranks, dropout, 5 elements", 4, 2, rows=1, width=5, keep=0.7, order=(0, 1, 0)
@@ -203,6 +203,7 @@ EXERCISE = OnRanks(
     signs=(
         unequal_pieces,
         signs.wrong_form,
+        signs.runs_again_without_autograd,
         signs.wrong_run_counts,
         permutes_the_pieces,
         signs.runs_again_differently,

@@ -25,6 +25,11 @@ FORMS = {
     "second run starts from detached inputs, and its graph is used once",
     r"\bbackward\(\) takes 2 positional arguments": "takes one gradient in backward: there is one "
     "for each output, *grads",
+    "gradient different than None at position": "returns a gradient in the place of an argument "
+    "that is no tensor: gradients are in the order of forward's arguments, with None for the "
+    "function and for every argument without a gradient",
+    "grad can be implicitly created only": "starts backward without a gradient for an output: pass "
+    "those that backward receives, and leave out outputs whose gradient is None",
     "arguments should reach the function": "does not pass the arguments on unchanged",
     "should stay a tuple": "returns no tuple where the function returns a tuple of one tensor",
 }
@@ -44,6 +49,18 @@ def wrong_form(attempt: Attempt) -> Finding | None:
         return None
     evidence = f"{error.message.split('. ')[0]} {error.source and f'[{error.source}]'}".strip()
     return Finding("your answer", found[0], evidence, who_if_hidden="your answer")
+
+
+@on_each_rank
+def runs_again_without_autograd(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The first run of a checkpoint within another has no graph, so some runs may be without."""
+    again = output["log"][output["runs in forward"] :]
+    if not again or any(run["grad"] for run in again):
+        return None
+    return (
+        "runs the function again without recording a graph: inside backward autograd is off, so "
+        "the second run needs torch.enable_grad()"
+    )
 
 
 @on_each_rank

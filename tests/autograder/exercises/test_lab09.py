@@ -291,7 +291,7 @@ OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
 @pytest.mark.parametrize(
     ("change", "name", "says"),
     [
-        ((GATHER, REVERSED), "4 ranks, 4 blocks of 128 KiB", "in the order of the ranks"),
+        ((GATHER, REVERSED), "4 ranks, 4 blocks of 132 KiB", "in the order of the ranks"),
         (
             ("        return None, x.grad", SUMMED),
             "4 ranks, dropout, 5 elements",

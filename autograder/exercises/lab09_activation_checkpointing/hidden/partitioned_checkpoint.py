@@ -1,13 +1,16 @@
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EqualAnswer, shaken
 from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
-from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case
+from autograder.exercises.lab09_activation_checkpointing.networks import network
+from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case, results, step
 
 reference = shared.reference
 # Random numbers for a mask of 4 MiB would be most of its time.
@@ -21,8 +24,8 @@ CASES = (
     blocks_case("2 ranks, 14 blocks of 1 MiB", 2, 14, 32_768, 8, weight=2, **LARGE),
 )
 BOUNDARIES = {
-    "divides": "4 ranks, 4 blocks of 128 KiB",
-    "does not divide": "4 ranks, dropout, 5 elements",
+    "divides": "2 ranks, different weights, float64",
+    "does not divide": "4 ranks, 4 blocks of 132 KiB",
     "one rank": "not tested: its piece is the whole x",
     "more ranks than elements": "not tested: x has far more elements than there are ranks",
 }
@@ -39,6 +42,18 @@ EQUAL_ANSWERS = (
 )
 
 
+def divided(case: Case, inputs: Any) -> list[Plain]:
+    """Each call divides its input's gradient, in x's dtype."""
+
+    def dividing(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        x = x.view_as(x)
+        x.register_hook(lambda gradient: gradient / case.world_size)
+        return function(x)
+
+    ran = [results(step(partial(network, dividing), given, case), case) for given in inputs]
+    return [{name: own[name] for name in (shared.ARGUMENTS, shared.WEIGHTS)} for own in ran]
+
+
 def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
     """Each block sums its input's gradient over the ranks."""
     own = [right[shared.ARGUMENTS][0] for right in shared.reference(case, inputs)]
@@ -49,4 +64,8 @@ def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
     return {shared.ARGUMENTS: [times * torch.stack(own).sum(dim=0)]}
 
 
-MISTAKES = {public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)), **shared.MISTAKES}
+MISTAKES = {
+    public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)),
+    "divides the gradient of x by the number of ranks: each rank returns its own gradient": divided,
+    **shared.MISTAKES,
+}
