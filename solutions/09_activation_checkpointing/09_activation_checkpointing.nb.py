@@ -185,7 +185,7 @@ def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs the list `layers` on `x` and returns the output of the last one. No layer is in the list twice, and the list stays as it is; x requires a gradient and has its own storage. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs `layers`, a list of functions, on `x` and returns the output of the last one. They need not be modules, which `nn.Sequential` requires. No layer is in the list twice, and the list stays as it is; x requires a gradient and has its own storage. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
 #
 # **Budget** · holds ≤ `budget_bytes` for backward, at all times · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
 #

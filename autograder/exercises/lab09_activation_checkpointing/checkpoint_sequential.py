@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
-from autograder.exercises.lab09_activation_checkpointing import shared
+from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
 from autograder.exercises.lab09_activation_checkpointing.shared import results, same_bits, step
 from autograder.guest.on_rank import with_functions_replaced
@@ -199,11 +199,11 @@ EXERCISE = OnRanks(
             dtype="float64",
         ),
         shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),
-        shared.blocks_case("4 layers, room for 3", 1, 4, 8, 4, weight=0.5, budget=(1, 2)),
+        shared.blocks_case("9 layers, room for 8", 1, 9, 8, 4, weight=0.5, budget=(2, 0)),
     ),
     inputs=draw_layers,
     drive=drive,
     tolerance=shared.NEAR,
     allows=frozenset(),
-    signs=(is_unusable, other_layers_again, wrong_order),
+    signs=(signs.wrong_form, is_unusable, other_layers_again, wrong_order),
 )

@@ -113,9 +113,22 @@ def floored(asked: Setting) -> float | None:
     return formula_bytes(asked) - sbh * lost / asked["tp_size"]
 
 
-def softmax_only(asked: Setting) -> float | None:
-    whole, without = (formula_bytes(asked | {"recompute": how}) for how in ("none", "selective"))
-    return whole - (whole - without) * 3 / 5 if asked["recompute"] == "none" else None
+def scores_times(factor: Callable[[Setting], float]) -> Outputs:
+    def changed(asked: Setting) -> float | None:
+        if asked["recompute"] != "none":
+            return None
+        without = formula_bytes(asked | {"recompute": "selective"})
+        return without + factor(asked) * (formula_bytes(asked) - without)
+
+    return answers(changed)
+
+
+def swapped(asked: Setting) -> float | None:
+    """24sbh replicated without sequence parallelism, and 10sbh sharded over t."""
+    if asked["recompute"] == "full" or asked["sequence_parallel"]:
+        return None
+    sbh, t = asked["tokens"] * asked["samples"] * asked["width"], asked["tp_size"]
+    return formula_bytes(asked) + sbh * (24 + 10 / t - 10 - 24 / t)
 
 
 # Mistakes in one kind of recomputation come first; a later one may explain the same answer.
@@ -133,11 +146,19 @@ MISTAKES = {
     "does not shard 10sbh: with sequence parallelism a rank has 1/t of these tokens too": (
         formula_with(sequence_parallel=False)
     ),
+    "divides 10sbh by t and keeps 24sbh whole: tensor parallelism shards the 24sbh, and only "
+    "sequence parallelism the 10sbh": answers(swapped),
+    "does not divide the attention scores by t: a rank has 1/t of the heads": (
+        scores_times(lambda asked: asked["tp_size"])
+    ),
     "does not divide by t: a rank has 1/t of the heads and columns": formula_with(tp_size=1),
     "forgets the attention scores, or their s²: softmax, dropout's mask and dropout's output "
     "take 5as²b bytes": formula_with("none", recompute="selective"),
+    "counts the attention scores of one head: a layer has a heads": (
+        scores_times(lambda asked: 1 / asked["heads"])
+    ),
     "rounds 5as/h down: it is not an integer, so divide with /, not //": answers(floored),
-    "counts only the softmax of the attention scores": answers(softmax_only),
+    "counts only the softmax of the attention scores": scores_times(lambda asked: 2 / 5),
     "counts two bytes for each element of a dropout mask: it takes one": (
         formula_with(kernels=Kernels(mask_bytes=2))
     ),

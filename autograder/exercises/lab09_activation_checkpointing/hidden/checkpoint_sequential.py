@@ -21,7 +21,7 @@ BOUNDARIES = {
     "one rank": "6 layers, room for 8",
     "more ranks than elements": "not tested: there is one rank",
     "exactly the cap": "16 layers of float64, room for 3 and an input",
-    "no cut fits": "4 layers, room for 3",
+    "no cut fits": "9 layers, room for 8",
 }
 EQUAL_ANSWERS = (
     EqualAnswer(
@@ -58,7 +58,7 @@ def max_lengths_of(case: Case, room: Callable[[int], int]) -> list[int] | None:
 
 
 def last_first(case: Case, room: Callable[[int], int]) -> list[int] | None:
-    """Layers of each segment, the last of which is as long as fits."""
+    """Layers of each segment, the last of which is as long as fits; None if no cut fits."""
     layers, max_lengths = case.params["blocks"], max_lengths_of(case, room)
     if max_lengths is None:
         return None
@@ -67,6 +67,11 @@ def last_first(case: Case, room: Callable[[int], int]) -> list[int] | None:
         cut.append(min(max_length, left))
         left -= cut[-1]
     return [*cut, layers - sum(cut)]
+
+
+def at_least_one(case: Case) -> list[int] | None:
+    room = room_with(case, shared.x_bytes(case))
+    return last_first(case, lambda j: max(room(j), public.kept_bytes(case)))
 
 
 def from_the_front(case: Case) -> list[int] | None:
@@ -93,7 +98,9 @@ def outputs_of(cut_of: Cut) -> Callable[[Case, Any], Plain]:
     def outputs(case: Case, inputs: Any) -> Plain:
         cut = cut_of(case)
         return (
-            {"raises ValueError": True} if cut is None else {"raises ValueError": False, "cut": cut}
+            {"raises ValueError": True}
+            if cut is None
+            else {"raises ValueError": False, "cut": cut, "layers computed twice": sum(cut[:-1])}
         )
 
     return outputs
@@ -130,6 +137,8 @@ MISTAKES = {
     "never recomputes a layer": outputs_of(lambda case: [case.params["blocks"]]),
     "computes the last segment twice, too: backward starts with it, so it can keep its "
     "activations": lambda case, inputs: {"runs": [2] * case.params["blocks"]},
+    # Before mistakes in the count of stored inputs, some of which lead to this cut too.
+    "gives a segment a layer for which it has no room: raise ValueError": outputs_of(at_least_one),
     "fills the segments from the front: the last segment is computed once, so fill it first": (
         outputs_of(from_the_front)
     ),
