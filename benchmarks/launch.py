@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,42 +51,11 @@ dist.destroy_process_group()
 """
 )
 
-SPAWN = (
+# One process for all that start ranks from inside one.
+FROM_INSIDE = (
     TINY
     + """
-def rank_main(rank, path):
-    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size={ranks})
-    tiny()
-    dist.destroy_process_group()
-
-if __name__ == "__main__":
-    import torch.multiprocessing
-    start_s = time.perf_counter()
-    torch.multiprocessing.spawn(rank_main, (sys.argv[0] + ".store",), nprocs={ranks})
-    print(time.perf_counter() - start_s)
-"""
-)
-
-NOTEBOOK_LAUNCHER = (
-    TINY
-    + """
-os.environ["ACCELERATE_USE_CPU"] = "true"
-from accelerate import PartialState, notebook_launcher
-
-def rank_main():
-    assert PartialState(cpu=True).num_processes == {ranks}
-    tiny()
-
-start_s = time.perf_counter()
-notebook_launcher(rank_main, num_processes={ranks}, use_port="{port}")
-print(time.perf_counter() - start_s)
-"""
-)
-
-BARE_FORK = (
-    TINY
-    + """
-def start(path):
+def bare_fork(path):
     for rank in range({ranks}):
         if os.fork() == 0:
             store = dist.FileStore(path, {ranks})
@@ -97,10 +65,38 @@ def start(path):
     for _ in range({ranks}):
         assert os.wait()[1] == 0
 
-start(sys.argv[0] + ".first")  # warm up
-start_s = time.perf_counter()
-start(sys.argv[0] + ".store")
-print(time.perf_counter() - start_s)
+def of_spawn(rank, path):
+    dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size={ranks})
+    tiny()
+    dist.destroy_process_group()
+
+def of_notebook_launcher():
+    from accelerate import PartialState
+    assert PartialState(cpu=True).num_processes == {ranks}
+    tiny()
+
+if __name__ == "__main__":
+    import json
+
+    def time_of(start, *arguments, **options):
+        start_s = time.perf_counter()
+        start(*arguments, **options)
+        return time.perf_counter() - start_s
+
+    seconds = dict()
+    bare_fork(sys.argv[0] + ".first")  # warm up
+    seconds["bare fork + gloo"] = time_of(bare_fork, sys.argv[0] + ".second")
+
+    import torch.multiprocessing
+    store = sys.argv[0] + ".third"
+    seconds["mp.spawn"] = time_of(torch.multiprocessing.spawn, of_spawn, (store,), nprocs={ranks})
+
+    os.environ["ACCELERATE_USE_CPU"] = "true"
+    from accelerate import notebook_launcher
+    seconds["notebook_launcher"] = time_of(
+        notebook_launcher, of_notebook_launcher, num_processes={ranks}, use_port="{port}"
+    )
+    print(json.dumps(seconds))
 """
 )
 
@@ -120,10 +116,12 @@ def time_launch(ranks: int) -> float:
     return elapsed_s
 
 
-def time_program(text: str, ranks: int) -> float:
-    """The seconds that the program printed."""
+def time_from_inside(ranks: int) -> dict[str, float]:
+    """The seconds that the program printed, by contender."""
     with tempfile.TemporaryDirectory() as folder:
-        return float(_run([sys.executable, _write_program(folder, text, ranks)]).split()[-1])
+        printed = _run([sys.executable, _write_program(folder, FROM_INSIDE, ranks)])
+        seconds: dict[str, float] = json.loads(printed.splitlines()[-1])
+        return seconds
 
 
 def time_torchrun(ranks: int) -> float:
@@ -150,21 +148,14 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-CONTENDERS: dict[str, Callable[[int], float]] = {
-    "shardlab.launch, warm": time_launch,
-    "bare fork + gloo": lambda ranks: time_program(BARE_FORK, ranks),
-    "mp.spawn": lambda ranks: time_program(SPAWN, ranks),
-    "notebook_launcher": lambda ranks: time_program(NOTEBOOK_LAUNCHER, ranks),
-    "torchrun --standalone": time_torchrun,
-}
-
-
 def compare(ranks: int, rounds: int) -> dict[str, float]:
     """Median seconds of each contender, in interleaved rounds."""
-    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
-        for name, timed in CONTENDERS.items():
-            seconds[name].append(timed(ranks))
+        found = {"shardlab.launch, warm": time_launch(ranks), **time_from_inside(ranks)}
+        found["torchrun --standalone"] = time_torchrun(ranks)
+        for name, one in found.items():
+            seconds.setdefault(name, []).append(one)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
