@@ -1,7 +1,8 @@
 """Run Python commands without starting Python for each: a process imports once what they need, and
 forks for every command.
 
-As a program it reads a line of JSON for each command and prints the command's exit status.
+As a program it reads a line of JSON for each command and prints the command's exit status.  Its
+arguments are the modules to import.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-# The last imports torch.
-PRELOADED = (
+WITHOUT_TORCH = (
     "autograder.build",
     "autograder.grading.command.grade_class",
     "autograder.grading.gradebook.steps",
@@ -30,37 +31,48 @@ PRELOADED = (
     "autograder.pages.feedback",
     "autograder.pages.report.class_page",
     "nbgrader.apps.nbgraderapp",
-    "autograder.release.package",
 )
 
 
 class Run(Protocol):
-    def __call__(self, argv: list[str], folder: Path) -> tuple[int, str]:
-        """(exit status, all that was printed) of ``python -m ...`` or of an installed program."""
+    def __call__(
+        self, argv: list[str], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Of ``python -m ...`` or of an installed program. ``environment``: other variables."""
 
 
 @contextmanager
-def forking(root: Path, settings: dict[str, str]) -> Iterator[Run]:
+def forking(
+    root: Path, settings: Mapping[str, str], preloaded: Sequence[str] = WITHOUT_TORCH
+) -> Iterator[Run]:
     """``root``: a copy of the repository; ``settings``: all environment variables."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.tools.forks"],
-        cwd=root, env=settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    ) as server:  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory() as logs,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.tools.forks", *preloaded],
+            cwd=root, env=settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as server,
+    ):  # fmt: skip
         to, answers = server.stdin, server.stdout
         assert to is not None
         assert answers is not None
-        log = root.with_suffix(".log")
+        out, err = Path(logs, "out"), Path(logs, "err")
 
-        def run(argv: list[str], folder: Path) -> tuple[int, str]:
-            print(json.dumps([argv, str(folder), str(log)]), file=to, flush=True)
-            return int(answers.readline()), log.read_text()
+        def run(
+            argv: list[str], folder: Path, environment: Mapping[str, str] | None = None
+        ) -> subprocess.CompletedProcess[str]:
+            variables = dict(settings if environment is None else environment)
+            request = [argv, str(folder), str(out), str(err), variables]
+            print(json.dumps(request), file=to, flush=True)
+            status = int(answers.readline())
+            return subprocess.CompletedProcess(argv, status, out.read_text(), err.read_text())
 
         yield run
         to.close()  # ends it
 
 
 def serve() -> None:
-    for name in PRELOADED:
+    for name in sys.argv[1:]:
         import_module(name)
     gc.freeze()  # a collection in a child would copy every page
     for line in sys.stdin:
@@ -71,11 +83,15 @@ def serve() -> None:
         print(os.waitstatus_to_exitcode(status), flush=True)
 
 
-def become(argv: list[str], folder: str, log: str) -> NoReturn:
-    """Run the command in this process: its streams, folder and arguments, to its end."""
+def become(
+    argv: list[str], folder: str, out: str, err: str, environment: dict[str, str]
+) -> NoReturn:
+    """Run the command in this process: its streams, variables, folder and arguments, to its end."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
-    os.dup2(1, 2)
+    for stream, path in ((1, out), (2, err)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), stream)
+    os.environ.clear()
+    os.environ.update(environment)
     os.chdir(folder)
     status: object = 1
     try:

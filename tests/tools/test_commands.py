@@ -58,9 +58,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @runs('make suite ARGS="tests/autograder/pages/similar"')
 @runs('make suite ARGS="--screenshots tests/chapters"')
 def test_make_suite_runs_some_tests(repository: Path) -> None:
-    printed = shell(
-        repository, 'make suite ARGS="--screenshots tests/tools/test_project.py -k lock"'
-    )
+    # One worker: each takes seconds to start.
+    chosen = "--screenshots --numprocesses 1 tests/tools/test_project.py -k lock"
+    printed = shell(repository, f'make suite ARGS="{chosen}"')
     assert re.search(r"\d passed", printed)
     assert "slowest 10 durations" in printed
 

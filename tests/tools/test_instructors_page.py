@@ -22,7 +22,7 @@ from autograder.grading.gradebook.run_and_decide import RunAndDecide
 from autograder.grading.late.policy import Policy
 from autograder.grading.late.steps import LateDays
 from tests.running_lab import copy_repository
-from tests.tools.forks import forking
+from tests.tools.forks import WITHOUT_TORCH, forking
 from tests.tools.shell import environment, instructors_commands, instructors_page
 
 LAB = "03_ring_all_reduce"
@@ -112,14 +112,16 @@ def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
     printed: dict[str, str] = {}  # by all commands so far
     shown = set[str]()  # in sentences: part of a command
 
-    with forking(course, settings) as fork:
+    preloaded = (*WITHOUT_TORCH, "autograder.release.package")  # the last imports torch
+    with forking(course, settings, preloaded) as fork:
 
         def run(command: str) -> None:
             here = student if command.startswith(("nbgrader fetch", "nbgrader submit")) else course
             words = command.replace("LAB", LAB).replace("/archive/2025/submitted", "last-year")
             words = words.replace("DOWNLOAD", "moodle" if "moodle" in command else "canvas")
-            status, printed[command] = fork(shlex.split(words), here)
-            assert status == 0, f"{command}\n{printed[command][-3000:]}"
+            done = fork(shlex.split(words), here)
+            printed[command] = done.stdout + done.stderr
+            assert done.returncode == 0, f"{command}\n{printed[command][-3000:]}"
             assert "not recognized" not in printed[command]  # traitlets, of a wrong setting
             print(command, printed[command][-300:], sep="\n")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import atexit
+import contextlib
 import functools
 import json
 import os
@@ -16,10 +19,19 @@ from typing import Any
 from nbgrader.api import Gradebook
 
 from autograder.grading.gradebook import database
+from tests.tools.forks import Run, forking
 
 REPO = Path(__file__).parents[3]
 
 Notebook = dict[str, Any]
+
+
+@functools.cache
+def forks() -> Run:
+    """Runs the commands of all courses of this process: nbgrader takes a second to import."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(forking(REPO, os.environ))
 
 
 @dataclass(frozen=True)
@@ -40,21 +52,29 @@ class Course:
 
     def nbgrader(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Without the venv's bin folder on the PATH, as after `make lab`."""
-        return self._run("-m", "nbgrader", *arguments)
+        return self._python("-m", "nbgrader", *arguments)
 
-    def nbgrader_in_one_process(self, *commands: str) -> subprocess.CompletedProcess[str]:
-        """`nbgrader_in_one_process("autograde 04_zero", ...)`: all share one sandbox."""
-        return self._run("-P", str(Path(__file__).with_name("run_in_one_process.py")), *commands)
-
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def nbgrader_unforked(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same in a new Python, as a person starts it."""
         return subprocess.run(
-            [sys.executable, *arguments],
+            [sys.executable, "-m", "nbgrader", *arguments],
             cwd=self.root,
-            env={**self.environment, "PATH": "/usr/bin:/bin"},
+            env=self._environment,
             capture_output=True,
             text=True,
             timeout=800,
         )
+
+    def nbgrader_in_one_process(self, *commands: str) -> subprocess.CompletedProcess[str]:
+        """`nbgrader_in_one_process("autograde 04_zero", ...)`: all share one sandbox."""
+        return self._python("-m", "tests.autograder.grading.run_in_one_process", *commands)
+
+    def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return forks()(["python", *arguments], self.root, self._environment)
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**self.environment, "PATH": "/usr/bin:/bin"}
 
     @property
     def environment(self) -> dict[str, str]:
@@ -67,6 +87,22 @@ class Course:
 
     def solution(self, lab: str) -> Notebook:
         return read(self.root / "solutions" / notebook_of(lab))
+
+    def leave_out_demonstrations(self, lab: str) -> None:
+        """Keeps only the imports, definitions and checks of the lab's own code: the class runs
+        faster."""
+        path = self.root / "solutions" / notebook_of(lab)
+        notebook = self.solution(lab)
+        notebook["cells"] = [
+            cell
+            for cell in notebook["cells"]
+            if cell["cell_type"] == "markdown"
+            or "nbgrader" in cell["metadata"]
+            or "from autograder import check" in "".join(cell["source"])
+            or only_defines("".join(cell["source"]))
+        ]
+        path.write_text(json.dumps(notebook))
+        path.with_suffix(".nb.py").unlink()  # it no longer agrees with this source
 
     def released(self, lab: str) -> Notebook:
         return read(self.root / "labs" / notebook_of(lab))
@@ -84,6 +120,13 @@ class Course:
         with self.gradebook as gradebook:
             grades = gradebook.find_submission_notebook(lab, lab, student).grades
             return {grade.name.removeprefix("check_"): grade.auto_score for grade in grades}
+
+
+def only_defines(source: str) -> bool:
+    with contextlib.suppress(SyntaxError):  # a magic
+        kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+        return all(isinstance(statement, kinds) for statement in ast.parse(source).body)
+    return False
 
 
 @functools.cache  # nbgrader takes a second to create one

@@ -7,7 +7,6 @@ file behind.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import fnmatch
 import hashlib
@@ -167,29 +166,6 @@ def listeners(calls: list[str]) -> Iterator[int]:
             sock.close()
 
 
-def without_demonstrations(lab: Path) -> None:
-    """Keeps only the imports, definitions and checks of the lab's own code: the class runs
-    faster."""
-    notebook = json.loads(lab.read_text())
-    notebook["cells"] = [
-        cell
-        for cell in notebook["cells"]
-        if cell["cell_type"] == "markdown"
-        or "nbgrader" in cell["metadata"]
-        or "from autograder import check" in "".join(cell["source"])
-        or only_defines("".join(cell["source"]))
-    ]
-    lab.write_text(json.dumps(notebook))
-    lab.with_suffix(".nb.py").unlink()  # it no longer agrees with this source
-
-
-def only_defines(source: str) -> bool:
-    with contextlib.suppress(SyntaxError):  # a magic
-        kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
-        return all(isinstance(statement, kinds) for statement in ast.parse(source).body)
-    return False
-
-
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     root = tmp_path_factory.mktemp("attacks")
@@ -201,7 +177,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         config.write(f"\nimport sys\nif {LAB!r} in sys.argv:\n")
         config.write(f"    c.RunAndDecide.limits = {LIMITS!r}\n")
     for lab in LABS:
-        without_demonstrations(course.root / "solutions" / lab / f"{lab}.ipynb")
+        course.leave_out_demonstrations(lab)
     commands = [f"generate_assignment {lab}" for lab in LABS]
     assert course.nbgrader_in_one_process(*commands).returncode == 0
     corpus.LABS = course.root / "labs"

@@ -35,6 +35,7 @@ class TwoWays:
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> TwoWays:
     course = Course.create(tmp_path_factory.mktemp("course"))
+    course.leave_out_demonstrations(LAB)
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
     for student, notebook in submissions(course).items():
         course.submit(LAB, student, notebook)

@@ -65,7 +65,7 @@ def damaged(solution: Notebook, lab: Notebook) -> Notebook:
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     course = Course.create(tmp_path_factory.mktemp("course"))
-    assert course.nbgrader("generate_assignment", LAB).returncode == 0
+    assert course.nbgrader_unforked("generate_assignment", LAB).returncode == 0
 
     solution, lab = course.solution(LAB), course.released(LAB)
     easy = {"chunk_bounds": source_of(solution, "chunk_bounds")}
@@ -79,7 +79,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
     wrong = {grade_id: text for m in PLANTED for grade_id, text in MISTAKES[m].answers.items()}
     course.submit(LAB, "mistaken", with_answers(lab, wrong))
 
-    done = course.nbgrader("autograde", LAB)
+    done = course.nbgrader_unforked("autograde", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
     return Class(course)
 

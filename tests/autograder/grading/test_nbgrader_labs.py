@@ -17,9 +17,10 @@ from tests.autograder.grading.course import (
 )
 from tests.submissions import planted
 
-OWN_SANDBOX = "06_offload"  # with DeepSpeed in it: last, because all others share one
-LABS = [lab for lab in exercises.labs() if lab not in ("03_ring_all_reduce", OWN_SANDBOX)]
-LABS.append(OWN_SANDBOX)
+# Their sandbox contains DeepSpeed: last, because all others share one.
+WITH_DEEPSPEED = ["06_offload", "11_deepspeed_accelerate"]
+LABS = [lab for lab in exercises.labs() if lab not in ("03_ring_all_reduce", *WITH_DEEPSPEED)]
+LABS += WITH_DEEPSPEED
 
 pytestmark = [pytest.mark.long, pytest.mark.nbgrader, pytest.mark.ranks, pytest.mark.timeout(900)]
 
