@@ -14,7 +14,6 @@ from autograder.guest.moments import START, mark
 from shardlab.run import Run
 
 BETWEEN = "between steps"  # a moment: after some steps, once the gradients are freed
-FORWARD = "forward"  # a phase that the recorder of memory marks
 ADAM_BYTES = 8  # two states in fp32
 
 # A large eps: AdamW divides a gradient by its own magnitude, so with the usual 1e-8 a sum of
@@ -31,7 +30,8 @@ def draw_batches(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    model = mlp(given.pop("layers"))
+    # Copies are recorded: the inputs were in memory before recording began.
+    model = mlp([tensor.clone() for tensor in given.pop("layers")])
     mark(START)
     optimizer = with_reference_bounds(subject, case)(list(model.parameters()), **ADAMW)
     step, looked_at = 0, given.pop("looked at")
@@ -67,10 +67,9 @@ def two_exchanges(case: Case) -> list[int]:
 def more_parameters(run: Run) -> list[list[int]]:
     """By rank and step looked at: bytes of parameters in addition to the model's.
 
-    A buffer that parameters once were views of counts as parameters.  The first forward pass is
-    after the optimizer was made and before its first step.
+    A buffer that parameters once were views of counts as parameters.
     """
-    models = [own[:1] or [0] for own in shared.live_after(run, FORWARD, "parameters")]
+    models = [own[:1] or [0] for own in shared.live_after(run, START, "parameters")]
     after = shared.live_after(run, BETWEEN, "parameters")
     return [[each - model for each in own] for (model,), own in zip(models, after, strict=True)]
 
@@ -109,8 +108,8 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "keeps tensors that it sent or received between steps: free them in step()", evidence
     if max(more_parameters(run)[rank]) >= 0.98 * shared.FLOAT_BYTES * sum(shared.sizes_of(case)):
         return (
-            "keeps a second buffer of all parameters: gather into the one that the model's "
-            "parameters and your slice are views of",
+            "keeps all parameters twice between steps: once is enough, in the buffer that the "
+            "model's parameters and your slice are views of",
             evidence,
         )
     if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):

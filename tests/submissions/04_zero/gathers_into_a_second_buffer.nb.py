@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 2.5}
-# says = {Zero1AdamW = "keeps a second buffer of all parameters"}
+# says = {Zero1AdamW = "keeps all parameters twice"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}
