@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -125,10 +126,12 @@ def scores_times(factor: Callable[[Setting], float]) -> Outputs:
 
 def swapped(asked: Setting) -> float | None:
     """24sbh replicated without sequence parallelism, and 10sbh sharded over t."""
-    if asked["recompute"] == "full" or asked["sequence_parallel"]:
+    right, t = formula_bytes(asked), asked["tp_size"]
+    shards_all = math.isclose(t * right, formula_bytes(asked | {"tp_size": 1}))
+    if asked["recompute"] == "full" or shards_all:
         return None
-    sbh, t = asked["tokens"] * asked["samples"] * asked["width"], asked["tp_size"]
-    return formula_bytes(asked) + sbh * (24 + 10 / t - 10 - 24 / t)
+    sbh = asked["tokens"] * asked["samples"] * asked["width"]
+    return right + sbh * (24 + 10 / t - 10 - 24 / t)
 
 
 # Mistakes in one kind of recomputation come first; a later one may explain the same answer.
