@@ -7,15 +7,16 @@ repository with one other lab, and then builds, checks, grades and releases them
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.running_lab import copy_repository
+from tests.tools.forks import WITHOUT_TORCH, forking
+from tests.tools.shell import environment, shell
 
 pytestmark = [pytest.mark.ranks, pytest.mark.nbgrader, pytest.mark.timeout(600)]
 LAB = "05_toy"
@@ -155,19 +156,25 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    python(root, "-m", "autograder", "build")
     return root
 
 
-def python(root: Path, *arguments: str, returns: int = 0) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=root, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == returns, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+@pytest.fixture(scope="module")
+def run(repo: Path) -> Iterator[Callable[..., str]]:
+    """What `python -m ...` prints there; it must succeed. The lab is built."""
+    preloaded = (*WITHOUT_TORCH, "autograder.release.package")  # the last imports torch
+    with forking(repo, environment(repo), preloaded) as fork:
+
+        def run(*arguments: str) -> str:
+            done = fork(["python", "-m", *arguments], repo)
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+            return done.stdout
+
+        run("autograder", "build")
+        yield run
 
 
+@pytest.mark.usefixtures("run")
 def test_a_lab_needs_files_in_four_folders(repo: Path) -> None:
     folders = {tuple(name.split("/")[:2]) for name in FILES}
     assert {first for first, _ in folders} == {"course", "solutions", "autograder", "tests"}
@@ -176,35 +183,32 @@ def test_a_lab_needs_files_in_four_folders(repo: Path) -> None:
 
 
 def test_a_student_can_check(repo: Path) -> None:
-    output = python(
-        repo,
-        "-c",
-        "from autograder import check\n"
-        'check("toy.mean_bytes", lambda n, ranks: 8 * n * (ranks - 1) / ranks)',
-    )
+    answer = "lambda n, ranks: 8 * n * (ranks - 1) / ranks"
+    code = f"from autograder import check; check('toy.mean_bytes', {answer})"
+    output = shell(repo, f'{sys.executable} -c "{code}"')
     assert output.startswith("✓ mean_bytes: all 2 cases pass")
 
 
-def test_planted_mistakes_are_found_and_named(repo: Path) -> None:
+def test_planted_mistakes_are_found_and_named(run: Callable[..., str]) -> None:
     tests = [f"tests/autograder/exercises/test_{name}.py" for name in ("planted", "hidden")]
     selected = ("-k", "toy and not three", *tests)
-    output = python(repo, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider", *selected)
+    output = run("pytest", "-v", "-n0", "-p", "no:cacheprovider", *selected)
     for name in ("counts_elements", "sums", "mean_of_all", "mean_bytes"):
         assert re.search(rf"{name}.* PASSED", output), output
 
 
-def test_nbgrader_grades_it(repo: Path) -> None:
-    python(repo, "-m", "nbgrader", "generate_assignment", LAB)
+def test_nbgrader_grades_it(repo: Path, run: Callable[..., str]) -> None:
+    run("nbgrader", "generate_assignment", LAB)
     solved = repo / f"grading/submitted/anna/{LAB}/{LAB}.ipynb"
     solved.parent.mkdir(parents=True)
     solved.write_bytes((repo / f"solutions/{LAB}/{LAB}.ipynb").read_bytes())
-    python(repo, "-m", "nbgrader", "autograde", LAB)
-    python(repo, "-m", "autograder", "export", "--to", "scores.csv")
+    run("nbgrader", "autograde", LAB)
+    run("autograder", "export", "--to", "scores.csv")
     assert ",2,3,0,0,5,5" in (repo / "scores.csv").read_text()
 
 
-def test_it_is_released_without_its_hidden_half(repo: Path, tmp_path: Path) -> None:
-    python(repo, "-m", "autograder", "release", "--to", str(tmp_path / "students"))
+def test_it_is_released_without_its_hidden_half(run: Callable[..., str], tmp_path: Path) -> None:
+    run("autograder", "release", "--to", str(tmp_path / "students"))
     names = {str(path.relative_to(tmp_path / "students")) for path in tmp_path.rglob("*.p*")}
     assert f"{EXERCISES}/recorded/mean_of_all.plain" in names
     assert not [name for name in names if "hidden/" in name]

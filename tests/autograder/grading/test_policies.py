@@ -64,6 +64,7 @@ def nbgrader(course: Course, *arguments: str) -> None:
 def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
     """Graded: two students with the same answers, one of them 25 hours late."""
     course = Course.create(tmp_path_factory.mktemp("course"))
+    course.leave_out_demonstrations(LAB)
     config = course.root / "nbgrader_config.py"
     config.write_text(config.read_text() + LATE)
     (course.root / "grading/extensions.csv").write_text(EXTENSIONS)

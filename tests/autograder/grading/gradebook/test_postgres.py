@@ -39,6 +39,7 @@ def server() -> Iterator[str]:
 def test_a_class_from_release_to_export(server: str, tmp_path: Path) -> None:
     """The points are those that test_nbgrader.py finds in nbgrader's own SQLite file."""
     course = Course.create(tmp_path, server)
+    course.leave_out_demonstrations(LAB)
     nbgrader(course, "generate_assignment", LAB)
     lab = course.released(LAB)
     points = {exercise.answer: exercise.points for exercise in exercises.of_lab(LAB)}

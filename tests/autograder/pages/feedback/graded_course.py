@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +28,7 @@ from autograder.grading.record.record import GRADED, Record
 from autograder.grading.submission.template import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map
+from tests.autograder.grading.course import forks
 
 REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"
@@ -145,9 +146,7 @@ class GradedCourse:
         return self._python("-m", "autograder", *arguments)
 
     def _python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments], cwd=self.root, capture_output=True, text=True, timeout=200
-        )
+        return forks()(["python", *arguments], self.root, os.environ)
 
     def feedback(self, student: str) -> str:
         path = self.root / "grading/feedback" / student / self.lab / f"{self.lab}.html"

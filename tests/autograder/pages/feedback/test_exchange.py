@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from nbgrader.utils import notebook_hash
+
+from tests.autograder.grading.course import forks
 
 REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"
@@ -24,8 +25,7 @@ def test_a_submission_from_elsewhere_is_named_and_others_are_released(tmp_path: 
         (folder / "timestamp.txt").write_text("2026-10-02 13:00:00 UTC")
         if secret:
             (folder / "submission_secret.txt").write_text(secret)
-    command = [sys.executable, "-m", "nbgrader", "release_feedback", LAB]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    ran = forks()(["python", "-m", "nbgrader", "release_feedback", LAB], tmp_path, os.environ)
     assert ran.returncode == 0, ran.stderr
     assert "ann gets no feedback from here" in ran.stderr
     assert "Traceback" not in ran.stderr
