@@ -40,7 +40,19 @@ window.course = {
   isDone: ({ model }) => model.executionState !== "running" && model.executionCount !== null,
   isIdle: (panel) => panel.sessionContext.session?.kernel?.status === "idle",
   failed: ({ model }) => model.outputs.toJSON().some((out) => out.output_type === "error"),
+  hasFocus(panel, index) {
+    const { activeElement } = document;
+    const { node } = panel.content.widgets[index];
+    const inside = activeElement === node || activeElement?.matches(".cm-content");
+    return panel.content.activeCellIndex === index && inside && node.contains(activeElement);
+  },
 };
+"""
+# A blinking cursor makes the page redraw at each frame: a tenth of a processor while a cell runs.
+_STEADY_CURSOR = """
+const steady = new CSSStyleSheet();
+steady.replaceSync(".cm-cursorLayer { animation: none !important }");
+document.adoptedStyleSheets.push(steady);
 """
 
 
@@ -55,6 +67,7 @@ class JupyterLab:
         self.errors: list[str] = []  # uncaught exceptions in the page
         page.on("pageerror", self._note)
         page.add_init_script(_HELPERS)
+        page.add_init_script(_STEADY_CURSOR)
 
     def _note(self, error: Error) -> None:
         # JupyterLab's own error, for a notebook that is closed before it is fully drawn.
@@ -66,6 +79,18 @@ class JupyterLab:
         place = f"/lab/tree/{path}" if path else "/lab"
         self.page.goto(self.server.url_of(place) + "&reset")
         self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
+
+    def is_empty(self) -> bool:
+        """Whether the page is loaded and shows only the launcher."""
+        return bool(
+            self.page.evaluate(
+                """() => {
+                  const open = [...(window.jupyterapp?.shell.widgets("main") ?? [])];
+                  const dialog = document.querySelector(".jp-Dialog");
+                  return !dialog && open.length === 1 && open[0].id.startsWith("launcher");
+                }"""
+            )
+        )
 
     def open(self, path: str) -> Notebook:
         """Open a notebook as a double click in the file browser does."""
@@ -226,7 +251,7 @@ class Notebook:
         self.evaluate(
             """async (panel) => {
               await panel.sessionContext.shutdown();
-              await panel.context.revert();
+              panel.context.model.dirty = false; // or a dialog asks what to do with them
               panel.close();
             }"""
         )
@@ -324,8 +349,13 @@ class Cell:
         )
 
     def start(self) -> None:
-        """Press Shift + Enter in it, without waiting."""
-        self.element.locator(".cm-content").click()
+        """Press Shift + Enter in it, without waiting.
+
+        Clicks into it first, unless it was typed in or is next to run: JupyterLab goes through all
+        cells at each change of the active one.
+        """
+        if not self.notebook.evaluate("course.hasFocus", self.index):
+            self.element.locator(".cm-content").click()
         self.notebook.evaluate(
             "(panel, index) => void (panel.content.widgets[index].model.executionCount = null)",
             self.index,

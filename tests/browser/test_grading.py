@@ -56,10 +56,9 @@ def graded(lab_server: LabServer) -> LabServer:
 
 
 @pytest.fixture(scope="module")
-def formgrader(lab: JupyterLab, graded: LabServer) -> FrameLocator:
-    lab.visit()
-    lab.menu("Nbgrader", "Formgrader")
-    return lab.page.frame_locator("iframe[src*='formgrader']")
+def formgrader(loaded_lab: JupyterLab, graded: LabServer) -> FrameLocator:
+    loaded_lab.menu("Nbgrader", "Formgrader")
+    return loaded_lab.page.frame_locator("iframe[src*='formgrader']")
 
 
 def test_the_lab_and_its_submissions_are_listed(formgrader: FrameLocator) -> None:

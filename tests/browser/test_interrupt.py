@@ -25,10 +25,9 @@ launch(sleep_long, world_size=4, timeout_s=900)
 """
 
 
-def test_the_stop_button_ends_a_run(lab: JupyterLab) -> None:
-    path = write_scratch(lab.server.root / "sleepers.ipynb", SLEEPERS, "2 + 2")
-    lab.visit(path.name)
-    notebook = lab.current()
+def test_the_stop_button_ends_a_run(loaded_lab: JupyterLab) -> None:
+    path = write_scratch(loaded_lab.server.root / "sleepers.ipynb", SLEEPERS, "2 + 2")
+    notebook = loaded_lab.open(path.name)
 
     sleepers = notebook.cell("cell-1")
     sleepers.start()

@@ -77,14 +77,13 @@ def view(notebook: Notebook, words: str) -> Callable[[], Locator]:
 
 
 def test_redraw_at_64_ranks(
-    lab: JupyterLab, artifacts: Path, capsys: pytest.CaptureFixture[str]
+    loaded_lab: JupyterLab, artifacts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     makers = {name: name.replace("-", "_") + "(run)" for name in KEYS}
     path = write_scratch(
-        lab.server.root / "sixty_four.ipynb", REDUCE_SCATTER_OF_64, *makers.values()
+        loaded_lab.server.root / "sixty_four.ipynb", REDUCE_SCATTER_OF_64, *makers.values()
     )
-    lab.visit(path.name)
-    notebook = lab.current()
+    notebook = loaded_lab.open(path.name)
     notebook.run_all()
     assert notebook.errors_and_stderr() == []
 
@@ -116,7 +115,7 @@ def test_redraw_at_64_ranks(
     assert slowest < FAR_TOO_SLOW_MS, measured
 
     notebook.cell("ring_player(run)").widget("ring-player").get_by_role("slider").fill("40.5")
-    lab.screenshot_in_both_themes(
+    loaded_lab.screenshot_in_both_themes(
         artifacts, {f"64-ranks-{name}": view(notebook, maker) for name, maker in makers.items()}
     )
     notebook.close()

@@ -14,13 +14,13 @@ from nbconvert import HTMLExporter
 from nbformat import NotebookNode
 from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from shardlab import widgets
 from shardlab.widgets import plots
 from shardlab.widgets.picture import Picture
 from tests.browser.accessibility import serious_findings
-from tests.running_lab import LabServer
+from tests.browser.jupyterlab import JupyterLab
 from tests.shardlab.widgets.synthetic import ring_all_reduce, training
 from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
 from tests.shardlab.widgets.test_disk_moments import picture as two_saves
@@ -95,14 +95,15 @@ def test_every_kind_of_picture_is_here() -> None:
     ("place", "trusted"), [("lab/tree", True), ("notebooks", True), ("notebooks", False)]
 )
 def test_each_shows_its_picture_and_no_error(
-    page: Page, lab_server: LabServer, saved: NotebookNode, place: str, trusted: bool
+    lab: JupyterLab, saved: NotebookNode, place: str, trusted: bool
 ) -> None:
-    path = lab_server.root / f"saved-{'trusted' if trusted else 'untrusted'}.ipynb"
+    page, server = lab.page, lab.server
+    path = server.root / f"saved-{'trusted' if trusted else 'untrusted'}.ipynb"
     nbformat.write(saved, path)
     if trusted:
-        notary = NotebookNotary(data_dir=str(lab_server.home / ".local/share/jupyter"))
+        notary = NotebookNotary(data_dir=str(server.home / ".local/share/jupyter"))
         notary.sign(nbformat.read(path, as_version=4))
-    page.goto(lab_server.url_of(f"/{place}/{path.name}") + "&reset")
+    page.goto(server.url_of(f"/{place}/{path.name}") + "&reset")
     expect(page.locator("img.shardlab-static")).to_have_count(len(PICTURES))
     if trusted:  # only then JupyterLab looks for the live ones, and says that there are none
         missing = page.get_by_text("Error displaying widget: model not found")
