@@ -92,6 +92,7 @@ def become(
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), stream)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # as the variables say
     os.chdir(folder)
     status: object = 1
     try:

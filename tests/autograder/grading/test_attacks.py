@@ -28,7 +28,7 @@ import psutil
 import pytest
 
 from autograder.grading.record.record import STATES, Record
-from tests.autograder.grading.course import REPO, Course, source_of, with_answers
+from tests.autograder.grading.course import REPO, Course, forks, source_of, with_answers
 from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_user
 from tests.submissions import corpus
 from tests.submissions.corpus import LAB, NAME, Entry, Place
@@ -108,21 +108,33 @@ class Class:
         path = self.course.root / f"grading/records/{lab}/{student}.json"
         return Record.from_json(path.read_bytes())
 
-    def run(self, *arguments: str) -> None:
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "HOME": str(self.home),
+            "TMPDIR": str(self.temporary),
+            "SHARDLAB_CANARY": SECRET,
+            "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "course")]),
+        }
+
+    def run_quietly(self, student: str) -> None:
+        """A class of one, which nobody attacks: its process need not be a new one."""
+        command = ["python", "-m", "autograder", "grade", LAB, "--student", student, "--jobs", "1"]
+        self._add(forks()(command, self.course.root, self.environment))
+
+    def run(self, jobs: int, *labs: str) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "autograder", "grade", "--jobs", "3", *arguments],
+            [sys.executable, "-m", "autograder", "grade", "--jobs", str(jobs), *labs],
             cwd=self.course.root,
-            env={
-                **os.environ,
-                "HOME": str(self.home),
-                "TMPDIR": str(self.temporary),
-                "SHARDLAB_CANARY": SECRET,
-                "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "course")]),
-            },
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=1700,
         )
+        self._add(done)
+
+    def _add(self, done: subprocess.CompletedProcess[str]) -> None:
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         self.output += done.stdout + done.stderr
 
@@ -198,7 +210,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
         folder.mkdir(parents=True)
         happened = import_module(f"tests.submissions.accidents.{accident}")
         happened.submit(json.loads(json.dumps(honest)), folder)
-    found.run(LAB, "--student", "alone", "--jobs", "1")  # a quiet class of one
+    found.run_quietly("alone")
     with listeners(found.calls) as port:
         for entry in ENTRIES:
             folder = course.root / "grading/submitted" / entry.name / entry.lab
@@ -207,9 +219,9 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Class:
             host = socket.gethostbyname(socket.gethostname())
             entry.submit(Place(folder, course.root, found.home, MARK, neighbor, port, host))
         found.before = found.fingerprints()
-        found.run(LAB)
+        found.run(3, LAB)
         if others := [lab for lab in LABS if lab != LAB]:
-            found.run(*others)
+            found.run(2, *others)  # a few submissions: a third worker would take longer to start
     return found
 
 
