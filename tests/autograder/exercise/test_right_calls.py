@@ -60,8 +60,8 @@ def test_the_order_of_send_and_receive_is_free(calls: list[list[RightCall]]) -> 
         (
             [[*RING[0], ("barrier", None, 0)], RING[1]],
             None,
-            "rank 0, call 4: calls barrier [cell 5, line 3]; the course's solution makes no such "
-            "call any more.",
+            "rank 0, call 4: calls barrier [cell 5, line 3]; the course's solution makes no more "
+            "such calls.",
         ),
         (
             [RING[0], RING[1][:2]],
