@@ -124,6 +124,7 @@ def shared_lab(
 def lab(shared_lab: JupyterLab) -> JupyterLab:
     """The same page, as another module has left it: for tests that start with visit()."""
     shared_lab.page.set_viewport_size(VIEWPORT)  # a test that failed may have changed it
+    shared_lab.page.bring_to_front()  # another test's page may have had the focus
     shared_lab.errors.clear()
     return shared_lab
 
