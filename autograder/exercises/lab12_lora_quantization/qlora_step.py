@@ -119,9 +119,13 @@ def kept_bytes(case: Case) -> int:
 
 
 def live_rise(run: Run) -> list[int]:
-    """By rank: live bytes between forward and backward, minus those before the first step."""
+    """By rank: live bytes between forward and backward, minus those before the first step.
+
+    Raises KeyError if no forward pass ended.
+    """
     rises = []
     for rank in run.memory:
+        rank.at(BETWEEN)
         ends = [sum(phase.at_end.values()) for phase in rank.phases if phase.name == BETWEEN]
         rises.append(max(ends) - sum(rank.at(START).values()))
     return rises

@@ -20,6 +20,7 @@ from autograder.evaluation.trial import Trials
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Case, Exercise, Plain
 from autograder.exercise.remembered import remembering
+from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 
 pytestmark = pytest.mark.long
@@ -68,7 +69,7 @@ def inputs() -> Iterator[None]:
 def test_mistake_loses_its_own_points_and_is_named(
     mistake: planted.Submission, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", "autograder.evaluation.judge")
+    caplog.set_level("INFO", "autograder.evaluation")
     answers = planted.solution(mistake.lab) | mistake.answers
     for answer in mistake.loses:
         exercise = exercise_of(mistake.lab, answer)
@@ -142,3 +143,19 @@ def test_live_bytes_are_compared_with_the_process_memory(exercise: Exercise) -> 
     checked = [case for case in exercise.cases for budget in outside if budget.limit(case)]
     assert checked
     assert all(case.hidden for case in checked)
+
+
+def stops(*_: object, **__: object) -> None:
+    raise RuntimeError("a mistake of the student's")
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
+def test_an_answer_that_stops_at_once_gets_a_verdict(
+    exercise: Exercise, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A budget's moments never came, which is no error of the grader."""
+    caplog.set_level("INFO", "autograder.evaluation")
+    verdict = decide(exercise, cloudpickle.dumps(stops), SEED, trust=Trust.OWN)
+    assert verdict.points == 0
+    assert not caplog.records
