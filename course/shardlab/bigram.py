@@ -17,7 +17,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class BigramModel(nn.Module):
-    """Predicts the next token from the current one alone.  B batch, V vocabulary, D width."""
+    """Predicts the next token from the current one alone.
+
+    T tokens in the batch, V vocabulary, D width.
+    """
 
     def __init__(
         self, vocabulary: int, width: int, layers: int, activation: str, tied: bool
@@ -32,11 +35,11 @@ class BigramModel(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """tokens [B], targets [B]  ->  their mean loss []"""
-        x_BD = self.embedding(tokens)
-        x_BD = self.layers(x_BD)
-        logits_BV = self.head(x_BD)
-        return functional.cross_entropy(logits_BV, targets)
+        """tokens [T], targets [T]  ->  their mean loss []"""
+        x_TD = self.embedding(tokens)
+        x_TD = self.layers(x_TD)
+        logits_TV = self.head(x_TD)
+        return functional.cross_entropy(logits_TV, targets)
 
 
 def train_one_step(

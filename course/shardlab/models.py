@@ -4,7 +4,7 @@ The decoder of Radford et al., "Language Models are Unsupervised Multitask Learn
 norm before each half of a block, learned positions, and one matrix for both the token embedding and
 the output logits (tied embeddings).
 
-Shapes: B batch, T tokens, D width, H heads, V vocabulary.
+Shapes: b sequences, s tokens in each, D width, H heads, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 IGNORE = -100  # a target to ignore, as in torch's cross_entropy
 
@@ -56,14 +56,14 @@ class Attention(nn.Module):
         self.out = nn.Linear(config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]"""
+        """x [b, s, D] -> [b, s, D]"""
         batch, tokens, _ = x.shape
         q, k, v = (
             part.view(batch, tokens, self.heads, -1).transpose(1, 2)
             for part in self.qkv(x).chunk(3, dim=-1)
-        )  # each [B, H, T, D/H]; with tensor parallelism, only the heads of this rank
+        )  # each [b, H, s, D/H]; with tensor parallelism, only the heads of this rank
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         y: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, tokens, -1))
         return y
 
@@ -91,12 +91,12 @@ class SeparateAttention(nn.Module):
         return self.query, self.key, self.value
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]"""
+        """x [b, s, D] -> [b, s, D]"""
         q, k, v = (
             part(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2) for part in self._parts
-        )  # each [B, heads of this rank, T, D/H]
+        )  # each [b, heads of this rank, s, D/H]
         dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        mixed = functional.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         y: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return y
 
@@ -110,8 +110,8 @@ class MLP(nn.Module):
         self.down = nn.Linear(4 * config.width, config.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]"""
-        y: Tensor = self.down(F.gelu(self.up(x)))
+        """x [b, s, D] -> [b, s, D]"""
+        y: Tensor = self.down(functional.gelu(self.up(x)))
         return y
 
 
@@ -124,7 +124,7 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [B, T, D] -> [B, T, D]"""
+        """x [b, s, D] -> [b, s, D]"""
         x = x + self.dropout(self.attention(self.norm_1(x)))
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
@@ -155,7 +155,7 @@ class GPT(nn.Module):
                 nn.init.normal_(out.weight, std=0.02 / (2 * self.config.layers) ** 0.5)
 
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
-        """tokens [B, T] int64  ->  logits [B, T, V], or with targets [B, T] their mean loss [].
+        """tokens [b, s] int64  ->  logits [b, s, V], or with targets [b, s] their mean loss [].
 
         Targets of -100 are ignored.  Raises ValueError for more tokens than the context.
         """
@@ -169,7 +169,8 @@ class GPT(nn.Module):
         logits: Tensor = self.head(self.norm(x))
         if targets is None:
             return logits
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
+        logits = logits.flatten(0, 1)
+        return functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE)
 
 
 def gpt(size: str) -> GPT:

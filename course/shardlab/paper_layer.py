@@ -8,12 +8,12 @@ attention is one fused kernel.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class PaperLayer(nn.Module):
-    """x [B, T, D] -> [B, T, D]"""
+    """x [b, s, h] -> [b, s, h]: b sequences of s tokens, h wide, a heads"""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -24,9 +24,9 @@ class PaperLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self.qkv(self.norm_1(x)).unflatten(-1, (3 * self.heads, -1)).transpose(1, 2)
-        q, k, v = (part.contiguous() for part in qkv.chunk(3, dim=1))  # each [B, H, T, D/H]
+        q, k, v = (part.contiguous() for part in qkv.chunk(3, dim=1))  # each [b, a, s, h/a]
         x = x + byte_mask_dropout(self.out(self.attend(q, k, v).transpose(1, 2).flatten(2)))
-        return x + byte_mask_dropout(self.down(F.gelu(self.up(self.norm_2(x)))))
+        return x + byte_mask_dropout(self.down(functional.gelu(self.up(self.norm_2(x)))))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         scores = torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, dim=-1)

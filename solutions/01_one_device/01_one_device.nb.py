@@ -47,7 +47,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## 1 · `step_bytes`
 #
-# This model predicts each next token from one token alone: B tokens in the batch, V entries in the vocabulary, D numbers for each token.
+# This model predicts each next token from one token alone: T tokens in the batch, V entries in the vocabulary, D numbers for each token.
 
 # %%
 print(inspect.getsource(bigram.BigramModel))

@@ -361,7 +361,7 @@ check("zero.zero2_backward", zero2_backward)
 #
 # Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole layer before use and **frees** it right after, in forward and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [B, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, and gradients add up in `.grad`; keep what belongs to one call on `ctx`, not on the module. Autocast and a second backward pass through the same graph are not required. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [samples, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, and gradients add up in `.grad`; keep what belongs to one call on `ctx`, not on the module. Autocast and a second backward pass through the same graph are not required. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
@@ -409,7 +409,7 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
 class GatheredLinear(torch.autograd.Function):
-    """x [B, in], own [slice], shape (out, in)  ->  y [B, out]"""
+    """x [samples, in], own [slice], shape (out, in)  ->  y [samples, out]"""
 
     @staticmethod
     def forward(ctx, x, own, shape):

@@ -582,7 +582,7 @@ check("fsdp.which_is_it", which_is_it)
 
 # %%
 class Tiny(nn.Module):
-    """tokens [B] -> logits [B, 64] of the next token"""
+    """tokens [T] -> logits [T, 64] of the next token"""
 
     def __init__(self, width=96):
         super().__init__()

@@ -264,13 +264,19 @@ class Cell:
 
     @property
     def element(self) -> Locator:
-        """Its element on the page, scrolled to: JupyterLab draws only visible cells."""
-        self.notebook.evaluate(
-            "(panel, index) => panel.content.scrollToItem(index, 'smart')", self.index
-        )
+        """Its element on the page, scrolled to: JupyterLab draws only visible cells.
+
+        Scrolls again if cells drawn above have pushed it out of view.
+        """
         element = self.notebook.root.locator(f".jp-Cell[data-windowed-list-index='{self.index}']")
-        element.scroll_into_view_if_needed()
-        return element
+        for _ in range(12):
+            self.notebook.evaluate(
+                "(panel, index) => panel.content.scrollToItem(index, 'smart')", self.index
+            )
+            with contextlib.suppress(Error):
+                element.scroll_into_view_if_needed(timeout=5_000)
+                return element
+        raise AssertionError(f"cell {self.index} is not drawn")
 
     @property
     def output(self) -> Locator:

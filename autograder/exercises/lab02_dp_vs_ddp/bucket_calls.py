@@ -131,7 +131,8 @@ def uses_none(attempt: Attempt) -> Finding | None:
     return Finding(
         f"rank {error.rank}",
         "uses None as a tensor while gradients are still missing: a bucket may start only when "
-        "each of its gradients has arrived",
+        "each of its gradients is in .grad; a hook of register_hook runs before that, and a lambda "
+        "that is made in a loop sees the loop's last bucket",
         f"{error.message}; {error.source}",
     )
 

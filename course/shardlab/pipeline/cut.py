@@ -31,7 +31,7 @@ class GPTStage(nn.Module):
                 self.head.weight = nn.Parameter(model.head.weight.detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        """tokens [B, T] or previous stage's output [B, T, D] -> [B, T, D] or logits [B, T, V]"""
+        """tokens [b, s] or previous stage's output [b, s, D] -> [b, s, D] or logits [b, s, V]"""
         if self.is_first:
             x = self.dropout(self.token(x) + self.position.weight[: x.shape[1]])
         for block in self.blocks.values():

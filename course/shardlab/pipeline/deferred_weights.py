@@ -2,9 +2,9 @@
 
 For y = x·Wᵀ backward computes two products of the same size: ∂x = ∂y·W, which the previous stage
 is waiting for, and ∂W = ∂yᵀ·x, which is not needed before the update.  Inside a
-``DeferredWeightGradients`` context, each ``F.linear`` with a parameter (every nn.Linear calls it)
-defers the second.  Biases, norms and embeddings are cheap and get their gradients in the first
-half.
+``DeferredWeightGradients`` context, each ``functional.linear`` with a parameter (every nn.Linear
+calls it) defers the second.  Biases, norms and embeddings are cheap and get their gradients in the
+first half.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 Products = list[tuple[Tensor, Tensor, Tensor]]  # weight, input, gradient of the output
@@ -31,7 +31,7 @@ class DeferredWeightGradients(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.linear:
+        if func is functional.linear:
             x, weight, bias = _linear(*args, **kwargs)
             if weight.requires_grad and weight.is_leaf and torch.is_grad_enabled():
                 y = _Product.apply(x, weight, self.pending)

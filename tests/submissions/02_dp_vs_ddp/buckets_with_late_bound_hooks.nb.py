@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "uses None as a tensor while gradients are still missing"}
+# says = {BucketedDDP = "a lambda that is made in a loop"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
 class BucketedDDP(torch.nn.Module):
