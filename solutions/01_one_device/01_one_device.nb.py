@@ -241,7 +241,7 @@ scale_spec([True, False, False, True, False, False, False, False], 65536.0, grow
 #
 # The rule has no limits: the scale may fall below 1, and grow beyond 2²⁴. `scale_loss` leaves the loss that it is given as it is.
 #
-# **Budget** · sends ≤ 1 KiB per rank and step · calls: all_reduce only.
+# **Budget** · sends ≤ 1 KiB per rank and step · the scaler keeps nothing that grows from step to step · calls: all_reduce only.
 #
 # <details><summary>Hint 1 · all the gradients</summary>
 #

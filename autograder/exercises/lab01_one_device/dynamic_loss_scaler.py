@@ -20,7 +20,14 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, Finding, OnRanks, Plain
 from autograder.exercise.budget import Budget, Limit, sent_bytes
-from autograder.exercise.signs import MistakeText, expensive_calls, never_waited, on_each_rank
+from autograder.exercise.signs import (
+    MistakeText,
+    expensive_calls,
+    keeps_growing,
+    never_waited,
+    on_each_rank,
+)
+from autograder.guest.growth import Growth
 from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
@@ -81,6 +88,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         del options["scale"]
     scaler = subject(**options)
     scales, steps, unchanged = [], [], True
+    growth = Growth({"self": scaler})
     for step, x in enumerate(given["x"]):
         optimizer.zero_grad()
         loss = loss_of(torch.cat(weights), x)
@@ -93,8 +101,10 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         scaler.step(optimizer)
         steps.append(len(stepped))
         scales.append(as_number(scaler.scale))
+        growth.after(step)
     ends = torch.cat([weight.detach() for weight in weights])
-    return output_of(steps, scales, ends) | {"loss unchanged": unchanged}
+    found = {"loss unchanged": unchanged, "grows": growth.found()}
+    return output_of(steps, scales, ends) | found
 
 
 def as_number(value: Any) -> Plain:
@@ -157,7 +167,7 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(ONE_FLAG,),
     allows=frozenset({"all_reduce"}),
-    rules=(never_waited,),
+    rules=(never_waited, keeps_growing),
     signs=(
         expensive_calls(TOO_MUCH),
         misses_an_all_reduce,

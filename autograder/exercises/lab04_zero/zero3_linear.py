@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
@@ -16,6 +16,7 @@ from autograder.exercises.lab04_zero.shared import (
     mark_settled,
     with_reference_bounds,
 )
+from autograder.guest import growth
 from autograder.guest.moments import START, mark, mark_in_backward
 from shardlab.run import Run
 
@@ -52,7 +53,19 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         gradients = [parameter.grad for parameter in unit.parameters()]
         slices.append(gradients[0] if len(gradients) == 1 else f"{len(gradients)} parameters")
     gradients = [x.grad for x in inputs]
-    return {"y": [y.detach() for y in outputs], "x.grad": gradients, "slices": slices}
+    found = {"y": [y.detach() for y in outputs], "x.grad": gradients, "slices": slices}
+    return found | {"grows": what_grows(model, given["batches"][0], case)}
+
+
+def what_grows(model: nn.Sequential, batch: Any, case: Case) -> list[str]:
+    """In more steps, without an update."""
+    x, upstream = batch
+    model.zero_grad()  # what was found stays as it is
+    kept = growth.Growth({f"layer {k}": unit for k, unit in enumerate([*model][::2])})
+    for step in range(case.params.get("more steps", 0)):
+        model(x.detach().requires_grad_()).backward(upstream)
+        kept.after(step)
+    return kept.found()
 
 
 def live(label: str, phase: str, units: int, slices: int) -> Budget:
@@ -113,7 +126,11 @@ EXERCISE = OnRanks(
     points=5,
     cases=(
         Case("4 ranks, one layer", 4, {"widths": [6, 5], "samples": 3}),
-        Case("3 ranks, 3 layers, 2 batches", 3, {"widths": [4, 7, 5, 2], "batches": 2}),
+        Case(
+            "3 ranks, 3 layers, 2 batches",
+            3,
+            {"widths": [4, 7, 5, 2], "batches": 2, "more steps": growth.STEPS},
+        ),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),
     inputs=shared.draw_inputs,
@@ -130,7 +147,7 @@ EXERCISE = OnRanks(
         shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
         shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),
-    rules=shared.RULES,
+    rules=(*shared.RULES, keeps_growing),
     signs=(
         shared.unpadded,
         emptied,

@@ -21,7 +21,7 @@ from autograder.exercise import (
     sent_bytes,
 )
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero.shared import (
     AT_LEAST,
@@ -34,6 +34,7 @@ from autograder.exercises.lab04_zero.shared import (
     WITHIN,
     expensive,
 )
+from autograder.guest import growth
 from autograder.guest.moments import START, mark
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
@@ -154,6 +155,13 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         found["gradients"].append([each.grad for each in slices])
         optimizer.step()
         optimizer.zero_grad()
+    if more := case.params.get("more steps"):
+        kept = growth.Growth({f"module {k}": block for k, block in enumerate(blocks)})
+        for step in range(more):  # without an update
+            loss_of(model(inputs), targets).backward()
+            optimizer.zero_grad()
+            kept.after(step)
+        found["grows"] = kept.found()
     return found | seen
 
 
@@ -318,12 +326,13 @@ def gathers_again(attempt: Attempt) -> Finding | None:
         calls = [call for call in run.calls if call.rank == rank] if run else []
         for unit, size in enumerate(slices):
             times = sum(call.op.startswith("all_gather") and call.bytes == size for call in calls)
-            if times > 2 * case.params["batches"]:
+            steps = case.params["batches"] + case.params.get("more steps", 0)
+            if times > 2 * steps:
                 return Finding(
                     f"rank {rank}",
                     "gathers a unit more than twice in a step: once is enough for forward, and "
                     "once for backward",
-                    f"unit {unit}: {times} all-gathers, and {case.params['batches']} steps",
+                    f"unit {unit}: {times} all-gathers, and {steps} steps",
                 )
     return None
 
@@ -383,7 +392,11 @@ def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        Case("4 ranks, 3 units, 2 batches", 4, {"width": 5, "inner": [4, 7, 2], "batches": 2}),
+        Case(
+            "4 ranks, 3 units, 2 batches",
+            4,
+            {"width": 5, "inner": [4, 7, 2], "batches": 2, "more steps": growth.STEPS},
+        ),
         Case(
             "5 ranks, one unit of 4 elements",
             5,
@@ -409,7 +422,7 @@ EXERCISE = OnRanks(
         process_memory(IN_FORWARD, units=2, slices=1),
         process_memory(IN_BACKWARD, units=4, slices=2),
     ),
-    rules=(wrong_slices, schedule, exchanges_late, gathers_again, *RULES),
+    rules=(wrong_slices, schedule, exchanges_late, gathers_again, *RULES, keeps_growing),
     signs=(
         incomplete,
         never_waits,

@@ -12,6 +12,7 @@ import torch
 import torch.utils.checkpoint as of_torch
 
 from autograder import exercises
+from autograder.evaluation.decide import decide
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercises.lab09_activation_checkpointing import (
@@ -158,6 +159,43 @@ def test_more_mistakes_in_checkpoint_are_named(name, change, says):
     exercise, changes = CHECKPOINT, change if isinstance(change[0], tuple) else (change,)
     result = result_of(exercise, case_of(exercise, name), changed("checkpoint", *changes))
     assert says in result.diagnosis
+
+
+WITH_HOOKS = """
+def checkpoint(function, *args):
+    random_state, count, found = torch.get_rng_state(), [0], {}
+
+    def forget(_):
+        count[0] += 1
+        return count[0] - 1
+
+    def keep(tensor):
+        found[len(found)] = tensor.detach()
+
+    def compute(number):
+        if not found:
+            inputs = [
+                each.detach().requires_grad_(each.requires_grad)
+                if isinstance(each, torch.Tensor) else each
+                for each in args
+            ]
+            with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                torch.set_rng_state(random_state)
+                with torch.autograd.graph.saved_tensors_hooks(keep, found.get):
+                    function(*inputs)
+        return found.pop(number)
+
+    with torch.autograd.graph.saved_tensors_hooks(forget, compute):
+        return function(*args)
+"""
+
+
+@pytest.mark.ranks
+def test_a_checkpoint_of_hooks_on_saved_tensors_passes():
+    answers = planted.solution(LAB) | {"checkpoint": WITH_HOOKS}
+    subject = planted.subjects(LAB, answers)["checkpoint"]
+    verdict = decide(CHECKPOINT, cloudpickle.dumps(subject), SEED)
+    assert verdict.passed, [case.diagnosis for case in verdict.cases if not case.passed]
 
 
 # ---- checkpoint_sequential ----------------------------------------------------------------------
