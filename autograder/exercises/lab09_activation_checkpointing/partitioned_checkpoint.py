@@ -7,6 +7,7 @@ have the same weights; if weights differ between ranks, there is only one block.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -34,6 +35,7 @@ from autograder.exercise.signs import (
 )
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
+from shardlab.errors import RankError
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Call
 
@@ -146,6 +148,18 @@ def calls_all_reduce(attempt: Attempt) -> Finding | None:
     return None
 
 
+def gathers_in_the_background(attempt: Attempt) -> Finding | None:
+    """A gather that nobody waits for may write into x while the function runs on it, which autograd
+    notices or not."""
+    error, run = attempt.error, attempt.run
+    if not isinstance(error, RankError) or run is None:
+        return None
+    if "modified by an inplace operation" not in error.message:
+        return None
+    calls = [call for call in run.calls if call.rank == error.rank]
+    return never_waited(replace(attempt, run=replace(run, calls=calls)))
+
+
 @on_each_rank
 def permutes_the_pieces(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """The first block ran again on the pieces of its x in another order."""
@@ -202,6 +216,7 @@ EXERCISE = OnRanks(
     rules=(calls_in_forward, calls_a_barrier, sends_objects, never_waited),
     signs=(
         unequal_pieces,
+        gathers_in_the_background,
         signs.wrong_form,
         signs.runs_again_without_autograd,
         signs.wrong_run_counts,

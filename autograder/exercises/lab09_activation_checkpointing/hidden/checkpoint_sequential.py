@@ -151,6 +151,7 @@ MISTAKES = {
         with_inputs(lambda case: 0),
         with_inputs(x_elements),
         with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize),
+        with_inputs(lambda case: shared.x_bytes(case) // shared.shape_of(case)[0]),
     ),
     "leaves room unused: a cut that takes exactly budget_bytes fits, and a layer's kept_bytes "
     "include its input": with_inputs(shared.x_bytes, first=1),
