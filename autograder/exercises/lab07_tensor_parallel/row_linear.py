@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, never_waited, on_each_rank
+from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, on_each_rank
 from autograder.exercises.lab07_tensor_parallel import shared
+from autograder.guest.growth import STEPS
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     """The same layer and gradient of y on all ranks; for each rank its part of x."""
-    batch, fan_in, fan_out = case.params.values()
+    batch, fan_in, fan_out, *_ = case.params.values()
     whole = shared.draw_linear(rng, fan_in, fan_out)
     y_grad = shared.normal(rng, *batch, fan_out, scale=fan_out**-0.5)
     own_shape = (*batch, fan_in // case.world_size)
@@ -42,7 +43,7 @@ EXERCISE = OnRanks(
     answer="RowLinear",
     points=4,
     cases=(
-        shared.linear_case(2, [4], 6, 5),
+        shared.linear_case(2, [4], 6, 5, more_steps=STEPS),
         shared.linear_case(4, [32, 2], 16, 4096, "4 ranks, 1 MiB of outputs"),
     ),
     inputs=draw,
@@ -55,5 +56,5 @@ EXERCISE = OnRanks(
         forward="communicates more than once in forward: one sum is enough",
         backward="communicates in backward: every rank already has all of y's gradient",
     ),
-    rules=(never_waited,),
+    rules=(never_waited, keeps_growing),
 )

@@ -28,6 +28,7 @@ from autograder.exercise import (
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.common import linear_of
+from autograder.guest.growth import Growth
 from shardlab import measure
 from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
@@ -52,11 +53,11 @@ def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str
 
 
 def linear_case(
-    world_size: int, batch: list[int], fan_in: int, fan_out: int, name: str = ""
+    world_size: int, batch: list[int], fan_in: int, fan_out: int, name: str = "", **more: int
 ) -> Case:
-    """``batch``: all dimensions of x before its last one."""
+    """``batch``: all dimensions of x before its last one.  ``more_steps``: see `what_grows`."""
     name = name or f"{world_size} ranks, {fan_in} in, {fan_out} out"
-    return Case(name, world_size, {"batch": batch, "in": fan_in, "out": fan_out})
+    return Case(name, world_size, {"batch": batch, "in": fan_in, "out": fan_out, **more})
 
 
 # {parameter: the dimension along which it is split}; all others are whole on every rank
@@ -68,7 +69,21 @@ def drive_linear(split: Split, subject: Any, given: Any, case: Case) -> Plain:
     weights = whole_weights(linear)
     layer = subject(linear)
     del linear
-    return forward_and_backward(layer, given, weights, share_of(given["whole"], split, case))
+    share = share_of(given["whole"], split, case)
+    found = forward_and_backward(layer, given, weights, share)
+    if "more_steps" in case.params and found.get("x.grad") is not None:
+        found["grows"] = what_grows(layer, given, case.params["more_steps"])
+    return found
+
+
+def what_grows(layer: Any, given: Any, steps: int) -> list[str]:
+    """In more steps, without an update."""
+    layer.zero_grad()  # what was found stays as it is
+    kept = Growth({"self": layer})
+    for step in range(steps):
+        layer(given["x"].detach().requires_grad_()).backward(given["y.grad"])
+        kept.after(step)
+    return kept.found()
 
 
 def share_of(whole: Mapping[str, Tensor], split: Split, case: Case) -> Shapes:
@@ -162,7 +177,11 @@ def passed_to_collectives(what: str, most_bytes: Callable[[Case], int]) -> Budge
         return [sum(call.bytes for call in run.calls if call.rank == rank) for rank in ranks]
 
     label = f"passes {what} to collectives"
-    return Budget(label, used, lambda case: Limit(most_bytes(case)), heading="to collectives")
+
+    def limit(case: Case) -> Limit:
+        return Limit(most_bytes(case) * (1 + case.params.get("more_steps", 0)))
+
+    return Budget(label, used, limit, heading="to collectives")
 
 
 def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
