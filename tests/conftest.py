@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser.jupyterlab import JupyterLab
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
@@ -34,7 +34,6 @@ os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shardlab-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 ARTIFACTS = ROOT / "tests/artifacts"
-VIEWPORT: ViewportSize = {"width": 1400, "height": 1000}
 STEP_LIMIT_MS = 60_000  # generous, since a cell may start real ranks
 expect.set_options(timeout=STEP_LIMIT_MS)
 
@@ -105,35 +104,25 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def new_page(browser: Browser) -> Iterator[Page]:
     """A page of 1400 x 1000 that shares nothing with the others."""
-    context = browser.new_context(viewport=VIEWPORT)
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(STEP_LIMIT_MS)
     yield context.new_page()
     context.close()
 
 
-@pytest.fixture(scope="session")
-def shared_lab(
+@pytest.fixture(scope="module")
+def lab(
     browser: Browser, lab_server: LabServer, request: pytest.FixtureRequest
 ) -> Iterator[JupyterLab]:
-    """One JupyterLab page for all tests: to load another takes as long as to open a notebook."""
+    """One JupyterLab page for all tests of a module, without the tabs of another one."""
     with new_page(browser) as page:
         yield JupyterLab(page, lab_server, request.config.getoption("--screenshots"))
 
 
 @pytest.fixture(scope="module")
-def lab(shared_lab: JupyterLab) -> JupyterLab:
-    """The same page, as another module has left it: for tests that start with visit()."""
-    shared_lab.page.set_viewport_size(VIEWPORT)  # a test that failed may have changed it
-    shared_lab.page.bring_to_front()  # another test's page may have had the focus
-    shared_lab.errors.clear()
-    return shared_lab
-
-
-@pytest.fixture(scope="module")
 def loaded_lab(lab: JupyterLab) -> JupyterLab:
-    """The same page, loaded and without tabs: for tests that open one notebook after another."""
-    if not lab.is_empty():
-        lab.visit()
+    """The same page, loaded: for tests that open one notebook after another."""
+    lab.visit()
     return lab
 
 

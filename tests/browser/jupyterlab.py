@@ -80,18 +80,6 @@ class JupyterLab:
         self.page.goto(self.server.url_of(place) + "&reset")
         self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
 
-    def is_empty(self) -> bool:
-        """Whether the page is loaded and shows only the launcher."""
-        return bool(
-            self.page.evaluate(
-                """() => {
-                  const open = [...(window.jupyterapp?.shell.widgets("main") ?? [])];
-                  const dialog = document.querySelector(".jp-Dialog");
-                  return !dialog && open.length === 1 && open[0].id.startsWith("launcher");
-                }"""
-            )
-        )
-
     def open(self, path: str) -> Notebook:
         """Open a notebook as a double click in the file browser does."""
         panel = self.page.evaluate(
