@@ -77,7 +77,8 @@ def found_in(module: ModuleType) -> Found:
     found = Found([], [])
     for each in defined_in(module):
         if isinstance(each, FunctionType):
-            found.refusing.append((each, refusing_code(each)))
+            name = f"{each.__module__}.{each.__qualname__}"
+            found.refusing.append((each, refusing_code(each, name)))
         else:
             found.caches.append(each)
     return found
@@ -88,8 +89,8 @@ def parents_of(names: Sequence[str]) -> list[str]:
     return sorted({name.rpartition(".")[0] for name in names} - {""})
 
 
-def close_functions(functions: Iterable[FunctionType], name: str = "") -> None:
-    """``name``: what the error says was called; by default, each function's own name."""
+def close_functions(functions: Iterable[FunctionType], name: str) -> None:
+    """``name``: what the error says was called."""
     for function in functions:
         function.__code__ = refusing_code(function, name)
 
@@ -152,10 +153,10 @@ def contents_of(closure: Sequence[CellType] | None) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def refusing_code(function: FunctionType, name: str = "") -> CodeType:
-    """Code that raises PermissionError and names the function; it uses no globals of its module."""
+def refusing_code(function: FunctionType, name: str) -> CodeType:
+    """Code for it that raises PermissionError with this name; it uses no globals of its module."""
     constants = refuse.__code__.co_consts
-    message = f"{name or f'{function.__module__}.{function.__qualname__}'} {CLOSED}"
+    message = f"{name} {CLOSED}"
     return refuse.__code__.replace(
         co_consts=tuple(message if each == "its message" else each for each in constants),
         co_freevars=function.__code__.co_freevars,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +45,17 @@ class Growth:
             for name in late
             if name in early and late[name] - early[name] >= STEPS - EARLY
         ]
+
+
+def found_in_more_steps(
+    roots: Mapping[str, Any], one_step: Callable[[], None], steps: int = STEPS
+) -> list[str]:
+    """What grows in every step while ``one_step`` runs again and again."""
+    growth = Growth(roots)
+    for step in range(steps):
+        one_step()
+        growth.after(step)
+    return growth.found()
 
 
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:

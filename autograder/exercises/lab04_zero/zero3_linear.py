@@ -61,11 +61,12 @@ def what_grows(model: nn.Sequential, batch: Any, case: Case) -> list[str]:
     """In more steps, without an update."""
     x, upstream = batch
     model.zero_grad()  # what was found stays as it is
-    kept = growth.Growth({f"layer {k}": unit for k, unit in enumerate([*model][::2])})
-    for step in range(case.params.get("more steps", 0)):
+
+    def one_step() -> None:
         model(x.detach().requires_grad_()).backward(upstream)
-        kept.after(step)
-    return kept.found()
+
+    layers = {f"layer {k}": unit for k, unit in enumerate([*model][::2])}
+    return growth.found_in_more_steps(layers, one_step, case.params.get("more steps", 0))
 
 
 def live(label: str, phase: str, units: int, slices: int) -> Budget:

@@ -156,12 +156,13 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         optimizer.step()
         optimizer.zero_grad()
     if more := case.params.get("more steps"):
-        kept = growth.Growth({f"module {k}": block for k, block in enumerate(blocks)})
-        for step in range(more):  # without an update
+
+        def one_step() -> None:  # without an update
             loss_of(model(inputs), targets).backward()
             optimizer.zero_grad()
-            kept.after(step)
-        found["grows"] = kept.found()
+
+        modules = {f"module {k}": block for k, block in enumerate(blocks)}
+        found["grows"] = growth.found_in_more_steps(modules, one_step, more)
     return found | seen
 
 

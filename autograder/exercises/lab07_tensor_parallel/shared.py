@@ -28,7 +28,7 @@ from autograder.exercise import (
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.common import linear_of
-from autograder.guest.growth import Growth
+from autograder.guest.growth import found_in_more_steps
 from shardlab import measure
 from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
@@ -79,11 +79,11 @@ def drive_linear(split: Split, subject: Any, given: Any, case: Case) -> Plain:
 def what_grows(layer: Any, given: Any, steps: int) -> list[str]:
     """In more steps, without an update."""
     layer.zero_grad()  # what was found stays as it is
-    kept = Growth({"self": layer})
-    for step in range(steps):
+
+    def one_step() -> None:
         layer(given["x"].detach().requires_grad_()).backward(given["y.grad"])
-        kept.after(step)
-    return kept.found()
+
+    return found_in_more_steps({"self": layer}, one_step, steps)
 
 
 def share_of(whole: Mapping[str, Tensor], split: Split, case: Case) -> Shapes:
