@@ -1,4 +1,4 @@
-"""Turns the events in the ranks' logs into calls: those still open, and all so far."""
+"""Turns the events in the ranks' logs into calls, both open and completed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OpenCall:
     tag: int
     seq: int = 0
     waited: bool = False  # the main thread waits for it, or has waited
-    unwaited: bool = False  # whoever made it has to wait for it, and has not
+    unwaited: bool = False  # its caller has to wait for it and has not done so
     end_s: float | None = None
 
     @property
@@ -49,7 +49,7 @@ class OpenCall:
 
     @property
     def what(self) -> str:
-        """The tensor in words: float32[8, 2]."""
+        """The tensor as text: float32[8, 2]."""
         return f"{self.dtype}{list(self.shape)}"
 
 
@@ -64,7 +64,7 @@ class LoggedBlock:
 
 @dataclass
 class Mismatch:
-    """Ranks that entered one collective with different calls."""
+    """Ranks that entered a collective with different calls."""
 
     calls: tuple[OpenCall, ...]  # one per rank that has entered
 
@@ -81,7 +81,7 @@ class CallLog:
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
     blocks: list[LoggedBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: new sockets
-    closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some close
+    closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some are closed
     memory: dict[int, Any] = field(default_factory=dict)  # by rank: its recorder's summary
     mismatched: list[list[OpenCall]] = field(default_factory=list)
     unmatched: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
@@ -102,10 +102,10 @@ class CallLog:
         if kind == "call":
             self._begin(rank, *values)
         elif kind == "wait":
-            self._is_waited_for(rank, values[0])
+            self._mark_waited(rank, values[0])
             self.pending[rank][values[0]].waited = True
         elif kind == "waited":
-            self._is_waited_for(rank, values[0])
+            self._mark_waited(rank, values[0])
         elif kind == "end":
             self._end(rank, *values)
         elif kind == "group":
@@ -127,7 +127,7 @@ class CallLog:
             raise ValueError("a group must contain ranks of this run, each once")
         self.groups.setdefault(_text(name), ranks)  # a name never changes its members
 
-    def _is_waited_for(self, rank: int, call_id: int) -> None:
+    def _mark_waited(self, rank: int, call_id: int) -> None:
         if call := self.unwaited[rank].pop(call_id, None):
             call.unwaited = False
 
@@ -189,17 +189,17 @@ class CallLog:
         matching.append(call)
         first = matching[0]
         same_tensors = (first.bytes, first.dtype) == (call.bytes, call.dtype)
-        alike = same_tensors if call.is_p2p else first.op == call.op
+        agree = same_tensors if call.is_p2p else first.op == call.op
         if call.op in SAME_TENSORS:
-            alike = alike and same_tensors
-        if not alike and not any(known is matching for known in self.mismatched):
+            agree = agree and same_tensors
+        if not agree and not any(known is matching for known in self.mismatched):
             self.mismatched.append(matching)
         if len(matching) == len(self.members(call)):
             del self.unmatched[key]
 
     @property
     def mismatch(self) -> Mismatch | None:
-        """The first mismatch in the ranks' own order of calls, however the logs were read."""
+        """The first mismatch in the ranks' order of calls, regardless of how the logs were read."""
         if not self.mismatched:
             return None
         calls = min(self.mismatched, key=lambda calls: min((c.seq, c.rank) for c in calls))
@@ -233,7 +233,7 @@ class CallLog:
 
 
 def match_key(call: OpenCall) -> Hashable:
-    """Calls of a rank with one key are numbered; equal numbers on different ranks match."""
+    """Numbers a rank's calls with the same key; equal numbers on different ranks match."""
     if call.is_p2p:
         return call.op, call.group, call.peer, call.tag
     return "collective", call.group
@@ -253,7 +253,7 @@ def _size(value: Any) -> int:
 def _time(value: Any) -> float:
     moment = float(value)
     if not 0 <= moment <= MAX_SECONDS:
-        raise ValueError("not a time of this machine")
+        raise ValueError("not a valid time")
     return moment
 
 

@@ -6,8 +6,8 @@ Each send and each receive announces itself to the other side with a header-only
 of a collective has its kind in the upper 8 bits (gloo/types.h: 2 is allgather, 4 allreduce); the
 slot of torch's send and recv is the tag, which has 31 bits.
 
-The operating system finds these announcements, with a filter on a packet socket, and only counts
-them: this needs no process and no copies, and no packet is lost to a full buffer.
+A filter on a packet socket lets the operating system find and count these announcements: this
+needs no process and no copies, and no packet is lost to a full buffer.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Line = tuple[str] | tuple[int, int] | tuple[int, int, str, str]
 
 
 def open_tap() -> socket.socket | None:
-    """A packet socket for the network namespace in which it is opened, wherever it is used later;
-    None without CAP_NET_RAW there.  It costs nothing until `start`."""
+    """A packet socket that stays in the network namespace in which it is opened; None without
+    CAP_NET_RAW there.  It costs nothing until `start`."""
     try:
         return socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
     except OSError:
@@ -52,7 +52,7 @@ def start(tap: socket.socket) -> None:
 
 
 def count_new(tap: socket.socket) -> int:
-    """Segments with a message of a collective since the last call."""
+    """The number of segments with a message of a collective since the last call."""
     # struct tpacket_stats: packets, dropped packets
     stats = tap.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
     return int(struct.unpack("=II", stats)[0])
@@ -80,16 +80,14 @@ def filter_program() -> bytes:
         (_RETURN, 0),
         ("tcp",),
         (_X_AFTER_IP, 0),
-        (_LOAD_BYTE, 12),  # TCP's header in words of 4 bytes, in the upper half
+        (_LOAD_BYTE, 12),  # the upper 4 bits: length of TCP's header in words of 4 bytes
         (_AND, 0xF0),
         (_SHIFT_RIGHT, 2),
         (_ADD_X, 0),
         (_X_FROM_A, 0),
     ]
     return (
-        _assembled(to_payload)
-        + _assembled(_check_message()) * MESSAGES
-        + _assembled([(_RETURN, 0)])
+        _assemble(to_payload) + _assemble(_check_message()) * MESSAGES + _assemble([(_RETURN, 0)])
     )
 
 
@@ -147,19 +145,19 @@ def _as_loaded(value: int) -> int:
     return int.from_bytes(value.to_bytes(4, "little"), "big")
 
 
-def _assembled(lines: list[Line]) -> bytes:
-    place, places = 0, {}
+def _assemble(lines: list[Line]) -> bytes:
+    position, position_of = 0, {}
     for line in lines:
         if len(line) == 1:
-            places[line[0]] = place
+            position_of[line[0]] = position
         else:
-            place += 1
+            position += 1
     code = b""
     for line in lines:
         if len(line) == 2:
             code += struct.pack("=HBBI", line[0], 0, 0, line[1])
         elif len(line) == 4:
             after = len(code) // 8 + 1
-            jumps = [places[to] - after if to else 0 for to in line[2:]]
+            jumps = [position_of[to] - after if to else 0 for to in line[2:]]
             code += struct.pack("=HBBI", line[0], *jumps, line[1])
     return code

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from typing import Any
 
 CAPACITY_BYTES = 64 << 20  # sparse: only written pages take memory
-MAX_EVENTS = 1_000_000  # read at most; more than fit in the log
-MAX_LINE_BYTES = 8 << 20  # a recorder's longest line, the memory summary, has about 100 KB
+MAX_EVENTS = 1_000_000  # that a reader accepts; more than fit in the log
+MAX_LINE_BYTES = 8 << 20  # a recorder's longest line, the memory summary, takes about 100 KB
 _CHUNK_BYTES = 1 << 20
 _HEAD = struct.Struct("<QQ")  # bytes written, events dropped
 _ENCODE = json.JSONEncoder(separators=(",", ":")).encode
@@ -25,7 +25,7 @@ _DECODE = json.JSONDecoder().decode
 
 
 def create() -> int:
-    """A file descriptor of an empty log."""
+    """Create an empty log; returns its file descriptor."""
     fd = os.memfd_create("shardlab-log", os.MFD_CLOEXEC)
     os.ftruncate(fd, CAPACITY_BYTES)
     return fd
@@ -53,7 +53,7 @@ class LogWriter:
 class LogReader:
     """Reads what a rank has written, at most ``max_events`` lines.
 
-    Time and memory are proportional to its size.
+    Time and memory are proportional to the log's size.
     """
 
     def __init__(self, fd: int, max_events: int = MAX_EVENTS) -> None:

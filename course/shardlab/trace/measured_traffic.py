@@ -82,21 +82,21 @@ def ring_bytes(calls: Iterable[Call], world_size: int) -> Bytes:
         n = len(call.group)
         if call.is_p2p or n < 2 or call.rank not in call.group:
             continue
-        place = call.group.index(call.rank)
-        following = call.group[(place + 1) % n]
+        position = call.group.index(call.rank)
+        next_rank = call.group[(position + 1) % n]
         if call.op.startswith("all_reduce"):
-            sent[call.rank, following] += 2 * (n - 1) / n * call.bytes
+            sent[call.rank, next_rank] += 2 * (n - 1) / n * call.bytes
         elif call.op.startswith("reduce_scatter"):
-            sent[call.rank, following] += (n - 1) / n * call.bytes
+            sent[call.rank, next_rank] += (n - 1) / n * call.bytes
         elif call.op.startswith("all_gather"):
-            sent[call.rank, following] += (n - 1) * call.bytes
+            sent[call.rank, next_rank] += (n - 1) * call.bytes
         elif call.op.startswith("all_to_all"):
             for member in call.group:
                 sent[call.rank, member] += call.bytes / n if member != call.rank else 0
         elif call.op in ("broadcast", "reduce"):
-            sent[call.rank, following] += call.bytes if place < n - 1 else 0
-        elif call.op == "gather" and place > 0:
+            sent[call.rank, next_rank] += call.bytes if position < n - 1 else 0
+        elif call.op == "gather" and position > 0:
             sent[call.rank, call.group[0]] += call.bytes
-        elif call.op == "scatter" and place > 0:
+        elif call.op == "scatter" and position > 0:
             sent[call.group[0], call.rank] += call.bytes
     return np.rint(sent).astype(np.int64)

@@ -1,19 +1,19 @@
 """Tracks the storages of a rank's tensors, and what each is used for.
 
 Mechanism.  A TorchDispatchMode sees every operator of the rank's main thread with its input and
-output tensors.  A storage counts from the operator that created it, or the first that used it,
-until a weak reference reports its release; views share a storage, so nothing counts twice.
+output tensors.  A storage is counted from the operator that created it, or the first that used it,
+until a weak reference reports its release; views share a storage, so nothing is counted twice.
 
-What a storage is used for is known only later: a gradient is a plain tensor until it becomes some
-parameter's ``.grad``.  So each storage collects marks during its lifetime, and gets its category at
-the end of the run.  Marks come from public APIs that DDP, FSDP2 and DeepSpeed all use:
+What a storage is used for becomes known only later: a gradient is a plain tensor until it becomes
+a parameter's ``.grad``.  So each storage collects marks during its lifetime and gets its category
+at the end of the run.  Marks come from public APIs that DDP, FSDP2 and DeepSpeed all use:
 
 - the parameters of modules that are called;
 - a leaf used by an operator with gradients on is a parameter, even if gathered temporarily;
 - a hook on each such leaf sees its gradient before it is accumulated;
-- an optimizer's step shows its states, and those of its parameters that no module owns: the fp32
-  masters of mixed precision;
-- operators of c10d show which tensors are communicated.
+- an optimizer's step reveals its states, and those of its parameters that no module owns: the fp32
+  master weights of mixed precision;
+- c10d operators reveal which tensors are communicated.
 
 DeepSpeed needs two additions: its own backward and step, which do more than torch's, and its
 gradient buffers, partitioned and in buckets.
@@ -46,7 +46,7 @@ from shardlab.trace.tensors import tensors_in
 from shardlab.trace.unit_recorder import record_units
 
 MAX_SAMPLES = 3000  # of the reported timeline
-MAX_WAIT_S = 3.0  # in a whole run, for other threads to become idle
+MAX_WAIT_S = 3.0  # for other threads to become idle, in total over a run
 
 # Marks, strongest first: a storage's category follows from its strongest mark.
 OWNED, MASTER, STATE, LEAF, GRADIENT, COMMUNICATED, FORWARD, LEFT_OVER, USED = (
@@ -60,10 +60,10 @@ CATEGORY_OF_MARK = {
     GRADIENT: "gradients",
     COMMUNICATED: "buckets",
     FORWARD: "activations",
-    LEFT_OVER: "gradients",  # created in the backward pass, and still live at its end
+    LEFT_OVER: "gradients",  # created in the backward pass and still live at its end
 }  # USED (by an operator with gradients on) alone has no category: inputs have it too
 
-MASTERS_OF_DEEPSPEED = (
+DEEPSPEED_MASTERS = (
     "single_partition_of_fp32_groups",  # stages 1 and 2
     "fp32_partitioned_groups_flat",  # stage 3
     "fp32_groups_flat_partition",  # bf16 without ZeRO
@@ -76,10 +76,10 @@ PLAIN_TENSORS = frozenset({torch.Tensor, nn.Parameter})
 class TrackedStorage:
     """One storage. ``number`` is its index in the list of all storages."""
 
-    __slots__ = ("born_in_backward", "bytes", "marks", "number", "reference")
+    __slots__ = ("bytes", "created_in_backward", "marks", "number", "reference")
 
-    def __init__(self, number: int, marks: int, born_in_backward: bool) -> None:
-        self.number, self.marks, self.born_in_backward = number, marks, born_in_backward
+    def __init__(self, number: int, marks: int, created_in_backward: bool) -> None:
+        self.number, self.marks, self.created_in_backward = number, marks, created_in_backward
         self.bytes = 0
         self.reference: Any = None
 
@@ -100,7 +100,7 @@ class MemoryRecorder(TorchDispatchMode):
         self.engines: weakref.WeakSet[Any] = weakref.WeakSet()  # of DeepSpeed
         self.hooked = WeakIdKeyDictionary()
         self.depth = 0  # of module calls
-        self.patience_s = MAX_WAIT_S
+        self.wait_left_s = MAX_WAIT_S
         self.communicates = False  # whether there has been a collective
         self.exits = contextlib.ExitStack()
 
@@ -172,14 +172,14 @@ class MemoryRecorder(TorchDispatchMode):
         return tracked
 
     def wait_for_releases(self) -> None:
-        """Wait until gloo's threads have released the tensors of collectives that are done.
+        """Wait until gloo's threads have released the tensors of completed collectives.
 
-        They do so some time after the main thread's wait has returned.  If a student's own thread
-        never becomes idle, all waits together take MAX_WAIT_S.
+        They do so some time after the main thread's wait returns.  If a student's own thread
+        never becomes idle, all these waits together take MAX_WAIT_S.
         """
         start = time.monotonic()
-        if self.communicates and not thread.become_idle(thread.others_are_busy, self.patience_s):
-            self.patience_s -= time.monotonic() - start
+        if self.communicates and not thread.become_idle(thread.others_are_busy, self.wait_left_s):
+            self.wait_left_s -= time.monotonic() - start
 
     def _change(self, tracked: TrackedStorage, now_bytes: int) -> None:
         if now_bytes != tracked.bytes:
@@ -221,7 +221,7 @@ class MemoryRecorder(TorchDispatchMode):
             optimizer = engine.optimizer
             for name in ("averaged_gradients", "grad_partitions_flat_buffer"):
                 self._mark(tensors_in(getattr(optimizer, name, None)), GRADIENT)
-            for name in MASTERS_OF_DEEPSPEED:  # in case no step follows
+            for name in DEEPSPEED_MASTERS:  # in case no step follows
                 self._mark(tensors_in(getattr(optimizer, name, None)), MASTER)
             for bucket in getattr(optimizer, "ipg_buckets", {}).values():
                 self._mark(tensors_in(bucket.buffer), COMMUNICATED)
@@ -234,7 +234,7 @@ class MemoryRecorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A named part of the run; nested phases of the same name count as one."""
+        """A named part of the run; nested phases with the same name count as one."""
         if name in self.open_phases:
             yield
             return
@@ -256,7 +256,7 @@ class MemoryRecorder(TorchDispatchMode):
             if is_outermost:
                 self.wait_for_releases()  # or a bucket in flight would count as left over
                 for tracked in list(self.live.values()):
-                    if tracked.born_in_backward:
+                    if tracked.created_in_backward:
                         tracked.marks |= LEFT_OVER
                 self._mark_modules()
 
@@ -327,18 +327,18 @@ class MemoryRecorder(TorchDispatchMode):
             self.engines.add(engine)
             return self.backward()
 
-        self._wrap(DeepSpeedEngine, "backward", backward, gives_self=True)
+        self._wrap(DeepSpeedEngine, "backward", backward, pass_self=True)
         self._wrap(DeepSpeedEngine, "step", lambda: self.phase("step"))
 
     def _wrap(
-        self, owner: Any, name: str, context: Callable[..., Any], gives_self: bool = False
+        self, owner: Any, name: str, context: Callable[..., Any], pass_self: bool = False
     ) -> None:
         """Run ``owner.name`` inside a context until this recorder exits."""
         original = getattr(owner, name)
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with context(*args[:1]) if gives_self else context():
+            with context(*args[:1]) if pass_self else context():
                 return original(*args, **kwargs)
 
         setattr(owner, name, wrapped)
@@ -368,8 +368,8 @@ class MemoryRecorder(TorchDispatchMode):
         live = np.zeros((len(changes) + 1, len(CATEGORIES)), dtype=np.int64)  # [T + 1, C]
         numbers = np.array([number for _, number, _ in changes], dtype=np.int64)
         if len(numbers):
-            more = np.array([change for _, _, change in changes], dtype=np.int64)
-            live[np.arange(1, len(live)), rows[numbers]] = more
+            deltas = np.array([change for _, _, change in changes], dtype=np.int64)
+            live[np.arange(1, len(live)), rows[numbers]] = deltas
         live = live.cumsum(axis=0)
         times = [moment for moment, _, _ in changes]
         total = live.sum(axis=1)
@@ -397,7 +397,7 @@ def category_of(marks: int) -> str:
 
 
 def _kept(total: np.ndarray) -> list[int]:
-    """Indices of a long timeline to keep: the highest and lowest value of each short interval."""
+    """Indices to keep of a long timeline: the highest and lowest value of each short interval."""
     if len(total) <= MAX_SAMPLES:
         return list(range(len(total)))
     kept = {0, len(total) - 1}
@@ -412,7 +412,7 @@ def _communicates(operator: Any) -> bool:
 
 
 def _is_one_storage(kind: type) -> bool:
-    """Whether operators run on such tensors themselves: bitsandbytes' Params4bit, not a DTensor."""
+    """Whether operators run on the tensor itself: true of bitsandbytes' Params4bit, not DTensor."""
     return kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__  # type: ignore[attr-defined]
 
 

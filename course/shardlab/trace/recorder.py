@@ -1,18 +1,18 @@
 """Records every torch.distributed call of a rank, including those made by libraries.
 
-Mechanism.  All communication of torch, from Python, from DDP's C++ reducer, from FSDP2 and from
+Mechanism.  All of torch's communication, from Python, from DDP's C++ reducer, from FSDP2 and from
 DTensor's functional collectives, passes through the dispatcher as an operator of the library
-``c10d``.  We register a kernel for each of them under the dispatch key ``BackendSelect``, which
+``c10d``.  We register a kernel for each operator under the dispatch key ``BackendSelect``, which
 is set for every call (also below autograd and in inference mode) and runs before the device's own
-kernel; ours records the call and redispatches it.  Other operators are untouched, so compute is not
-slowed down.  Alternatives: Flight Recorder has no send/recv and no end times under gloo; a
+kernel; ours records the call and redispatches it.  Other operators are untouched, so compute does
+not slow down.  Alternatives: Flight Recorder has no send/recv and no end times under gloo; a
 TorchDispatchMode sees the same calls but slows every operator; a Python process group that wraps
-gloo changes the result of ``dist.get_backend()``, which libraries test.
+gloo changes the result of ``dist.get_backend()``, which libraries check.
 
 A call ends when its ``Work.wait`` returns or, for collectives that C++ waits for (DDP), when its
 future completes.  On CUDA both are host times, not device times.
 
-Events in the log (log.py), times from time.monotonic(), which all processes of a machine share:
+Events in the log (log.py), with times from time.monotonic(), a clock that all processes share:
   ["group", group, [global ranks]]
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
            true: the call itself waits; null: its caller has to wait, after async_op=True]
@@ -71,9 +71,9 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 }
 
 
-CALLBACK_S = 5.0  # at most, until a thread has written one line on a busy machine
-MAX_PAUSES = 16  # of a late rank
-WAITED_TWICE = "this send or receive was waited for already, and gloo would wait forever"
+CALLBACK_TIMEOUT_S = 5.0  # for a thread to write one line on a busy machine
+MAX_PAUSES = 16  # of a delayed rank
+WAITED_TWICE = "wait() was already called on this send or receive, so gloo would wait forever"
 MAX_HELD_SOCKETS = 256  # a limit for scripts that keep creating and destroying groups
 DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
 
@@ -85,7 +85,7 @@ class OpenWork:
     from_any: bool  # a receive from any rank: its sender is known only when it completes
     waits: bool | None  # True: the call itself waits, which is already in the log; None: see above
     future: torch.futures.Future[Any] | None  # its callback reports the end from another thread
-    once: bool  # gloo's send or receive: a second wait for it never returns
+    once: bool  # gloo's send or receive: a second wait never returns
     has_ended: bool = False
 
 
@@ -101,8 +101,8 @@ class Recorder:
         self.enabled = False
         self.main_thread = threading.get_ident()
         self.next_id = 0
-        # Kept until the calls end, and until somebody waits for those with async_op=True: while
-        # Python references a Work, C++ returns the same object, so its id() identifies its call.
+        # Kept until each call ends and, with async_op=True, has been waited for: while Python
+        # references a Work, C++ returns the same object, so its id() identifies its call.
         self.open_works: dict[int, OpenWork] = {}  # by id(work)
         self.open_works_lock = threading.Lock()
         self.waited_once: weakref.WeakSet[dist.Work] = weakref.WeakSet()
@@ -112,7 +112,7 @@ class Recorder:
         self.memory: memory_recorder.MemoryRecorder | None = None  # if the launch requested it
         # Waits until this process has been measured from outside (rank.py).
         self.await_measurement: Callable[[str], Any] = lambda label: None
-        self.late_s, self.pauses = 0.0, 0
+        self.delay_s, self.pauses = 0.0, 0
         self.library = torch.library.Library("c10d", "IMPL")
         for name, (op, payload) in OPERATORS.items():
             self._intercept(name, op, payload)
@@ -190,9 +190,9 @@ class Recorder:
         return name, self.ranks_of[name]
 
     def _user_line(self, frame: FrameType | None) -> tuple[str, int]:
-        """The innermost line of user code, in the main thread if this one runs none.
+        """The innermost line of user code; the main thread's if this thread runs none.
 
-        Backward passes on a GPU run in threads of autograd.
+        Backward passes on a GPU run in autograd's threads.
         """
         if found := self._innermost(frame):
             return found
@@ -215,7 +215,7 @@ class Recorder:
     ) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         work = dist.Work.unbox(boxed) if isinstance(boxed, torch.ScriptObject) else None
-        if work is None:  # already completed, or on NCCL's stream, which later operators wait for
+        if work is None:  # completed, or on NCCL's stream, where later operators wait for it
             self.log.write("end", call, time.monotonic())
             self.log.write("waited", call)
             return
@@ -239,7 +239,7 @@ class Recorder:
             self._end(key, call)
 
     def _end(self, key: int, call: int) -> None:
-        """It has completed.  Only the first report counts."""
+        """Log a completed call.  Only the first report counts."""
         with self.open_works_lock:
             known = self.open_works.get(key)
             if known is None or known.call != call or known.has_ended:
@@ -250,8 +250,8 @@ class Recorder:
         if known.waits is not None:
             self._forget(key, call)
 
-    def _was_waited_for(self, work: dist.Work) -> None:
-        """In another way than by a wait of the main thread."""
+    def _log_waited(self, work: dist.Work) -> None:
+        """Log that a call was waited for, but not by `Work.wait` in the main thread."""
         if known := self.open_works.get(id(work)):
             self.log.write("waited", known.call)
             known.waits = False
@@ -259,13 +259,13 @@ class Recorder:
                 self._forget(id(work), known.call)
 
     def _forget(self, key: int, call: int) -> OpenWork | None:
-        """Remove an open work; only the first caller gets it, since its id may be reused soon."""
+        """Remove an open Work; only the first caller gets it, as its id may soon be reused."""
         with self.open_works_lock:
             known = self.open_works.get(key)
             return self.open_works.pop(key) if known is not None and known.call == call else None
 
     def _watch_waits(self) -> None:
-        wait_for, is_completed, get_future = (
+        original_wait, original_is_completed, original_get_future = (
             dist.Work.wait,
             dist.Work.is_completed,
             dist.Work.get_future,
@@ -278,7 +278,7 @@ class Recorder:
             if known is not None and not known.waits:
                 is_main = threading.get_ident() == self.main_thread
                 self.log.write("wait" if is_main and not known.has_ended else "waited", known.call)
-            result = wait_for(work, *args, **kwargs)
+            result = original_wait(work, *args, **kwargs)
             if known is not None:
                 self._end(id(work), known.call)
                 self._forget(id(work), known.call)
@@ -289,21 +289,21 @@ class Recorder:
             self.pause()
             return result
 
-        def polls(work: Any) -> bool:
-            if is_over := is_completed(work):
-                self._was_waited_for(work)
-            return is_over
+        def is_completed(work: Any) -> bool:
+            if completed := original_is_completed(work):
+                self._log_waited(work)
+            return completed
 
-        def passes_on(work: Any) -> Any:
-            self._was_waited_for(work)
-            return get_future(work)
+        def get_future(work: Any) -> Any:
+            self._log_waited(work)
+            return original_get_future(work)
 
         dist.Work.wait = wait  # type: ignore[method-assign, assignment]
-        dist.Work.is_completed = polls  # type: ignore[method-assign, assignment]
-        dist.Work.get_future = passes_on  # type: ignore[method-assign, assignment]
+        dist.Work.is_completed = is_completed  # type: ignore[method-assign, assignment]
+        dist.Work.get_future = get_future  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
-        """Log new sockets' handshakes, which aren't traffic, and closing sockets' last counts."""
+        """Log handshakes of new sockets, which aren't traffic, and last counts of closing ones."""
         c10d = dist.distributed_c10d
         make, destroy = c10d._new_process_group_helper, c10d.destroy_process_group
 
@@ -319,7 +319,7 @@ class Recorder:
         def destroy_process_group(*args: Any, **kwargs: Any) -> None:
             if not self.enabled:
                 return destroy(*args, **kwargs)
-            # gloo closes its sockets later; those still open at the end are read then
+            # gloo closes its sockets later; those still open at the end of the run are read then
             self.log.write("closing", _by_ports(wire.own_connections()))
             # Closing a socket with unread bytes would reset the peer's before that is counted.
             if len(self.held_open) < MAX_HELD_SOCKETS:
@@ -330,14 +330,13 @@ class Recorder:
         c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
 
     @contextlib.contextmanager
-    def run(self, with_memory: bool, late_s: float = 0.0) -> Iterator[None]:
+    def run(self, with_memory: bool, delay_s: float = 0.0) -> Iterator[None]:
         """Record calls in this context.
 
-        ``late_s``: the rank pauses for so long at its start, before each call that it does not wait
-        for, and after each wait.  If it is later than the others, they overtake it wherever nothing
-        synchronizes them.
+        ``delay_s``: how long the rank pauses at its start, before each asynchronous call, and after
+        each wait.  Ranks with a shorter delay overtake it wherever nothing synchronizes them.
         """
-        self.late_s, self.pauses = late_s, 0
+        self.delay_s, self.pauses = delay_s, 0
         self.open_works.clear()
         while self.held_open:  # all ranks have finished the previous function
             os.close(self.held_open.pop())
@@ -358,19 +357,19 @@ class Recorder:
                 self.memory = None
 
     def pause(self) -> None:
-        """A moment at which a late rank is overtaken."""
+        """Let the other ranks overtake a delayed one."""
         is_main = threading.get_ident() == self.main_thread
-        if self.late_s and is_main and self.pauses < MAX_PAUSES:
+        if self.delay_s and is_main and self.pauses < MAX_PAUSES:
             self.pauses += 1
-            time.sleep(self.late_s)
+            time.sleep(self.delay_s)
 
     def _wait_for_callbacks(self) -> None:
-        """The end of a collective may be reported after the function has returned.
+        """Wait for collectives whose end is reported only after the function has returned.
 
         DDP waits for the future, which completes before its callbacks run and before the Work
         reports completion.
         """
-        until = time.monotonic() + CALLBACK_S
+        until = time.monotonic() + CALLBACK_TIMEOUT_S
         while time.monotonic() < until and any(
             known.future is not None and known.future.done() and not known.has_ended
             for known in [*self.open_works.values()]
@@ -386,8 +385,8 @@ class Recorder:
             self._measured(label)
 
     def mark(self, label: str) -> Any:
-        """An empty block, which reads no sockets.  Returns the next value that was held back for
-        its end, if there is one (RankSet.run)."""
+        """Log an empty block, without reading sockets.  Returns the next value that was withheld
+        until its end, if there is one (RankSet.run)."""
         with self._phase(label):
             now = time.monotonic()
         self.log.write("block", label, now, now, {})
@@ -413,9 +412,9 @@ class Recorder:
 
 
 def _member(ranks: list[int], index: int) -> int:
-    """The global rank. torch passes any number on, and gloo waits for it forever."""
+    """The global rank. torch accepts any number, and gloo then waits forever."""
     if not 0 <= index < len(ranks):
-        raise ValueError(f"there is no rank {index} here: ranks go from 0 to {len(ranks) - 1}")
+        raise ValueError(f"rank {index} is not in this group: its ranks are 0 to {len(ranks) - 1}")
     return ranks[index]
 
 
@@ -433,14 +432,14 @@ def _caller(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def _is_torchs(frame: FrameType | None) -> TypeGuard[FrameType]:
+def _is_torch_distributed(frame: FrameType | None) -> TypeGuard[FrameType]:
     """Whether it is a Python function of torch.distributed."""
     return frame is not None and frame.f_code.co_filename == dist.distributed_c10d.__file__
 
 
 def _has_to_wait(caller: FrameType | None) -> bool:
-    """Whether the function returns a Work that its caller has to wait for; `send` calls `isend`."""
-    if not _is_torchs(caller):
+    """Whether the caller returns a Work that has to be waited for; `send` calls `isend`."""
+    if not _is_torch_distributed(caller):
         return False
     is_p2p = caller.f_code.co_name in ("isend", "irecv")
     return is_p2p or bool(caller.f_locals.get("async_op", False))
@@ -448,4 +447,6 @@ def _has_to_wait(caller: FrameType | None) -> bool:
 
 def _is_blocking(caller: FrameType | None) -> bool:
     """Whether torch.distributed's Python function waits before it returns."""
-    return _is_torchs(caller) and (not _has_to_wait(caller) or _is_torchs(caller.f_back))
+    return _is_torch_distributed(caller) and (
+        not _has_to_wait(caller) or _is_torch_distributed(caller.f_back)
+    )

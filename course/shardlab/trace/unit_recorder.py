@@ -31,7 +31,7 @@ Row = list[Any]  # unit, event, start, end
 
 
 def record_units(rows: list[Row], exits: contextlib.ExitStack) -> bool:
-    """Append a row for each of these calls until ``exits`` closes. False if FSDP2 is not loaded."""
+    """Append a row for each of these calls until ``exits`` closes; False if FSDP2 isn't loaded."""
     group_type = getattr(sys.modules.get(MODULE), "FSDPParamGroup", None)
     if group_type is None:
         return False

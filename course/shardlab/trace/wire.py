@@ -3,7 +3,7 @@
 Every TCP socket keeps a ``struct tcp_info`` (linux/tcp.h).  The bytes a program has written to
 a socket are ``bytes_sent - bytes_retrans + notsent_bytes``, three fields that one read returns
 together, so there is no need to wait for acknowledgements.  A process reads them from its own
-sockets with getsockopt; another process, a grader say, through netlink's sock_diag.
+sockets with getsockopt; another process, such as a grader, reads them through netlink's sock_diag.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOTSENT_AT, _SENT_AT, _RETRANS_AT = 144, 200, 208
 _NETLINK_SOCK_DIAG, _TCPDIAG_GETSOCK, _INET_DIAG_INFO = 4, 18, 2
 _NLM_F_REQUEST, _NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 1, 0x301, 2, 3
 _RTM_NEWSTATS, _RTM_GETSTATS, _LOOPBACK_INDEX = 92, 94, 1
-_HEADER_BYTES = 20 + 32  # IPv4, and TCP with its time stamps
+_HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
 
 _ATTRIBUTE, _INODE, _PORTS = struct.Struct("=HH"), struct.Struct("=I"), struct.Struct(">HH")
@@ -99,18 +99,18 @@ def inodes_of(pid: int) -> set[int]:
 
 
 def open_netlink() -> socket.socket:
-    """Reads the sockets of the network namespace in which it is opened, wherever it is used."""
+    """Reads the sockets of the network namespace in which it is opened, even if used elsewhere."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
 
 
 def open_interfaces() -> socket.socket:
-    """Reads the interfaces of the network namespace in which it is opened, wherever it is used."""
+    """Reads the interfaces of the network namespace in which it is opened, even from elsewhere."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
 
 def loopback_payload_bytes(interfaces: socket.socket) -> int:
-    """All loopback bytes so far minus TCP/IPv4 headers: an upper bound of the payload of all
-    sockets, whoever owned them, including closed ones."""
+    """All loopback bytes so far minus TCP/IPv4 headers: an upper bound on the payload of all
+    sockets of all processes, including closed ones."""
     request = struct.pack("=BxxxII", 0, _LOOPBACK_INDEX, 1)  # struct if_stats_msg, link's 64 bits
     header = struct.pack("=IHHII", 16 + len(request), _RTM_GETSTATS, _NLM_F_REQUEST, 1, 0)
     interfaces.sendto(header + request, (0, 0))
@@ -146,8 +146,8 @@ _Diag = tuple[int, Connection, int, bytes]  # inode, connection, queued bytes, s
 def _dump(netlink: socket.socket) -> Iterator[_Diag]:
     """All TCP sockets of the netlink's namespace.
 
-    Linux looks through its whole hash table for each request, 2 ms.  Only its older request
-    (struct inet_diag_req) covers IPv4 and IPv6 in one.
+    Linux scans its whole hash table for each request, which takes 2 ms.  Only its older request
+    (struct inet_diag_req) covers IPv4 and IPv6 at once.
     """
     request = struct.pack("=3xB48xII", 1 << (_INET_DIAG_INFO - 1), _OPEN_STATES, 0)
     header = struct.pack("=IHHII", 16 + len(request), _TCPDIAG_GETSOCK, _NLM_F_REQUEST_DUMP, 1, 0)
@@ -167,7 +167,7 @@ def _dump(netlink: socket.socket) -> Iterator[_Diag]:
 
 
 def _parse(packet: bytes, start: int, stop: int) -> Iterator[_Diag]:
-    """One message. Must be fast: dozens of ranks have hundreds of sockets, read for every case."""
+    """Parse one message. Must be fast: every case reads hundreds of sockets of dozens of ranks."""
     at = start + 72
     while at + 4 <= stop:
         length, kind = _ATTRIBUTE.unpack_from(packet, at)
