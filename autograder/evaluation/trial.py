@@ -33,7 +33,7 @@ from shardlab.run import Run
 log = logging.getLogger(__name__)
 
 VISIBLE_SEED = 2026  # for a student's own checks: the same inputs each time
-LATE_S = 0.008  # the last rank of a shaken case at each of its calls; one takes about 1 ms
+MAX_DELAY_S = 0.008  # of a rank at each call in a shaken case; a call takes about 1 ms
 
 
 class InfrastructureError(Exception):
@@ -196,8 +196,8 @@ class Trials:
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
     ) -> tuple[Attempt, Judged]:
         """A shaken case fails if it fails in one of its orders."""
-        for late_s in orders_s(self.exercise, case, self.seed):
-            attempt = self._attempt(ranks, case, inputs, expected, late_s)
+        for delay_s in delays_s(self.exercise, case, self.seed):
+            attempt = self._attempt(ranks, case, inputs, expected, delay_s)
             judged = judge(self.exercise, attempt, self.suspects)
             if not (judged.result.passed and ranks.is_reusable):
                 break
@@ -209,7 +209,7 @@ class Trials:
         case: Case,
         inputs: list[Plain],
         expected: list[Plain],
-        late_s: Sequence[float],
+        delay_s: Sequence[float],
     ) -> Attempt:
         exercise = self.exercise
         given = (
@@ -218,17 +218,17 @@ class Trials:
             self.subject_blob,
             exercise.closed,
         )
-        key, known, later = exercise.held_back, inputs, []
+        key, known, later = exercise.withheld, inputs, []
         if key:
             known = [{k: v for k, v in own.items() if k != key} for own in inputs]
             later = [{key: own[key]} for own in inputs]
-        run, error = self._run(ranks, case, known, late_s, on_rank.on_rank, *given, held_back=later)
+        run, error = self._run(ranks, case, known, delay_s, on_rank.on_rank, *given, withheld=later)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
             clean = self.ranks.get(_kind(exercise, is_clean=True))
             blob = _pickled(exercise.execute)
             program = (on_rank.on_clean_rank, blob, case, returned)
-            run, error = self._run(clean, case, inputs, late_s, *program)
+            run, error = self._run(clean, case, inputs, delay_s, *program)
             if run is not None:
                 pairs = zip(returned, run.outputs, strict=True)
                 run.outputs = [_merged(*pair) for pair in pairs]
@@ -278,10 +278,10 @@ class Trials:
         ranks: RankSet,
         case: Case,
         inputs: list[Plain],
-        late_s: Sequence[float],
+        delay_s: Sequence[float],
         fn: Callable[..., Any],
         *given: Any,
-        held_back: Sequence[Mapping[str, Sequence[Plain]]] = (),
+        withheld: Sequence[Mapping[str, Sequence[Plain]]] = (),
     ) -> tuple[Run | None, LaunchError | None]:
         """The run, and the error of student code if there is one; then the run is partial."""
         exercise = self.exercise
@@ -301,12 +301,12 @@ class Trials:
                     inputs=inputs,
                     memory=exercise.records_memory(case),
                     process_memory=_measures_process_memory(exercise, case),
-                    late_s=late_s,
+                    delay_s=delay_s,
                     seed=rank_seed(exercise, case, self.seed),
                     results="plain",
                     timeout_s=exercise.timeout_s,
                     output_bytes=exercise.output_bytes,
-                    held_back=held_back,
+                    withheld=withheld,
                 )
         except (RankError, DeadlockError, RunTimeout) as failure:
             error, run = failure, failure.run
@@ -337,16 +337,16 @@ def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
     return np.random.default_rng(_derived(f"{seed}/{exercise.name}/{case.name}"))
 
 
-def orders_s(exercise: Exercise, case: Case, seed: int) -> list[list[float]]:
-    """For each time that the case runs: how late each rank is at each of its calls.
+def delays_s(exercise: Exercise, case: Case, seed: int) -> list[list[float]]:
+    """For each run of the case: by how long each rank delays each of its calls.
 
-    A shaken case runs in a drawn order of ranks and in the reverse one.
+    A shaken case runs with the ranks delayed in a random order, then in the reverse order.
     """
     if not case.shaken or case.world_size == 1:
         return [[]]
     rng = np.random.default_rng(_derived(f"order/{seed}/{exercise.name}/{case.name}"))
-    late_s = rng.permutation(np.linspace(0, LATE_S, case.world_size))
-    return [late_s.tolist(), (LATE_S - late_s).tolist()]
+    delay_s = rng.permutation(np.linspace(0, MAX_DELAY_S, case.world_size))
+    return [delay_s.tolist(), (MAX_DELAY_S - delay_s).tolist()]
 
 
 def rank_seed(exercise: Exercise, case: Case, seed: int) -> int:

@@ -87,9 +87,9 @@ class Exercise:
     memory: bool = False  # whether live bytes are recorded; in which cases: `records_memory`
     # Parameters of a case that only budgets and signs read: they are not sent to the ranks.
     kept_from_ranks: frozenset[str] = frozenset()
-    # The key of each rank's input that has a list of values which the rank gets one by one, each
-    # from `guest.moments.mark` with this label, after the checker has measured the rank.
-    held_back: str = ""
+    # The key of each rank's input whose list of values the rank receives one at a time: each from
+    # `guest.moments.mark` with this label, once the checker has measured the rank.
+    withheld: str = ""
     # Modules that the answer must not call, because they contain it.  `load` puts the lab's CLOSED
     # before them; modules that are listed here stay open in the lab's other exercises.
     closed: tuple[str, ...] = ()

@@ -37,8 +37,8 @@ BOUNDARIES = ("divides", "does not divide", "one rank", "more ranks than element
 
 
 def shaken(case: Case) -> Case:
-    """The case runs twice: ranks are late at each of their calls, in a drawn order and then in the
-    reverse one.  So of any two ranks, each overtakes the other wherever nothing synchronizes them,
+    """The case runs twice, with each rank's calls delayed: the ranks in a random order, then in the
+    reverse order.  Thus each of two ranks overtakes the other wherever nothing synchronizes them,
     and an answer that depends on their timing fails."""
     return replace(case, shaken=True)
 

@@ -22,6 +22,7 @@ from shardlab.errors import RankError
 
 MistakeText = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
 RankSign = Callable[[Any, int, Attempt], MistakeText]
+GROWS = "keeps something of every step: release what later steps do not need"
 
 
 def finding(who: str, found: MistakeText, who_if_hidden: str = "a rank") -> Finding | None:
@@ -134,7 +135,7 @@ def keeps_growing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     grows = output.get("grows") if isinstance(output, dict) else None
     if not grows:
         return None
-    return "keeps something of every step: release what later steps do not need", str(grows[0])
+    return GROWS, str(grows[0])
 
 
 def calls_closed_function(attempt: Attempt) -> Finding | None:

@@ -7,8 +7,9 @@
     output["grows"] = growth.found()
     # ["self.in_flight: 9 items after 3 steps, 30 after 10"]
 
-It follows attributes, containers, hooks, closures, the globals that a function names, and autograd
-graphs.  A list of plain numbers counts as well, and so does a tensor with more and more elements.
+It follows attributes, containers, hooks, closures, defaults, the globals that a function names, and
+autograd graphs.  A list of plain numbers counts as well, and so does a tensor with more and more
+elements.
 """
 
 from __future__ import annotations
@@ -96,6 +97,10 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, part) for part in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, types.MethodType):
         yield name, value.__self__
+    elif isinstance(value, staticmethod | classmethod):
+        yield name, value.__func__
+    elif isinstance(value, type) and _is_students(value):
+        yield from ((f"{value.__name__}.{key}", item) for key, item in [*vars(value).items()])
     elif isinstance(value, types.FunctionType) and _is_students(value):
         yield from _named_by(value)
     elif isinstance(value, nn.Module | torch.optim.Optimizer) or _is_students(type(value)):
@@ -105,9 +110,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
                 yield from ((f"{name}.{part}", inside) for part, inside in item.items())
             else:
                 yield f"{name}.{key}", item
-        if _is_students(type(value)):
-            shared = vars(type(value)).items()
-            yield from ((f"{type(value).__name__}.{key}", item) for key, item in shared)
+        yield type(value).__name__, type(value)
 
 
 def _named_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -116,11 +119,17 @@ def _named_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(code.co_freevars, cells, strict=True):
         if cell != types.CellType():  # not assigned yet
             yield name, cell.cell_contents
-    yield f"the defaults of {function.__name__}", function.__defaults__ or ()
+    defaults = *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()
+    yield f"the defaults of {function.__name__}", defaults
     yield function.__name__, vars(function)
-    for name in code.co_names:
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
+    names = _names_in(code) & function.__globals__.keys()
+    yield from ((name, function.__globals__[name]) for name in sorted(names))
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """With those of the functions inside it."""
+    inner = (_names_in(each) for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _nodes(node: Any) -> list[Any]:

@@ -4,8 +4,8 @@ Student code runs in the same process, so it can mark moments too, or keep ours 
 An exercise stays safe if neither helps:
 - a budget of process memory counts the most of all readings with a label, so more readings never
   help, and a missing one costs the points (exercise/process_memory.py);
-- `mark` can return a value that the checker holds back until it has measured the rank
-  (`Exercise.held_back`).  What comes after a moment then cannot be computed before it.
+- `mark` can return a value that the checker withholds until it has measured the rank
+  (`Exercise.withheld`).  What comes after a moment then cannot be computed before it.
 
 A moment may be marked any number of times, between steps for example; labels may be drawn as part
 of a case's inputs, which only that rank gets.
@@ -31,7 +31,7 @@ def measure_loaded() -> None:
 
 
 def mark(moment: str) -> Any:
-    """Returns the next value held back for this moment; None if there is none."""
+    """Returns the next value withheld until this moment; None if there is none."""
     return None if trace.recorder is None else trace.recorder.mark(moment)
 
 
@@ -52,9 +52,9 @@ def mark_in_backward(module: nn.Module, moment: str) -> None:
     module.register_forward_hook(after)
 
 
-def hold_back_in_backward(module: nn.Module, moment: str) -> None:
+def withhold_in_backward(module: nn.Module, moment: str) -> None:
     """Like `mark_in_backward`; the gradient of the module's output is then multiplied, sample by
-    sample, by the factors that were held back, so nothing below can be computed without them."""
+    sample, by the withheld factors, so nothing below can be computed without them."""
 
     def after(_: nn.Module, given: Any, output: Tensor) -> None:
         if output.requires_grad:

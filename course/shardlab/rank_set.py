@@ -118,21 +118,21 @@ class RankSet:
         results: str = "any",
         memory: bool = False,
         process_memory: bool = False,
-        late_s: Sequence[float] = (),
+        delay_s: Sequence[float] = (),
         timeout_s: float | None = None,
         output_bytes: int = OUTPUT_BYTES,
-        held_back: Sequence[Mapping[str, Sequence[Any]]] = (),
+        withheld: Sequence[Mapping[str, Sequence[Any]]] = (),
     ) -> Run:
         """Like `launch`, on ranks 0 to ``world_size`` − 1 of the set (default: all).
 
         ``results``: "any" Python object, or "plain" data, which is read without unpickling.
         ``process_memory``: of untrusted code, with ``memory``: also measure the ranks' processes
         from outside, at the end of each block.
-        ``late_s``: by rank, how late it is at its start and at each of its calls; default: 0.
+        ``delay_s``: by rank, how long it pauses at its start and at each of its calls; default: 0.
         ``timeout_s``: time limit of this function; default: the set's.
         ``output_bytes``: the most bytes that all ranks together may return.
-        ``held_back``: by rank, small values that it gets one by one, each at the end of a block
-        with that label, after `Run.sent_before` was measured.
+        ``withheld``: by rank, small values that it receives one at a time, each at the end of a
+        block with that label, once `Run.sent_before` has been measured.
         """
         started_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
@@ -149,14 +149,12 @@ class RankSet:
             "results": results,
             "memory": bool(memory),
             "process_memory": bool(memory and process_memory) and self.trust is Trust.UNTRUSTED,
-            "measured_blocks": None
-            if memory
-            else sorted({key for own in held_back for key in own}),
-            "late_s": [*late_s] or [0.0] * world_size,
+            "measured_blocks": None if memory else sorted({key for own in withheld for key in own}),
+            "delay_s": [*delay_s] or [0.0] * world_size,
         }
         later = [
             {label: [_pickled(value, label) for value in values] for label, values in own.items()}
-            for own in held_back
+            for own in withheld
         ]
         execution: Execution | None = None
         error: LaunchError | None = None

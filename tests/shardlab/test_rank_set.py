@@ -307,7 +307,7 @@ class TestPlainResults:
             ranks.run(int, results="json")
 
 
-def meet() -> list[int]:
+def three_barriers() -> list[int]:
     """How often this rank has paused so far: at its start, and after each of its calls."""
     pauses = [RECORDER.pauses]
     for _ in range(3):
@@ -316,17 +316,17 @@ def meet() -> list[int]:
     return pauses
 
 
-def test_a_late_rank_pauses_at_its_start_and_around_each_call_and_the_others_never() -> None:
+def test_a_delayed_rank_pauses_at_its_start_and_around_each_call_and_the_others_never() -> None:
     with RankSet(2, quiet=True) as ranks:
-        for late in (0, 1):
-            late_s = [0.0, 0.0]
-            late_s[late] = 0.05
-            run = ranks.run(meet, late_s=late_s)
-            pauses = run.outputs[late]
+        for delayed in (0, 1):
+            delay_s = [0.0, 0.0]
+            delay_s[delayed] = 0.05
+            run = ranks.run(three_barriers, delay_s=delay_s)
+            pauses = run.outputs[delayed]
             assert pauses[0] == 1
             assert all(before < after for before, after in pairwise(pauses))
-            assert run.outputs[1 - late] == [0, 0, 0, 0]
-            starts_s = [call.start_s for call in run.calls if call.rank == late]
+            assert run.outputs[1 - delayed] == [0, 0, 0, 0]
+            starts_s = [call.start_s for call in run.calls if call.rank == delayed]
             assert all(later - sooner >= 0.05 for sooner, later in pairwise(starts_s))
 
 

@@ -41,7 +41,7 @@ from autograder.exercises.lab02_dp_vs_ddp.shared import (
     trainable,
 )
 from autograder.guest import growth
-from autograder.guest.moments import hold_back_in_backward, note
+from autograder.guest.moments import note, withhold_in_backward
 from shardlab import measure
 from shardlab.run import Run
 
@@ -73,7 +73,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     model = build_with(case, given["state"])
     for parameter in trainable(model):  # this hook runs before the student's
         parameter.register_post_accumulate_grad_hook(lambda _: note(GRADIENT))
-    hold_back_in_backward(first_trainable(model), FACTORS)
+    withhold_in_backward(first_trainable(model), FACTORS)
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
     second = SecondModel(subject, given[SECOND]) if SECOND in given else None
@@ -192,7 +192,7 @@ EXERCISE = shared.OfSteps(
         Case("2 ranks, a frozen layer, two models", 2, FROZEN),
     ),
     inputs=draw,
-    held_back=FACTORS,
+    withheld=FACTORS,
     drive=drive,
     kept_from_ranks=frozenset({"buckets", "complete_after", "wrong_buckets"}),
     budgets=BUDGETS,

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise.signs import GROWS, MistakeText, is_over, keeps_growing, on_each_rank
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import loss_of, mark_settled, mlp, with_reference_bounds
+from autograder.guest.growth import Growth
 from autograder.guest.moments import START, mark
 from shardlab.run import Run
 
@@ -34,15 +35,17 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     model = mlp([tensor.clone() for tensor in given.pop("layers")])
     mark(START)
     optimizer = with_reference_bounds(subject, case)(list(model.parameters()), **ADAMW)
-    step, looked_at = 0, given.pop("looked at")
+    step, looked_at, growth = 0, given.pop("looked at"), Growth({"self": optimizer})
     while given["batches"]:
         loss_of(model, given["batches"].pop(0)).backward()
         optimizer.step()
         model.zero_grad()
+        growth.after(step)
         step += 1
         if step in looked_at:
             mark_settled(BETWEEN)
-    return {"parameters": [parameter.detach().clone() for parameter in model.parameters()]}
+    parameters = [parameter.detach().clone() for parameter in model.parameters()]
+    return {"parameters": parameters, "grows": growth.found()}
 
 
 def slice_bytes(case: Case) -> int:
@@ -100,7 +103,7 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     after = held(run)[rank]
     if after[-1] > after[0] + 0.5 * slice_bytes(case):
         evidence = f"{after[0]:,} bytes after the first, {after[-1]:,} after the last"
-        return "keeps more after each step", evidence
+        return GROWS, evidence
     most, buckets = max(zip(after, shared.live_after(run, BETWEEN, "buckets")[rank], strict=True))
     needed = states_bytes(case)
     evidence = f"{most:,} bytes between steps, {needed:,} are enough"
@@ -141,7 +144,7 @@ EXERCISE = OnRanks(
         HELD_STATES,
         shared.process_memory(BETWEEN, held_bytes),
     ),
-    rules=shared.RULES,
+    rules=(*shared.RULES, keeps_growing),
     signs=(
         shared.unpadded,
         NAMED_MISTAKES,

@@ -27,7 +27,8 @@ from autograder.exercise import (
     equal,
     from_outputs,
 )
-from autograder.exercise.signs import MistakeText, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
+from autograder.guest.growth import Growth
 from shardlab.pools import DEVICE, HOST, Pools
 
 HALF = torch.bfloat16
@@ -118,6 +119,7 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
     with pools:
         options = {} if case.params["rates"] == DEFAULTS else case.params["rates"]
         optimizer = subject(parameters, pools, **options)
+        growth = Growth({"self": optimizer})
         while waiting:
             for parameter, gradient in zip(parameters, waiting.pop(0), strict=True):
                 parameter.grad = gradient
@@ -126,6 +128,7 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
             moved_bytes: Counter[str] = Counter()
             for move in pools.moves[before:]:
                 moved_bytes[f"{move.to} {move.dtype}"] += move.bytes
+            growth.after(len(moved))
             moved.append(sorted(moved_bytes.items()))
             on_device.append(sum(pools.live_bytes(DEVICE).values()))
             on_host.append(sum(pools.live_bytes(HOST).values()))
@@ -149,6 +152,7 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
             for master, parameter in zip(masters, parameters, strict=False)
         ),
         "gradients unchanged": unchanged,
+        "grows": growth.found(),
         "moved": moved,
         "moved in a step": max(sum(size for _, size in ways) for ways in moved),
         "12Ψ bytes of fp32 are on the host": states_bytes >= 12 * size,
@@ -269,6 +273,7 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=frozenset(),
+    rules=(keeps_growing,),
     signs=(
         moves_twice,
         mixes_pools,

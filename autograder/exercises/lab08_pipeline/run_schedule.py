@@ -23,7 +23,7 @@ from autograder.exercise import (
     equal,
     from_outputs,
 )
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
 from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import (
     Plan,
@@ -32,6 +32,7 @@ from autograder.exercises.lab08_pipeline.shared import (
     shape_of,
     stages_of_ranks,
 )
+from autograder.guest.growth import STEPS, Growth
 from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
 
 IN_VARIABLES = 2  # micro-batches whose tensors the names of local variables may still hold
@@ -116,20 +117,29 @@ class RecordingStage(Stage):
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     rank = dist.get_rank()
     plan = [[tuple(action) for action in actions] for actions in case.params["plan"]]
-    for _ in range(case.params["times"]):  # the last one counts
-        output = run_once(subject, given, case, plan, rank)
-    return output
+    numbers = stages_of_ranks(case)[rank]
+    stages = {n: RecordingStage(*of) for n, of in zip(numbers, given["weights"], strict=True)}
+    growth = Growth({"run_schedule": subject, "stages": stages})
+    for step in range(case.params["times"]):  # the last one counts
+        output = run_once(subject, stages, given, plan, shape_of(case))
+        growth.after(step)
+    return {**output, "grows": growth.found()}
 
 
-def run_once(subject: Any, given: Any, case: Case, plan: list[Any], rank: int) -> Plain:
+def run_once(
+    subject: Any,
+    stages: dict[int, RecordingStage],
+    given: Any,
+    plan: list[Any],
+    shape: tuple[int, ...],
+) -> Plain:
     record = Record()
-    stages = {}
-    for number, weights in zip(stages_of_ranks(case)[rank], given["weights"], strict=True):
-        stages[number] = stage = RecordingStage(*weights)
-        stage.upcoming = [k for kind, s, k in plan[rank] if (kind, s) == ("F", number)]
+    for number, stage in stages.items():
+        stage.zero_grad()
+        stage.upcoming = [k for kind, s, k in plan[dist.get_rank()] if (kind, s) == ("F", number)]
         stage.number, stage.record = number, record
     ends = (None if end is None else list(end) for end in (given["inputs"], given["targets"]))
-    loss = subject(plan, stages, *ends, shape_of(case))
+    loss = subject(plan, dict(stages), *ends, shape)
     return {
         "loss": loss,
         "executed": record.executed,
@@ -148,8 +158,8 @@ def tensors_sent(case: Case) -> list[int]:
     """By rank: every activation except the last stage's, every gradient except the first's."""
     plan: Plan = case.params["plan"]
     last = max(stage for actions in plan for _, stage, _ in actions)
-    ends = [["F", last], ["B", 0]]
-    return [sum(action[:2] not in ends for action in actions) for actions in plan]
+    ends, times = [["F", last], ["B", 0]], case.params["times"]
+    return [times * sum(action[:2] not in ends for action in actions) for actions in plan]
 
 
 def waits_in_send(attempt: Attempt) -> Finding | None:
@@ -206,7 +216,7 @@ def confuses_messages(attempt: Attempt) -> Finding | None:
             pair = "send", made[others[0]][1], rank
             tags = [c.tag for c in attempt.run.calls if (c.op, c.rank, c.peer) == pair]
             mistake = "uses the result of a different action from the one it needs"
-            if len(set(tags)) < len(tags):
+            if len(set(tags)) * attempt.case.params["times"] < len(tags):
                 mistake += "; messages that are sent to a rank at a time need different tags"
             used = f"{(kind, stage, k)} uses that of {others[0]}, it needs that of {needed}"
             return Finding(f"rank {rank}", mistake, used)
@@ -231,7 +241,9 @@ EXERCISE = OnRanks(
     cases=(
         run_case("1 rank, 3 micro-batches, two steps", one_f_one_b(1, 3), times=2),
         run_case("1F1B, 4 ranks, 5 micro-batches", one_f_one_b(4, 5)),
-        run_case("2 ranks of 2 chunks, 4 micro-batches", interleaved_one_f_one_b(2, 4, 2)),
+        run_case(
+            "2 ranks of 2 chunks, 4 micro-batches", interleaved_one_f_one_b(2, 4, 2), times=STEPS
+        ),
         run_case(
             "3 ranks, stages and micro-batches in other orders",
             in_other_order(
@@ -257,6 +269,7 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=shared.P2P_ONLY,
+    rules=(keeps_growing,),
     signs=(
         shared.other_dtype,
         shared.other_peer(plan_of),

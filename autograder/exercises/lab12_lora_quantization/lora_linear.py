@@ -23,7 +23,8 @@ from autograder.exercise import (
     Plain,
 )
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
+from autograder.guest.growth import STEPS, found_in_more_steps
 from shardlab import measure
 from shardlab.errors import RankError
 from shardlab.run import Run
@@ -153,7 +154,18 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         sgd_step(model, case.params["learning_rate"])
 
     found = run_actions(layers, model, train, given["x"])
+
+    def one_step() -> None:
+        """Without an update."""
+        for layer in layers:
+            layer.unmerge()
+        loss_of(replica, given["batches"][0]).backward()
+        model.zero_grad()
+        for layer in layers:
+            layer.merge()
+
     return found | {
+        "grows": found_in_more_steps({"self": layers[0]}, one_step, case.params["more steps"]),
         "fresh": fresh,
         "trained": trained,
         "trained in the end": names_trained(layers),
@@ -256,7 +268,13 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def case_of(
-    name: str, world_size: int, widths: list[int], r: int, alpha: float, bias: bool = True
+    name: str,
+    world_size: int,
+    widths: list[int],
+    r: int,
+    alpha: float,
+    bias: bool = True,
+    more_steps: int = 0,
 ) -> Case:
     """Wide layers learn slowly: with a wrong scale they would diverge."""
     params = {
@@ -265,6 +283,7 @@ def case_of(
         "r": r,
         "alpha": alpha,
         "bias": bias,
+        "more steps": more_steps,
         "learning_rate": 1e-6 if widths[0] > 100 else 5e-3,
     }
     return Case(name, world_size, params)
@@ -274,7 +293,7 @@ EXERCISE = OnRanks(
     answer="LoRALinear",
     points=4,
     cases=(
-        case_of("1 rank, one layer", 1, [7, 5], 3, 5.0),
+        case_of("1 rank, one layer", 1, [7, 5], 3, 5.0, more_steps=STEPS),
         case_of("2 ranks, two square layers", 2, [6, 6, 6], 2, 7.0, bias=False),
         case_of("3 ranks, 128 kB of adapters", 3, [311, 330, 305], 27, 5.5),
     ),
@@ -285,7 +304,7 @@ EXERCISE = OnRanks(
     budgets=(
         Budget("sends ≤ 1.05 × the adapters' gradients per step", sent_in_training, sent_limit),
     ),
-    rules=(leaves_rounding, not_random),
+    rules=(leaves_rounding, not_random, keeps_growing),
     signs=(
         raises(
             "have any parameters? that requires? a gradient",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from shardlab.live_memory import RankMemory
 from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.run import Call, Run
-from shardlab.trace.meetings import meetings
+from shardlab.trace.matching import match_calls
 
 DIGITS = 7  # of seconds: tenths of a microsecond
 
@@ -30,20 +30,20 @@ def of_calls(run: Run, title: str, caption: str, *, lanes: dict[str, int] | None
         if each.start_s >= start.get(each.rank, 0)
         and each.label in ("compute", "forward", "backward")
     ]
-    met = meetings(calls)
-    for meeting in met:
-        for call in meeting.calls:
-            lane, moved_s = (lanes or {}).get(call.op, 0), meeting.transfer_start_s(call)
-            if moved_s is None:  # a rank never came, or came before the last barrier
+    groups = match_calls(calls)
+    for matched in groups:
+        for call in matched.calls:
+            lane, moved_s = (lanes or {}).get(call.op, 0), matched.transfer_start_s(call)
+            if moved_s is None:  # a rank never joined, or joined before the last barrier
                 moved_s = call.start_s
             if moved_s > call.start_s:
                 blocks.append(Block(call.rank, lane, call.start_s, moved_s, call.op + WAITS))
             blocks.append(Block(call.rank, lane, moved_s, ended(call), call.op))
     begin, end = min(block.start for block in blocks), max(block.end for block in blocks)
     arrows = [
-        Message(sender.rank, receiver.rank, meeting.met_s - begin, ended(receiver) - begin)
-        for meeting in met
-        if (sender := meeting.sender) and (receiver := meeting.receiver) and meeting.met_s
+        Message(sender.rank, receiver.rank, matched.all_began_s - begin, ended(receiver) - begin)
+        for matched in groups
+        if (sender := matched.sender) and (receiver := matched.receiver) and matched.all_began_s
     ]
     return Opener(
         title,

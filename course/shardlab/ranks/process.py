@@ -41,9 +41,9 @@ class RankProcess:
     block_to_measure: str = ""
     readings: int = 0
     process_bytes: dict[str, ByteRange] = field(default_factory=dict)  # by block
-    # Pickled values that it gets one by one, by the label of the block that it has to end first;
-    # and the bytes that it had sent when it got them, None if they cannot be counted.
-    held_back: dict[str, deque[bytes]] = field(default_factory=dict)
+    # Pickled values that it receives one at a time, by the label of the block that it must end
+    # first; and the bytes that it had sent by then, None if they cannot be counted.
+    withheld: dict[str, deque[bytes]] = field(default_factory=dict)
     sent_before: dict[str, list[int | None]] = field(default_factory=dict)
     threads_become_idle: bool = True
     exit_code: int | None = None
@@ -57,7 +57,7 @@ class RankProcess:
         out: CapturedOutput,
         err: CapturedOutput,
         max_bytes: int,
-        held_back: Mapping[str, list[bytes]],
+        withheld: Mapping[str, list[bytes]],
     ) -> None:
         """Start a new function, whose output may have at most ``max_bytes``."""
         self.inbox.max_body_bytes = max_bytes
@@ -65,8 +65,8 @@ class RankProcess:
         self.output, self.failure, self.forged = b"", None, ""
         self.run_ns, self.last_busy_s = None, 0.0
         self.process_bytes, self.readings = {}, 0
-        self.held_back = {label: deque(values) for label, values in held_back.items()}
-        self.sent_before = {label: [] for label in held_back}
+        self.withheld = {label: deque(values) for label, values in withheld.items()}
+        self.sent_before = {label: [] for label in withheld}
         self.state = "running" if self.exit_code is None else "dead"
 
     @property
@@ -131,8 +131,8 @@ class RankProcess:
             self.sent_before[label].append(sent_bytes)
 
     def resume(self) -> None:
-        """Let it continue after its block, with the next value held back for it."""
-        values = self.held_back.get(self.block_to_measure)
+        """Let it continue after its block, with the next value withheld from it."""
+        values = self.withheld.get(self.block_to_measure)
         self.block_to_measure = ""
         reply = messages.pack({"is": "measured"}, values.popleft() if values else b"")
         with contextlib.suppress(OSError):  # it died, or never reads the replies

@@ -98,7 +98,7 @@ def _run_function(
             args = (cloudpickle.loads(given), *args)
         del sent, given  # hide them from student code
         stage = "run"
-        with RECORDER.run(options["memory"], options["late_s"][rank]):
+        with RECORDER.run(options["memory"], options["delay_s"][rank]):
             output = fn(*args)
         stage = "output"
         encode = codec.encode_plain if options["results"] == "plain" else codec.encode_any
@@ -146,7 +146,7 @@ def _return_freed_memory() -> None:
 
 def _measurement_request(kernel: socket.socket, labels: list[str] | None) -> Callable[[str], Any]:
     """A function that waits until the kernel's process has measured this one from outside, and
-    returns the next value that it held back for this label."""
+    returns the next value that it withheld for this label."""
     own_pid = os.getpid()
 
     def await_measurement(label: str) -> Any:

@@ -149,11 +149,11 @@ class Supervisor:
         inputs: list[bytes],
         timeout_s: float,
         output_bytes: int = 4 << 30,
-        held_back: Sequence[Mapping[str, list[bytes]]] = (),
+        withheld: Sequence[Mapping[str, list[bytes]]] = (),
     ) -> Execution:
         """Read the socket counters and start the function on the first ranks, each with its input.
 
-        ``held_back``: by rank, see RankProcess.
+        ``withheld``: by rank, see RankProcess.
 
         ``options``: sent to the ranks with the program (rank.py); ``world_size`` selects the ranks.
         """
@@ -170,7 +170,7 @@ class Supervisor:
         options = {"is": "go", "program_bytes": len(program), **options}
         for process, given in zip(participants, inputs, strict=True):
             printed = CapturedOutput(self.printed_bytes), CapturedOutput(self.printed_bytes)
-            own = held_back[process.rank] if held_back else {}
+            own = withheld[process.rank] if withheld else {}
             process.begin(*printed, output_bytes // len(participants), own)
             if process.control not in self.selector.get_map():  # unregistered when it was over
                 self.selector.register(process.control, selectors.EVENT_READ, ("control", process))
@@ -321,7 +321,7 @@ class Supervisor:
         Its own record of live bytes needs the wait too: gloo's threads may still hold tensors.
         """
         execution = self.execution
-        counts_wire = process.block_to_measure in process.held_back
+        counts_wire = process.block_to_measure in process.withheld
         is_wanted = execution is not None and (counts_wire or execution.with_memory)
         if execution is not None and is_wanted and process.may_be_measured():
             # What it has sent is final once its peers have received it.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from shardlab.errors import LaunchError
 from shardlab.run import Call, MeasuredBlock, Run
-from shardlab.trace.meetings import Meeting, meetings
+from shardlab.trace.matching import MatchedCalls, match_calls
 from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
@@ -42,9 +42,9 @@ class Timeline(Picture):
         self._run, self._error = run, error
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
-        met = {call: meeting for meeting in meetings(run.calls) for call in meeting.calls}
-        self._layout = layout = TimelineLayout(run, self._calls, met, bool(self._waits))
-        place = {call: index for index, call in enumerate(self._calls)}
+        matched_with = {call: group for group in match_calls(run.calls) for call in group.calls}
+        self._layout = layout = TimelineLayout(run, self._calls, matched_with, bool(self._waits))
+        index_of = {call: index for index, call in enumerate(self._calls)}
         self._background = layout.background(self._calls, self._states())
         self._arrows = layout.arrows(self._waits)
         scene = {
@@ -59,7 +59,7 @@ class Timeline(Picture):
             "error_color": ERROR,
             "headline": "" if error is None else error.headline,
             "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
-            "calls": [layout.for_browser(call, place) for call in self._calls],
+            "calls": [layout.for_browser(call, index_of) for call in self._calls],
             "blocks": [[b.rank, b.label, b.start_s, b.end_s] for b in run.traffic.blocks],
             "waits": [[wait.waiter, wait.awaited, wait.in_cycle] for wait in self._waits],
             "background": as_json(self._background),
@@ -148,11 +148,11 @@ class TimelineLayout:
         self,
         run: Run,
         calls: Sequence[Call],
-        meeting_of: Mapping[Call, Meeting],
+        matched_with: Mapping[Call, MatchedCalls],
         with_arrows: bool,
     ) -> None:
         n = run.world_size
-        self.meeting_of = meeting_of
+        self.matched_with = matched_with
         self.lane_of, self.lanes = assign_lanes(calls)
         space = 20 if with_arrows else 8  # between two arrowheads, and between bars
         self.row = max(9.0, min(14.0 * self.lanes + space, 40.0, 560.0 / n))
@@ -174,22 +174,23 @@ class TimelineLayout:
         right = self.right if call.end_s is None else self.x(call.end_s)
         return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
 
-    def for_browser(self, call: Call, place: Mapping[Call, int]) -> list[Any]:
-        """A call as timeline.js reads it. At the end: when it stopped waiting, and the index of
-        the call at the other end of a message, or of the last one that joined a collective."""
-        meeting = self.meeting_of[call]
-        moved_s = meeting.transfer_start_s(call)
-        others = [each for each in meeting.calls if each is not call]
+    def for_browser(self, call: Call, index_of: Mapping[Call, int]) -> list[Any]:
+        """A call as timeline.js reads it. Its last two entries: when it stopped waiting, and the
+        index of the call at the other end of a message, or of the last to join a collective."""
+        matched = self.matched_with[call]
+        moved_s = matched.transfer_start_s(call)
+        others = [each for each in matched.calls if each is not call]
         if call.is_p2p:
             other = others[-1] if others else None
         else:
-            other = None if moved_s is None else meeting.calls[-1]
+            other = None if moved_s is None else matched.calls[-1]
         end_s = None if call.end_s is None else round(call.end_s, 7)
         peers = call.peer if call.is_p2p else list(call.group)
         return [
             call.rank, self.lane_of[call], call.op, call.bytes, peers,
             round(call.start_s, 7), end_s, call.source, call.code,
-            None if moved_s is None else round(moved_s, 7), None if other is None else place[other],
+            None if moved_s is None else round(moved_s, 7),
+            None if other is None else index_of[other],
         ]  # fmt: skip
 
     def background(self, calls: Sequence[Call], states: dict[int, str]) -> list[Mark]:
@@ -309,7 +310,7 @@ class TimelineLayout:
     def _waiting_width(self, call: Call) -> float:
         """Of the part of a call's bar in which it waits, at its left; 0 if too thin to see."""
         left, _, width, _ = self.box(call)
-        moved_s = self.meeting_of[call].transfer_start_s(call)
+        moved_s = self.matched_with[call].transfer_start_s(call)
         waits = 0.0 if moved_s is None else min(self.x(moved_s) - left, width)
         return waits if waits >= MIN_WAITING else 0.0
 

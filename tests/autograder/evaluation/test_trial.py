@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from autograder.evaluation.trial import LATE_S, RankKind, RankPool, Trials, orders_s
+from autograder.evaluation.trial import MAX_DELAY_S, RankKind, RankPool, Trials, delays_s
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
 from autograder.exercise.budget import Budget, Limit
@@ -189,7 +189,7 @@ def test_packages_of_closed_modules_are_imported_before_ranks_are_forked():
 
 
 def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
-    """In one of its two orders, any rank is later than any other."""
+    """In one of the two orders, any rank is delayed more than any other."""
     folder = str(tmp_path)
 
     def answer(how, seed):
@@ -214,17 +214,17 @@ def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
     with RankSet(3, quiet=True) as ranks:
         for how in ("reads too early", "changes what it sends"):
             for seed in range(20):
-                orders = orders_s(pid_exercise(), case, seed)
-                runs = [ranks.run(answer, how, seed, late_s=late_s) for late_s in orders]
+                orders = delays_s(pid_exercise(), case, seed)
+                runs = [ranks.run(answer, how, seed, delay_s=delay_s) for delay_s in orders]
                 assert not all(all(run.outputs) for run in runs), (how, seed)
 
 
 def test_both_orders_of_two_ranks_occur():
     case = Case("4 ranks", 4, shaken=True)
     for seed in range(20):
-        one, other = orders_s(pid_exercise(), case, seed)
+        one, other = delays_s(pid_exercise(), case, seed)
         assert sorted(one) == pytest.approx(sorted(other))
-        assert (min(one), max(one)) == (0, LATE_S)
+        assert (min(one), max(one)) == (0, MAX_DELAY_S)
         assert all((one[a] < one[b]) != (other[a] < other[b]) for a in range(4) for b in range(a))
-    assert orders_s(pid_exercise(), case, 1) == orders_s(pid_exercise(), case, 1)
-    assert orders_s(pid_exercise(), CASES[0], 1) == [[]]
+    assert delays_s(pid_exercise(), case, 1) == delays_s(pid_exercise(), case, 1)
+    assert delays_s(pid_exercise(), CASES[0], 1) == [[]]
