@@ -1,4 +1,4 @@
-"""Runs that must fail, with checks that apply to every LaunchError."""
+"""Helpers for runs that must fail; they also check what every LaunchError has in common."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from shardlab.rank_set import RankSet
 
 
 def fails(
-    fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 20, **how: Any
+    fn: Callable[..., Any], world_size: int = 2, timeout_s: float = 20, **options: Any
 ) -> LaunchError:
     with pytest.raises(LaunchError) as caught:
-        launch(fn, world_size=world_size, timeout_s=timeout_s, quiet=True, **how)
+        launch(fn, world_size=world_size, timeout_s=timeout_s, quiet=True, **options)
     return _checked(caught.value)
 
 
-def fails_on(ranks: RankSet, fn: Callable[..., Any], **how: Any) -> LaunchError:
+def fails_on(ranks: RankSet, fn: Callable[..., Any], **options: Any) -> LaunchError:
     with ranks, pytest.raises(LaunchError) as caught:
-        ranks.run(fn, **how)
+        ranks.run(fn, **options)
     return _checked(caught.value)
 
 

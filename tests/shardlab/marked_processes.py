@@ -37,9 +37,9 @@ class MarkedProcesses:
         return found
 
     def leftovers(self) -> list[str]:
-        """Processes and files that should be gone by now; waits up to 10 s for them to go."""
-        until = time.monotonic() + 10
-        while (found := self._leftovers_now()) and time.monotonic() < until:
+        """Processes and files that should not exist; waits up to 10 s for them to disappear."""
+        deadline = time.monotonic() + 10
+        while (found := self._leftovers_now()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 
@@ -85,8 +85,8 @@ def shared_memory() -> set[str]:
 
 @contextlib.contextmanager
 def marked_processes(folder: Path) -> Iterator[MarkedProcesses]:
-    made = MarkedProcesses(folder)
+    processes = MarkedProcesses(folder)
     try:
-        yield made
+        yield processes
     finally:
-        made.end()
+        processes.end()

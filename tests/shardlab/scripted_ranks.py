@@ -32,7 +32,7 @@ def call_event(
     tag: int = 0,
     start_s: float = 0.0,
 ) -> list[Any]:
-    """In the format of recorder.py."""
+    """A "call" event in the format of recorder.py."""
     n_bytes = math.prod(shape) * ITEM_BYTES[dtype]
     return [
         "call", call_id, op, n_bytes, peer, group, start_s, FILE, line,
@@ -52,16 +52,16 @@ class ScriptedRanks:
         for rank in ranks:
             self.log.add(rank, ["group", name, list(ranks)])
 
-    def call(self, rank: int, op: str, peer: int | None = None, **how: Any) -> int:
+    def call(self, rank: int, op: str, peer: int | None = None, **options: Any) -> int:
         """The rank begins a call and waits for it; returns the call's id."""
         call_id = next(self.ids)
-        self.log.add(rank, call_event(call_id, op, peer, **how))
+        self.log.add(rank, call_event(call_id, op, peer, **options))
         self.log.add(rank, ["wait", call_id])
         return call_id
 
-    def completed(self, rank: int, op: str, peer: int | None = None, **how: Any) -> None:
+    def completed(self, rank: int, op: str, peer: int | None = None, **options: Any) -> None:
         """The rank began a call and completed it."""
-        self.log.add(rank, ["end", self.call(rank, op, peer, **how), 1.0])
+        self.log.add(rank, ["end", self.call(rank, op, peer, **options), 1.0])
 
     def finish(self, *ranks: int) -> None:
         self.finished.update(ranks)

@@ -1,4 +1,4 @@
-"""Batches are real text, split by rank without overlap, the same for the same arguments."""
+"""Batches are real text, deterministic, and split across ranks without overlap."""
 
 import pytest
 import torch
@@ -32,9 +32,9 @@ def test_batches_of_all_ranks_concatenate_to_the_batch_of_one_process(world_size
     assert torch.equal(torch.cat(shares), whole)
 
 
-def test_a_pass_has_no_duplicates_and_the_next_pass_has_another_order():
-    context, together = 4096, 6
-    steps = (len(data.tokens()) - 1) // context // together
+def test_an_epoch_has_no_duplicates_and_the_next_one_a_different_order():
+    context, global_batch = 4096, 6
+    steps = (len(data.tokens()) - 1) // context // global_batch
 
     def sequences(first_step):
         rows = [
@@ -44,12 +44,12 @@ def test_a_pass_has_no_duplicates_and_the_next_pass_has_another_order():
         ]
         return [tuple(row.tolist()) for row in torch.cat(rows)]
 
-    first_pass, second_pass = sequences(0), sequences(steps)
-    assert len(set(first_pass)) == len(first_pass) == steps * together
-    assert first_pass != second_pass
+    first_epoch, second_epoch = sequences(0), sequences(steps)
+    assert len(set(first_epoch)) == len(first_epoch) == steps * global_batch
+    assert first_epoch != second_epoch
 
 
-def test_the_same_arguments_give_the_same_batch_whatever_the_random_state():
+def test_the_batch_depends_only_on_the_arguments_not_on_the_random_state():
     torch.manual_seed(1)
     first = data.batch(7, 2, 16)[0]
     torch.rand(10)
@@ -57,7 +57,7 @@ def test_the_same_arguments_give_the_same_batch_whatever_the_random_state():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"rank": 2, "world_size": 2}, "must be 0 to 1 with world_size=2"),
         ({"batch_size": 0}, "at least 1"),
@@ -65,6 +65,6 @@ def test_the_same_arguments_give_the_same_batch_whatever_the_random_state():
         ({"text": "poems"}, "documentation, code"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments, says):
-    with pytest.raises(ValueError, match=says):
+def test_invalid_arguments_raise(arguments, message):
+    with pytest.raises(ValueError, match=message):
         data.batch(0, **arguments)

@@ -1,4 +1,4 @@
-"""Memory of another process counts wherever it is kept."""
+"""Memory of another process is counted wherever it is kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shardlab.ranks.process_memory import used_bytes
 MIB = 1 << 20
 EXIT = {"x86_64": 60, "aarch64": 93}  # the system call that ends one thread
 SIZE = 16 * MIB
-PIECE = b"x" * (1 << 16)  # what is written from is there before the first reading
+PIECE = b"x" * (1 << 16)  # allocated before the first reading
 
 
 def fill(write: Callable[[bytes], int]) -> None:
@@ -98,7 +98,8 @@ def in_a_child_whose_main_thread_has_ended() -> object:
 
 @contextlib.contextmanager
 def process_with(keep: Callable[[], object]) -> Iterator[Callable[[], int]]:
-    """A forked process and its memory; it keeps the data from the second reading on."""
+    """A function that reads the memory of a forked process, which holds the data from the second
+    reading on."""
     ask, go = os.pipe()
     done, reply = os.pipe()
     pid = os.fork()
@@ -145,12 +146,12 @@ def process_with(keep: Callable[[], object]) -> Iterator[Callable[[], int]]:
 def test_data_counts_wherever_it_is_kept(keep: Callable[[], object]) -> None:
     with process_with(keep) as read:
         before, after = read(), read()
-    more = SIZE / 2 if keep is in_pipes else SIZE  # a user's pipes may be smaller
+    more = SIZE / 2 if keep is in_pipes else SIZE  # pipes of an unprivileged user may be smaller
     assert after - before > 0.99 * more - MIB
     if keep not in (
         in_a_child,
         in_a_child_whose_main_thread_has_ended,
-    ):  # which has a copy of everything
+    ):  # a child also has copies of its parent's memory
         assert after - before < SIZE + 2 * MIB
 
 
@@ -161,5 +162,5 @@ def test_a_reading_is_cheap() -> None:
     assert (time.process_time() - started_s) / 20 < 0.02
 
 
-def test_a_process_that_has_ended_is_unknown() -> None:
+def test_a_process_that_has_ended_has_no_reading() -> None:
     assert used_bytes(2**22 + 1) is None

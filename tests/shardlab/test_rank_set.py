@@ -1,4 +1,4 @@
-"""Ranks that run several functions, and the options for graders."""
+"""Ranks that run several functions, and the options that a grader uses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_each_function_has_its_own_seed_bytes_and_calls() -> None:
         assert all(call.end_s is not None and call.start_s >= 0 for call in run.calls)
 
 
-def test_if_all_ranks_raise_the_error_is_the_same_as_from_launch_and_the_ranks_stay() -> None:
+def test_if_all_ranks_raise_the_error_is_that_of_launch_and_the_ranks_survive() -> None:
     def fail() -> None:
         raise KeyError("lost")
 
@@ -103,7 +103,7 @@ def test_any_other_failure_ends_the_ranks(how: str) -> None:
 
 @pytest.mark.parametrize("leave", ["a message", "a group", "an open call"])
 def test_state_left_in_groups_is_detected(leave: str) -> None:
-    def leaves() -> None:
+    def leave_state() -> None:
         if leave == "a group":
             dist.new_group([0, 1])
         elif leave == "a message" and dist.get_rank() == 0:
@@ -114,11 +114,11 @@ def test_state_left_in_groups_is_detected(leave: str) -> None:
     with RankSet(2, quiet=True) as ranks:
         ranks.run(pid)
         assert ranks.is_reusable
-        ranks.run(leaves)
+        ranks.run(leave_state)
         assert not ranks.is_reusable
 
 
-def test_bytes_through_a_rank_that_does_not_take_part_are_not_counted_between_ranks() -> None:
+def test_bytes_through_a_rank_outside_the_group_are_not_counted_between_ranks() -> None:
     """An earlier function left a thread on rank 2 that forwards data from rank 0 to rank 1."""
 
     def start_forwarding() -> None:
@@ -192,7 +192,7 @@ def test_a_library_that_a_program_names_is_imported_before_ranks_are_forked() ->
         assert ranks.run(is_loaded).outputs == [True, True]
 
 
-def test_a_world_size_that_was_not_requested_is_refused() -> None:
+def test_a_world_size_that_was_not_requested_raises() -> None:
     with RankSet(3, smaller=[2]) as ranks, pytest.raises(ValueError, match="has only sizes"):
         ranks.run(pid, world_size=1)
 
@@ -240,7 +240,7 @@ def another_thread_works_after_a_block() -> bool:
 
 @pytest.mark.parametrize("trust", Trust)
 def test_a_block_of_a_run_with_memory_waits_for_other_threads(trust: Trust) -> None:
-    """Gloo's threads may hold a collective's tensors a little longer than a right answer."""
+    """Gloo's threads may hold a collective's tensors a little longer than the block."""
     with RankSet(1, quiet=True, trust=trust) as ranks:
         run = ranks.run(another_thread_works_after_a_block, memory=True, seed=1)
     assert run.outputs == [False]
@@ -302,7 +302,7 @@ class TestPlainResults:
         assert error.rank == 1
         assert re.match("rank 1 failed: its output.*Linear", error.headline)
 
-    def test_another_value_for_results_is_refused(self) -> None:
+    def test_an_unknown_value_of_results_raises(self) -> None:
         with RankSet(1) as ranks, pytest.raises(ValueError, match=r"results is .any. or .plain."):
             ranks.run(int, results="json")
 
@@ -316,7 +316,7 @@ def three_barriers() -> list[int]:
     return pauses
 
 
-def test_a_delayed_rank_pauses_at_its_start_and_around_each_call_and_the_others_never() -> None:
+def test_only_a_delayed_rank_pauses_at_its_start_and_around_each_call() -> None:
     with RankSet(2, quiet=True) as ranks:
         for delayed in (0, 1):
             delay_s = [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""The activation formulas match the paper's table and what our GPT really saves for backward."""
+"""The activation formulas match the paper's table and what our GPT actually saves for backward."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_papers_table(shape, t):
 
 
 def test_175b_in_gib():
-    """Computed from the paper's formulas for all 96 layers: ground-truth.md of this project."""
+    """The paper's formulas for all 96 layers, as computed in ground-truth.md."""
     variants = [
         {},
         {"tensor_parallel": 8},
@@ -138,7 +138,7 @@ def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:
 @pytest.mark.parametrize("size", ["0.1M", "1M"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_our_gpt_within_5_percent_and_with_small_terms_to_the_byte(size, dtype, dropout):
+def test_our_gpt_within_5_percent_and_exactly_with_small_terms(size, dtype, dropout):
     config = replace(models.SIZES[size], dropout=dropout)
     model = models.GPT(config).to(dtype)
     for batch, tokens in ((2, 64), (3, 32)):

@@ -1,4 +1,4 @@
-"""The fit recovers the costs behind the measurements, and raises if they are not sufficient."""
+"""The fit recovers the costs from measurements, and raises if there are too few of them."""
 
 import math
 
@@ -7,7 +7,7 @@ import pytest
 
 from shardlab.estimate import AlphaBeta, ring_messages, ring_sent_bytes
 
-TRUE = AlphaBeta(alpha_s=50e-6, bytes_per_s=2e9)
+ACTUAL = AlphaBeta(alpha_s=50e-6, bytes_per_s=2e9)
 SIZES = np.array([2**k for k in range(8, 25, 2)], dtype=float)
 
 
@@ -19,24 +19,24 @@ def ring(world_size):
 
 def test_exact_measurements_are_fitted_exactly():
     messages, sent = ring(4)
-    fitted = AlphaBeta.fit(messages, sent, TRUE.seconds(messages, sent))
-    assert fitted.alpha_s == pytest.approx(TRUE.alpha_s)
-    assert fitted.bytes_per_s == pytest.approx(TRUE.bytes_per_s)
+    fitted = AlphaBeta.fit(messages, sent, ACTUAL.seconds(messages, sent))
+    assert fitted.alpha_s == pytest.approx(ACTUAL.alpha_s)
+    assert fitted.bytes_per_s == pytest.approx(ACTUAL.bytes_per_s)
 
 
 def test_20_percent_noise_moves_the_fit_by_less_than_20_percent():
     messages, sent = ring(2)
     noise = np.random.default_rng(0).uniform(0.8, 1.2, len(SIZES))
-    fitted = AlphaBeta.fit(messages, sent, TRUE.seconds(messages, sent) * noise)
-    assert fitted.alpha_s == pytest.approx(TRUE.alpha_s, rel=0.2)
-    assert fitted.bytes_per_s == pytest.approx(TRUE.bytes_per_s, rel=0.2)
+    fitted = AlphaBeta.fit(messages, sent, ACTUAL.seconds(messages, sent) * noise)
+    assert fitted.alpha_s == pytest.approx(ACTUAL.alpha_s, rel=0.2)
+    assert fitted.bytes_per_s == pytest.approx(ACTUAL.bytes_per_s, rel=0.2)
 
 
 def test_one_large_outlier_does_not_change_the_latency():
     messages, sent = ring(2)
-    seconds = TRUE.seconds(messages, sent)
-    seconds[-1] *= 1.5  # with absolute errors this point would outweigh all others
-    assert AlphaBeta.fit(messages, sent, seconds).alpha_s == pytest.approx(TRUE.alpha_s, rel=0.2)
+    seconds = ACTUAL.seconds(messages, sent)
+    seconds[-1] *= 1.5  # if the fit minimized absolute errors, this point would dominate
+    assert AlphaBeta.fit(messages, sent, seconds).alpha_s == pytest.approx(ACTUAL.alpha_s, rel=0.2)
 
 
 def test_costs_are_never_negative():
@@ -50,8 +50,8 @@ def test_costs_are_never_negative():
 
 def test_several_world_sizes_in_one_fit():
     both = [np.concatenate(pair) for pair in zip(ring(2), ring(8), strict=True)]
-    fitted = AlphaBeta.fit(*both, TRUE.seconds(*both))
-    assert fitted.alpha_s == pytest.approx(TRUE.alpha_s)
+    fitted = AlphaBeta.fit(*both, ACTUAL.seconds(*both))
+    assert fitted.alpha_s == pytest.approx(ACTUAL.alpha_s)
 
 
 @pytest.mark.parametrize(

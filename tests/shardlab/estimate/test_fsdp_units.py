@@ -1,4 +1,4 @@
-"""FSDP's messages and bytes follow from its units; tests/chapters/test_05_fsdp.py has real runs."""
+"""FSDP's messages and bytes, computed from its units; test_05_fsdp.py compares with real runs."""
 
 import pytest
 
@@ -17,13 +17,13 @@ def test_a_step_worked_by_hand():
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 @pytest.mark.parametrize("reduce_scatter", ["ring", "gloo"])
-def test_without_a_root_it_sends_what_zero_3_sends(world_size, reduce_scatter):
+def test_without_a_root_fsdp_sends_as_much_as_zero_3(world_size, reduce_scatter):
     expected = sent_bytes("zero3", 100, world_size, reduce_scatter=reduce_scatter)[0]
     step = unit_step([40, 60], world_size, reduce_scatter=reduce_scatter)
     assert step.sent_bytes == pytest.approx(expected)
 
 
-def test_only_the_root_is_the_peak_of_no_sharding_and_one_message_each_way():
+def test_a_root_alone_has_the_unsharded_peak_and_one_message_each_way():
     step = unit_step([], 4, root=100)
     assert (step.all_gathers, step.reduce_scatters) == (1, 1)
     assert step.kept_bytes == 400
@@ -38,7 +38,7 @@ def test_more_units_send_the_same_bytes_in_more_messages():
     assert many.peak_parameter_bytes == 1000 + 40
 
 
-def test_what_stays_after_forward_is_not_gathered_again():
+def test_parameters_kept_after_forward_are_not_gathered_again():
     units = [100] * 4
     sharded, halves, whole = (
         unit_step(units, 4, reshard_after_forward=how) for how in (True, 2, False)
@@ -50,7 +50,7 @@ def test_what_stays_after_forward_is_not_gathered_again():
     assert [s.peak_parameter_bytes - 400 for s in (sharded, halves, whole)] == [400, 1000, 1600]
 
 
-def test_one_rank_and_a_number_that_is_all_ranks():
+def test_one_rank_and_resharding_to_all_ranks():
     assert unit_step([100], 1).sent_bytes == 0
     assert unit_step([100], 1, reshard_after_forward=False).kept_bytes == 400
     assert unit_step([100], 4, reshard_after_forward=4) == unit_step([100], 4)
@@ -68,7 +68,7 @@ def test_one_rank_and_a_number_that_is_all_ranks():
         ({"reduce_scatter": "nccl"}, "expected one of ring, gloo"),
     ],
 )
-def test_invalid_arguments(changed, message):
+def test_invalid_arguments_raise(changed, message):
     arguments = {"units": [100], "world_size": 4} | changed
     with pytest.raises(ValueError, match=message):
         unit_step(arguments.pop("units"), arguments.pop("world_size"), **arguments)

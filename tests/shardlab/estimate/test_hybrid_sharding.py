@@ -23,11 +23,11 @@ def test_two_groups_of_four_by_hand():
     assert hybrid_sharding.sent_bytes(PSI, 4, 2).across == pytest.approx(2 * 3 / 4 * 500 * 4)
 
 
-def test_what_leaves_a_group_is_two_thirds_of_fsdps_traffic():
+def test_traffic_between_groups_is_two_thirds_of_fsdps():
     groups, shards = 64, 8
-    leaving = shards * hybrid_sharding.sent_bytes(PSI, groups, shards).across
+    between_groups = shards * hybrid_sharding.sent_bytes(PSI, groups, shards).across
     flat = traffic.sent_bytes("zero3", PSI, groups * shards)[0]  # each link of the ring
-    assert leaving / flat == pytest.approx(2 / 3, rel=0.02)
+    assert between_groups / flat == pytest.approx(2 / 3, rel=0.02)
 
 
 def test_micro_batches_gather_each_time_and_may_all_reduce_once():
@@ -38,7 +38,7 @@ def test_micro_batches_gather_each_time_and_may_all_reduce_once():
     assert last == (4 * once.within, once.across)
 
 
-def test_gathers_and_gloo():
+def test_one_gather_and_gloos_reduce_scatter():
     kept = hybrid_sharding.sent_bytes(PSI, 1, 2, gathers=1)
     gloo = hybrid_sharding.sent_bytes(PSI, 1, 2, reduce_scatter="gloo")
     assert (kept.within, gloo.within) == (2 * 2000, 4 * 2000)
@@ -66,7 +66,7 @@ def test_seconds_on_two_links():
         ((PSI, 2, 2), {"reduce_scatter": "tree"}, "reduce_scatter="),
     ],
 )
-def test_invalid_arguments(arguments, options, message):
+def test_invalid_arguments_raise(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         hybrid_sharding.sent_bytes(*arguments, **options)
 

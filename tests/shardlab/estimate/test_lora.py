@@ -1,4 +1,4 @@
-"""LoRA's counts match the paper's, and the bytes and operations those of a real model."""
+"""LoRA's counts match the paper; its bytes and operations match a real model."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_each_rank_sends_only_adapters():
 
 
 def test_frozen_weights_save_a_third_of_the_operations():
-    """Counted by PyTorch; the layer in front makes backward need the gradients of the inputs."""
+    """Counted by PyTorch. x requires a gradient, as if another layer preceded the model."""
     width, layers, tokens = 32, 3, 8
 
     def counted(is_frozen: bool) -> int:
@@ -45,10 +45,10 @@ def test_frozen_weights_save_a_third_of_the_operations():
         return counter.get_total_flops()
 
     for is_frozen in (False, True):
-        wanted = lora.training_flops(layers * width**2, tokens, is_frozen)
-        assert counted(is_frozen) == wanted
+        expected = lora.training_flops(layers * width**2, tokens, is_frozen)
+        assert counted(is_frozen) == expected
 
 
-def test_a_rank_of_0_is_refused():
+def test_a_rank_of_0_raises():
     with pytest.raises(ValueError, match="at least 1"):
         lora.adapter_parameters([(4, 4)], 0)

@@ -47,9 +47,9 @@ CELLS = [
 ]
 
 
-def as_printed(number_of_bytes: float, printed: str) -> Decimal:
-    """In the printed digits. The paper rounds, but truncates from 100 GB on: 4187.5 is "4187"."""
-    gigabytes = Decimal(number_of_bytes) / 10**9
+def as_printed(n_bytes: float, printed: str) -> Decimal:
+    """With the paper's digits. It rounds up to 100 GB and truncates beyond: 4187.5 is "4187"."""
+    gigabytes = Decimal(n_bytes) / 10**9
     rounding = ROUND_DOWN if gigabytes >= 100 else ROUND_HALF_UP
     return gigabytes.quantize(Decimal(printed), rounding=rounding)
 
@@ -80,7 +80,7 @@ def test_what_each_stage_shards():
 
 
 @pytest.mark.parametrize(
-    ("precision", "optimizer", "bytes_each"),
+    ("precision", "optimizer", "bytes_per_parameter"),
     [
         ("fp32", "sgd", 8),
         ("fp32", "momentum", 12),
@@ -92,9 +92,9 @@ def test_what_each_stage_shards():
         ("bf16", "adam8bit", 2 + 2 + 4 + 2 + 2 * 4 / 2048),
     ],
 )
-def test_bytes_of_a_parameter(precision, optimizer, bytes_each):
+def test_bytes_per_parameter(precision, optimizer, bytes_per_parameter):
     states = model_states(2048, precision=precision, optimizer=optimizer)
-    assert states.device_bytes == 2048 * bytes_each
+    assert states.device_bytes == 2048 * bytes_per_parameter
 
 
 def test_zero_offload_keeps_2_bytes_on_the_device_and_14_on_the_host():

@@ -27,7 +27,7 @@ def test_bytes_of_a_layer_match_narayanan_et_al(t):
 
 @pytest.mark.parametrize("t", [1, 2, 8])
 def test_sequence_parallelism_sends_the_same_bytes(t):
-    """arXiv 2205.05198, section 4.2; one all-gather more if inputs are gathered again."""
+    """arXiv 2205.05198, section 4.2; one more all-gather if inputs are gathered again."""
     plain = tensor_parallel_layer(TOKENS, WIDTH, t)
     assert tensor_parallel_layer(TOKENS, WIDTH, t, sequence_parallel=True) == plain
     again = tensor_parallel_layer(
@@ -60,7 +60,7 @@ def test_the_loss_sends_three_numbers_per_token_for_any_vocabulary():
         ([0, 1, 2], [[0, 1, 0], [1, 0, 1], [0, 1, 0]]),
         ([0, 1, 0, 1], [[0, 3], [3, 0]]),  # interleaved: two boundaries one way, one back
         ([0, 1, 2, 0, 1, 2], [[0, 2, 1], [2, 0, 2], [1, 2, 0]]),
-        ([0, 1, 1, 0], [[0, 2], [2, 0]]),  # the turn of a V is free
+        ([0, 1, 1, 0], [[0, 2], [2, 0]]),  # nothing is sent at the turn of a V
     ],
 )
 def test_each_boundary_carries_activations_forward_and_gradients_back(stage_devices, expected):

@@ -1,4 +1,4 @@
-"""Offload's bytes match the papers, its time model matches cases worked by hand."""
+"""Offload's bytes match the papers; its time model matches cases worked by hand."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Bits per weight match QLoRA's figures and GGUF's table; NF4's values are bitsandbytes' own."""
+"""Bits per weight match QLoRA's figures and GGUF's table; NF4's values match bitsandbytes."""
 
 import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
@@ -20,7 +20,7 @@ def test_nf4_code_points():
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("Q")])
-def test_a_block_has_as_many_bytes_as_ggufs(name):
+def test_a_block_has_the_size_of_ggufs(name):
     wanted = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     assert (FORMATS[name].block, FORMATS[name].block_bytes) == wanted
 

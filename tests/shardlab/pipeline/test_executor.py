@@ -133,41 +133,41 @@ def any_legal_schedule(seed):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_message_order_cannot_hang_even_with_blocking_sends(seed):
-    """Stricter than in reality: a message passes only if it is next on both of its ranks."""
+def test_the_message_order_cannot_deadlock_even_with_blocking_sends(seed):
+    """Stricter than gloo: a message passes only if it is next on both of its ranks."""
     schedule = any_legal_schedule(seed)
     checked = check(schedule)
-    made, passed, waiting = set(), set(), messages(schedule)
-    at = [0] * len(schedule)
+    done, passed, waiting = set(), set(), messages(schedule)
+    position = [0] * len(schedule)
 
-    def is_there(need, action):
+    def is_available(need, action):
         is_local = checked.device_of[need.stage] == checked.device_of[action.stage]
         kind = "F" if action.kind == "F" else "B"
-        return need in made and (is_local or (kind, *need[1:]) in passed)
+        return need in done and (is_local or (kind, *need[1:]) in passed)
 
-    while any(at[d] < len(actions) for d, actions in enumerate(checked.schedule)):
-        before = len(made) + len(passed)
+    while any(position[d] < len(actions) for d, actions in enumerate(checked.schedule)):
+        before = len(done) + len(passed)
         for device, actions in enumerate(checked.schedule):
-            for action in actions[at[device] :]:
-                if not all(is_there(need, action) for need in checked.needs(action)):
+            for action in actions[position[device] :]:
+                if not all(is_available(need, action) for need in checked.needs(action)):
                     break
-                made.add(action)
-                at[device] += 1
-        busy = set()  # ranks that are still waiting in an earlier message
+                done.add(action)
+                position[device] += 1
+        busy = set()  # ranks that wait for an earlier message
         for message in list(waiting):
             kinds = "F" if message.kind == "F" else "BI"
-            is_made = any((kind, message.stage, message.micro_batch) in made for kind in kinds)
-            if is_made and not busy & {message.sender, message.receiver}:
+            is_done = any((kind, message.stage, message.micro_batch) in done for kind in kinds)
+            if is_done and not busy & {message.sender, message.receiver}:
                 passed.add(message[:3])
                 waiting.remove(message)
             else:
                 busy |= {message.sender, message.receiver}
-        assert len(made) + len(passed) > before, "all ranks wait"
+        assert len(done) + len(passed) > before, "all ranks wait"
     assert not waiting
 
 
 @pytest.mark.ranks
-def test_unusual_legal_orders_run_too():
+def test_unusual_but_legal_orders_run():
     """Stages on any device, micro-batches in any order: if the simulator accepts it, it runs."""
     odd = {seed: s for seed in range(40) if len(s := any_legal_schedule(seed)) == 2}
     assert len(odd) > 5

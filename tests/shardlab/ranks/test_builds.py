@@ -50,27 +50,27 @@ class Compiler:
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 @pytest.mark.timeout(120)
 def test_a_dead_builders_lock_is_removed_and_a_built_op_is_not_rebuilt(cache: Path) -> None:
-    place = builds.folder("tiny")
-    place.mkdir(parents=True)
-    (place / "lock").touch()  # torch's own: it would wait forever for its removal
+    folder = builds.folder("tiny")
+    folder.mkdir(parents=True)
+    (folder / "lock").touch()  # torch's own lock: torch would wait forever for its removal
     compiler = Compiler(cache)
     assert not builds.is_built("tiny")
     builds.build("tiny", compiler)
     builds.build("tiny", compiler)
     assert compiler.times == 1
     assert builds.is_built("tiny")
-    assert place.is_relative_to(cache)
+    assert folder.is_relative_to(cache)
     assert builds.load("tiny").__name__ == "tiny"
 
 
 def test_two_concurrent_builders_build_once(cache: Path) -> None:
-    begun, may_end = threading.Event(), threading.Event()
+    begun, may_finish = threading.Event(), threading.Event()
     compiled = []
 
     def slow(name: str) -> None:
         compiled.append(name)
         begun.set()
-        may_end.wait(20)
+        may_finish.wait(20)
 
     threads = [
         threading.Thread(target=builds.build, args=("tiny", lambda name=name: slow(name)))
@@ -80,7 +80,7 @@ def test_two_concurrent_builders_build_once(cache: Path) -> None:
     assert begun.wait(20)
     threads[1].start()
     assert not builds.is_built("tiny")
-    may_end.set()
+    may_finish.set()
     for thread in threads:
         thread.join(20)
     assert compiled == ["first"]

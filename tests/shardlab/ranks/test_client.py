@@ -1,4 +1,4 @@
-"""When a rank server is started: in a kernel on import or ahead of use, else at a launch."""
+"""When a rank server starts: in a kernel on import or by warm_up, elsewhere at a launch."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ warm_up("deepspeed")
 """
 
 
-def test_a_launch_uses_the_server_that_was_started_ahead_of_it(processes: MarkedProcesses) -> None:
+def test_a_launch_uses_the_server_that_warm_up_started(processes: MarkedProcesses) -> None:
     printed = processes.run(
         IN_A_KERNEL + "warm_up('deepspeed')  # a cell that runs again\n"
         "print([server.cmdline()[-1] for server in servers()])\n"
@@ -83,7 +83,7 @@ def test_a_server_that_is_still_loading_ends_with_its_killed_kernel(
     assert processes.leftovers() == []
 
 
-def test_nothing_is_loaded_ahead_outside_of_a_kernel(processes: MarkedProcesses) -> None:
+def test_warm_up_does_nothing_outside_a_kernel(processes: MarkedProcesses) -> None:
     printed = processes.run(
         "import psutil\n"
         "from shardlab import warm_up\n"

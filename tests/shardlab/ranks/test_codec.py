@@ -29,7 +29,7 @@ PLAIN = {
 }
 
 
-def same(one: Any, other: Any) -> bool:
+def equal(one: Any, other: Any) -> bool:
     return bool(
         type(one) is type(other)
         and one.dtype == other.dtype
@@ -62,13 +62,13 @@ class TestPlain:
     )
     def test_tensors(self, tensor: torch.Tensor) -> None:
         back = codec.decode_plain(codec.encode_plain([tensor, tensor]))
-        assert all(same(t, tensor.detach()) for t in back)
+        assert all(equal(t, tensor.detach()) for t in back)
 
     @pytest.mark.parametrize(
         "array", [np.arange(4.0)[::-1], np.zeros((0, 2), np.int32), np.array([True])]
     )
     def test_arrays(self, array: np.ndarray[Any, Any]) -> None:
-        assert same(codec.decode_plain(codec.encode_plain(array)), array)
+        assert equal(codec.decode_plain(codec.encode_plain(array)), array)
 
     @pytest.mark.parametrize(
         ("value", "name"),
@@ -108,7 +108,7 @@ class TestReadingUntrustedBytes:
             with pytest.raises(ValueError, match="not plain data"):
                 codec.decode_plain(data)
         assert not mark.exists()
-        pickle.loads(bomb)  # it is a real one
+        pickle.loads(bomb)  # the pickle is a real one
         assert mark.exists()
 
     def test_random_bytes(self) -> None:

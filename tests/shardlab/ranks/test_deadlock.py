@@ -17,7 +17,7 @@ def cycle_of(ranks: ScriptedRanks) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("op", ["send", "recv"])
-def test_two_ranks_in_the_same_direction_are_a_cycle(op: str) -> None:
+def test_two_ranks_that_both_send_or_both_receive_are_a_cycle(op: str) -> None:
     ranks = ScriptedRanks(2)
     ranks.call(0, op, 1)
     ranks.call(1, op, 0)
@@ -25,7 +25,7 @@ def test_two_ranks_in_the_same_direction_are_a_cycle(op: str) -> None:
     assert cycle_of(ranks) == (0, 1)
 
 
-def test_a_matched_send_is_no_deadlock() -> None:
+def test_a_matched_send_is_not_a_deadlock() -> None:
     ranks = ScriptedRanks(2)
     ranks.call(0, "send", 1)
     ranks.call(1, "recv", 0)
@@ -120,7 +120,7 @@ class TestFromAnyRank:
 
 
 class TestCollectives:
-    def test_a_collective_that_all_ranks_entered_is_no_deadlock(self) -> None:
+    def test_a_collective_that_all_ranks_entered_is_not_a_deadlock(self) -> None:
         ranks = ScriptedRanks(4)
         for rank in range(4):
             ranks.call(rank, "all_reduce")
@@ -134,7 +134,7 @@ class TestCollectives:
         assert stuck_ranks(ranks) == [0, 1]
         assert cycle_of(ranks) == ()
 
-    def test_a_late_rank_is_waited_for(self) -> None:
+    def test_waiting_for_a_late_rank_is_not_a_deadlock(self) -> None:
         ranks = ScriptedRanks(3)
         ranks.call(0, "barrier")
         ranks.call(1, "barrier")

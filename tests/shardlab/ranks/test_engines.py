@@ -1,4 +1,4 @@
-"""DeepSpeed on ranks: correct, quiet, fast to start, and compiled outside of the ranks."""
+"""DeepSpeed on ranks: correct, quiet, fast to start, and compiled outside the ranks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_each_stage_steps_as_one_process_does(
     runs: list[Run], expected: list[torch.Tensor], stage: int
 ) -> None:
     for imported, parameters in runs[stage].outputs:
-        assert not imported & {"deepspeed", "torch", "sympy"}  # the server has all of it
+        assert not imported & {"deepspeed", "torch", "sympy"}  # the server has imported them
         for ours, one_process in zip(parameters, expected, strict=True):
             assert (ours - one_process).abs().max() < 1e-5
 
@@ -93,7 +93,7 @@ def test_nothing_is_printed(runs: list[Run], stage: int) -> None:
     assert runs[stage].stdout == runs[stage].stderr == [""] * WORLD_SIZE
 
 
-def use_its_loader_and_its_tools(folder: Path) -> None:
+def use_loader_and_tools(folder: Path) -> None:
     import deepspeed
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
@@ -111,10 +111,10 @@ def use_its_loader_and_its_tools(folder: Path) -> None:
         get_fp32_state_dict_from_zero_checkpoint(folder)
 
 
-def test_its_loader_and_its_tools_show_no_warnings_and_no_short_progress_bars(
+def test_deepspeeds_loader_and_tools_show_no_warnings_or_short_progress_bars(
     tmp_path: Path,
 ) -> None:
-    run = launch(use_its_loader_and_its_tools, tmp_path, world_size=WORLD_SIZE)
+    run = launch(use_loader_and_tools, tmp_path, world_size=WORLD_SIZE)
     assert run.stderr == [""] * WORLD_SIZE
     assert "Reconstructed" in run.stdout[0]  # what a tool prints is shown
 
@@ -129,31 +129,33 @@ def test_deepspeeds_calls_are_recorded_at_the_users_lines(runs: list[Run]) -> No
     assert runs[3].traffic.sent_by_rank.min() > 0
 
 
-def test_its_server_does_not_prepare_to_compile() -> None:
-    """A second of imports, for a function of an optimizer that nobody asked for."""
+def test_deepspeeds_server_does_not_import_inductor() -> None:
+    """That takes a second, and only a compiled optimizer function needs it."""
 
-    def knows_inductor() -> bool:
+    def has_inductor() -> bool:
         import deepspeed  # noqa: F401
 
         return "torch._inductor.compile_fx" in sys.modules
 
-    assert launch(knows_inductor, world_size=1).outputs == [False]
+    assert launch(has_inductor, world_size=1).outputs == [False]
 
 
-def test_ranks_of_the_torch_engine_do_not_import_it(runs: list[Run]) -> None:
-    def known() -> set[str]:
+def test_ranks_of_the_torch_engine_do_not_import_deepspeed(runs: list[Run]) -> None:
+    def loaded() -> set[str]:
         return {name.split(".")[0] for name in sys.modules}
 
-    assert all("deepspeed" not in names for names in launch(known, world_size=2).outputs)
-    assert "deepspeed" in launch(known, world_size=1, engine="deepspeed").outputs[0]
+    assert all("deepspeed" not in names for names in launch(loaded, world_size=2).outputs)
+    assert "deepspeed" in launch(loaded, world_size=1, engine="deepspeed").outputs[0]
 
 
-def test_deepspeed_is_also_configured_in_a_rank_of_the_torch_engine() -> None:
+def test_deepspeed_is_configured_on_import_in_a_rank_of_the_torch_engine() -> None:
     def imports() -> tuple[bool, str, int]:
         import importlib.util
         import logging
 
-        assert importlib.util.find_spec("deepspeed")  # as accelerate does, only to look
+        assert importlib.util.find_spec(
+            "deepspeed"
+        )  # as accelerate does, without importing it
         import deepspeed
         from deepspeed.ops.op_builder.builder import OpBuilder
 
@@ -231,7 +233,7 @@ class RecordingScreen(stream.Screen):
 
 @contextlib.contextmanager
 def interrupted_when(condition: Callable[[], bool]) -> Iterator[None]:
-    """Interrupt the kernel once the condition is true, unless the block has ended."""
+    """Interrupt the kernel once the condition is true, unless the block ends first."""
     ended = threading.Event()
 
     def wait() -> None:
@@ -259,14 +261,14 @@ def test_an_interrupted_build_leaves_no_process_and_the_next_one_is_not_blocked(
     screen = RecordingScreen()
     monkeypatch.setattr(stream, "screen", lambda quiet, progress: screen)
 
-    def compiles() -> bool:
-        """And says so, which may take a moment."""
+    def is_compiling() -> bool:
+        """The build is running and its progress is shown."""
         is_shown = any("cpu_adam (once per machine)" in text for text in screen.shown)
         processes = server.children(recursive=True)
         return is_shown and any(process.name() in COMPILERS for process in processes)
 
     for _ in range(2):
-        with pytest.raises(KeyboardInterrupt), interrupted_when(compiles):
+        with pytest.raises(KeyboardInterrupt), interrupted_when(is_compiling):
             launch(offload, world_size=2, timeout_s=60)
         assert server.children(recursive=True) == []
         assert list(tmp_path.glob("shardlab/torch_extensions/*/cpu_adam/build.ninja"))
@@ -297,7 +299,7 @@ def test_a_killed_server_is_replaced_and_its_loading_can_be_interrupted(
     assert server.children() == []
 
 
-def test_a_wait_for_pytorch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_pytorch_is_shown_as_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = RecordingScreen()
     monkeypatch.setattr(stream, "screen", lambda quiet, progress: screen)
     server = psutil.Process(client.rank_server("torch").process.pid)
@@ -325,6 +327,6 @@ print(launch(imported, world_size=1).outputs, launch(trains, world_size=2).outpu
 
 
 def test_ranks_that_call_backward_start_with_its_imports() -> None:
-    """From a server that has just started; else each rank would import them by itself."""
+    """Even from a server that has just started; otherwise each rank would import them itself."""
     done = subprocess.run([sys.executable, "-c", FIRST_LAUNCH], capture_output=True, text=True)
     assert done.stdout.split("\n")[-2] == "[False] [True, True]", done.stderr

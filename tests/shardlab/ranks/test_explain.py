@@ -43,7 +43,7 @@ def mismatch(ranks: ScriptedRanks) -> DeadlockError:
         ([0, 2, 4, 6], "ranks 0, 2, 4 and 6"),
     ],
 )
-def test_ranks_in_words(ranks: list[int], text: str) -> None:
+def test_ranks_as_text(ranks: list[int], text: str) -> None:
     assert explain.ranks_text(ranks) == text
 
 
@@ -125,7 +125,7 @@ class TestHangs:
 
 
 class TestMismatches:
-    def test_other_collective(self) -> None:
+    def test_different_collectives(self) -> None:
         ranks = ScriptedRanks(3)
         ranks.call(0, "all_reduce", line=2)
         ranks.call(1, "broadcast", line=4)
@@ -137,7 +137,7 @@ class TestMismatches:
         assert "line 4" in error.headline
         assert [row.rank for row in error.table] == [0, 1, 2]
 
-    def test_other_shape(self) -> None:
+    def test_different_shapes(self) -> None:
         ranks = ScriptedRanks(3)
         for rank, length in enumerate((8, 8, 6)):
             ranks.call(rank, "all_reduce", shape=(length,), line=2)
@@ -145,13 +145,13 @@ class TestMismatches:
             "rank 2 passed float32[6] to all_reduce, but ranks 0 and 1 passed float32[8]"
         )
 
-    def test_other_dtype(self) -> None:
+    def test_different_dtypes(self) -> None:
         ranks = ScriptedRanks(2)
         ranks.call(0, "all_reduce", dtype="float32", line=2)
         ranks.call(1, "all_reduce", dtype="float64", line=2)
         assert "float64[8]" in mismatch(ranks).headline
 
-    def test_receive_buffer_of_another_size(self) -> None:
+    def test_receive_buffer_of_the_wrong_size(self) -> None:
         ranks = ScriptedRanks(2)
         ranks.call(0, "send", 1, shape=(8,), line=2)
         ranks.call(1, "recv", 0, shape=(4,), line=5)

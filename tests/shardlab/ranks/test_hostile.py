@@ -1,4 +1,4 @@
-"""Whatever a rank writes to its connections, reading it ends soon and with a known result."""
+"""Whatever a rank writes to its connections, reading it ends quickly with a defined result."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_messages_of_any_form(rng: random.Random) -> None:
     [{"is": "finished", "passed": True}, {"is": "ready"}, {"is": "verdict"}, {}, {"is": "needs"}],
     ids=str,
 )
-def test_a_message_with_extra_or_missing_fields_is_forged(header: dict[str, Any]) -> None:
+def test_a_message_with_extra_or_missing_fields_counts_as_forged(header: dict[str, Any]) -> None:
     process = RankProcess(0, None, None, -1, state="running")  # type: ignore[arg-type]
     with pytest.raises(Forged):
         process.handle(header, b"")

@@ -11,7 +11,7 @@ import pytest
 from shardlab.ranks import server
 
 
-def test_a_module_that_cannot_be_imported_does_not_keep_others_from_it(
+def test_a_module_that_cannot_be_imported_does_not_prevent_other_imports(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
@@ -20,7 +20,7 @@ def test_a_module_that_cannot_be_imported_does_not_keep_others_from_it(
 
 
 @pytest.mark.parametrize(("load", "waits_s"), [(0.0, [0.01, 0]), (99.0, [0.01, 0.02, 0])])
-def test_it_imports_ahead_later_on_a_busy_machine(
+def test_preloading_waits_longer_on_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch, load: float, waits_s: list[float]
 ) -> None:
     waited, done = list[float](), list[str]()
@@ -37,14 +37,14 @@ def test_it_imports_ahead_later_on_a_busy_machine(
         )
         served.idle_work = [
             ("training", lambda: done.append("first")),
-            ("training", ours.close),  # so that it ends
+            ("training", ours.close),  # ends the server
         ]
         served.serve(os.getppid())
     assert done == ["first"]
     assert waited[: len(waits_s)] == waits_s
 
 
-def test_forks_become_cheap_once_there_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heap_is_collapsed_once_after_many_forks(monkeypatch: pytest.MonkeyPatch) -> None:
     collapsed: list[int] = []
     served = server.Server(None, "torch")
     for fork in range(3 * server.FORKS_BEFORE_COLLAPSE):
