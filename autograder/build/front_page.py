@@ -1,4 +1,4 @@
-"""The front page's map of the course and its list of chapters and labs, for Markdown cells."""
+"""The front page's map of the course and list of chapters and labs, as Markdown cells."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from autograder.build.map_layout import Place, arrows, places
 from autograder.build.navigation import link
 from autograder.course.pages import FRONT_PAGE, WORDS_PER_MINUTE, Course, Page
 
-BOX_PX, ROW_PX = 52, 80  # a box's height, and the distance of two rows
-INK = "#888888"  # readable on light and dark pages
+BOX_PX, ROW_PX = 52, 80  # height of a box, and distance between rows
+INK = "#888888"  # legible on light and dark pages
 BOX_STYLE = (
     f"box-sizing: border-box; border: 1px solid {INK}; border-radius: 6px; padding: 6px 4px; "
     "background-color: rgba(128, 128, 128, 0.1); font-size: 12px; line-height: 1.6; "
@@ -29,20 +29,20 @@ BOX_STYLE = (
 
 @dataclass(frozen=True)
 class Times:
-    """What `python -m autograder times` measured. ``run_s``: seconds by notebook, relative path."""
+    """From `python -m autograder times`. ``run_s``: seconds by relative path of the notebook."""
 
     machine: str
     run_s: Mapping[str, float]
 
     def minutes(self, page: Page) -> int:
-        """To read ``page``, and to run it if it has been measured; rounded up."""
+        """Time to read ``page`` and, if it has been measured, to run it; rounded up."""
         return math.ceil((page.reading_s + self.run_s.get(str(page.path), 0.0)) / 60)
 
 
 def add_map(
     front_page: NotebookNode, course: Course, exercises: Mapping[str, int], times: Times
 ) -> None:
-    """After the first cell; ``exercises``: how many each lab has."""
+    """Insert the map and the list after the first cell. ``exercises``: number in each lab."""
     pictured = new_markdown_cell(course_map(course, times), id="map-of-the-course")
     listed = new_markdown_cell(course_list(course, exercises, times), id="list-of-the-course")
     front_page.cells[1:1] = [pictured, listed]
@@ -51,8 +51,8 @@ def add_map(
 def course_map(course: Course, times: Times) -> str:
     """Boxes with links and, behind them, arrows from each chapter to those that need it.
 
-    Markdown cells may contain HTML with positions but no SVG, so the arrows are an image. It needs
-    no kernel. GitHub ignores the positions and shows the links one below the other.
+    Markdown cells may contain positioned HTML but no SVG, so the arrows are an image. The map needs
+    no kernel. GitHub ignores the positions and lists the links one below another.
     """
     here = PurePosixPath(f"{FRONT_PAGE}.ipynb")
     needs = {page.name: page.needs for page in course.chapters}
@@ -85,7 +85,7 @@ def _html_link(page: Page, start: PurePosixPath, words: str = "") -> str:
 
 
 def _arrows(placed: Mapping[str, Place], pairs: Sequence[tuple[str, str]], height: int) -> str:
-    """An SVG image as an address. It is as wide as the map, so its curves stretch with the page."""
+    """An SVG image as a data URI. It is as wide as the map, so its curves stretch with the page."""
     curves, heads = [], []
     for start, end in pairs:
         x0, y0 = 1000 * placed[start].x, placed[start].row * ROW_PX + BOX_PX
@@ -109,16 +109,16 @@ def course_list(course: Course, exercises: Mapping[str, int], times: Times) -> s
     ]
     for page in course.chapters:
         needed = filter(None, map(course.chapter, page.needs))
-        needs = ", ".join(link(each, here, each.number) for each in needed)
+        needs = ", ".join(link(chapter, here, chapter.number) for chapter in needed)
         lab = course.labs.get(page.name)
         cells = [link(page, here), f"{times.minutes(page)}", needs, "", "", ""]
         if lab:
             cells[3:] = link(lab, here), f"{times.minutes(lab)}", f"{exercises[page.name]}"
         rows.append(f"| {' | '.join(cells)} |")
-    said = (
+    note = (
         f"Minutes: {WORDS_PER_MINUTE} words a minute, plus the time to run all cells "
         f"({times.machine}). The time for writing a lab's answers is not included. A long "
         "chapter can be read in parts: to go on, select the cell where you stopped and choose "
         "*Run → Run All Above Selected Cell*."
     )
-    return "\n".join([*rows, "", said])
+    return "\n".join([*rows, "", note])

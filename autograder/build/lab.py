@@ -1,5 +1,5 @@
-"""A lab's notebook from its source, and what must hold before it is released or graded: it was
-built from the current version of its source."""
+"""Builds a lab's notebook from its source, and checks before a release or grading that it was built
+from the current version of that source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REBUILD = "python -m autograder build"
 
 
 def lab_from_text(source: Path) -> NotebookNode:
-    """The lab written in ``source``, with the points of its exercises; raises SourceError."""
+    """Build the lab in ``source``, with the points of its exercises; raises SourceError."""
     notebook = notebook_from_text(source)
     add_points(source, notebook)
     require_rubric(source.parent, notebook)
@@ -31,7 +31,7 @@ def lab_from_text(source: Path) -> NotebookNode:
 def require_built(path: Path) -> None:
     """Raise SourceError unless ``path`` is what `python -m autograder build` makes from its source.
 
-    The links to other notebooks may differ. A notebook without a source is not checked.
+    Links to other notebooks may differ. A notebook without a source is not checked.
     """
     source = path.with_name(f"{path.stem}.nb.py")
     if not source.exists():
@@ -50,8 +50,8 @@ def require_built(path: Path) -> None:
 
 
 class BuiltNotebooks(NotebookExporter):
-    """nbgrader's generate_assignment makes its exporter before it removes or writes anything: the
-    last moment to stop it. Raises NbGraderException, which nbgrader reports."""
+    """Stops nbgrader's generate_assignment if a lab is out of date: it creates its exporter before
+    it removes or writes anything. Raises NbGraderException, which nbgrader reports."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

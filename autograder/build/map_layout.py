@@ -1,4 +1,4 @@
-"""Where each chapter stands on the map of the course, and which arrows it needs."""
+"""The position of each chapter on the map of the course, and the arrows between them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from statistics import mean
 
 @dataclass(frozen=True)
 class Place:
-    """``row`` from the top; ``x`` of the middle, from 0 to 1 of the map's width."""
+    """``row``: from the top. ``x``: the center, as a fraction of the map's width."""
 
     row: int
     x: float
 
 
 def arrows(needs: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """(from, to) for each chapter that another one needs, without those that follow from others:
-    if 02 needs 01 and 03 needs both, 01 → 02 → 03.
+    """(from, to) for each chapter that another one needs, without redundant arrows: if 02 needs 01
+    and 03 needs both, the result is 01 → 02 → 03.
 
-    Needs that are not keys of ``needs`` are ignored. Raises ValueError for chapters that need each
-    other.
+    Needs that are not keys of ``needs`` are ignored. Raises ValueError for circular needs.
     """
     before = {name: _ancestors(name, needs, ()) for name in needs}
     return [
@@ -32,7 +31,7 @@ def arrows(needs: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
 
 
 def places(needs: Mapping[str, Sequence[str]]) -> dict[str, Place]:
-    """A row below everything that a chapter needs; in a row, close to what it needs."""
+    """Place each chapter in a row below all that it needs, and horizontally close to them."""
     rows: dict[str, int] = {}
     for name in sorted(needs, key=lambda name: (len(_ancestors(name, needs, ())), name)):
         rows[name] = max((rows[need] + 1 for need in _known(name, needs)), default=0)

@@ -1,4 +1,4 @@
-"""Links between the notebooks: at the top and the end of each chapter and lab."""
+"""Links between the notebooks, at the top and the end of each chapter and lab."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ LINKS = re.compile(rf"{LINK}(?: · {LINK})*(?:\n\n|\Z)")
 
 
 def add_links(notebook: NotebookNode, page: Page, course: Course, *, has_map: bool) -> None:
-    """Below the heading of ``page``'s notebook, and in a cell of their own at its end."""
+    """Add links below the heading of ``page``'s notebook, and in a separate cell at its end."""
     links = _line_of_links(page, course, has_map)
     first = notebook.cells[0]
     heading = HEADING.match(first.source) if first.cell_type == "markdown" else None
     if links and heading:
         first.source = f"{heading[0].strip()}\n\n{links}\n\n{first.source[heading.end() :]}".strip()
-    end = "\n\n".join(filter(None, (_what_next(page, course, has_map), links)))
+    end = "\n\n".join(filter(None, (_next_steps(page, course, has_map), links)))
     if end:
         notebook.cells.append(new_markdown_cell(f"---\n\n{end}", id=END_LINKS))
 
 
 def without_links(source: str) -> str:
-    """The text of a first cell, as it was before ``add_links``."""
+    """The text of a first cell before ``add_links``."""
     heading = HEADING.match(source)
     if not heading:
         return source
@@ -58,7 +58,7 @@ def _line_of_links(page: Page, course: Course, has_map: bool) -> str:
     return " · ".join(filter(None, links))
 
 
-def _what_next(page: Page, course: Course, has_map: bool) -> str:
+def _next_steps(page: Page, course: Course, has_map: bool) -> str:
     lab, after = course.labs.get(page.name), course.neighbor(page.name, 1)
     if page == lab:
         submit = (
@@ -70,7 +70,7 @@ def _what_next(page: Page, course: Course, has_map: bool) -> str:
             f" The {_link_to_map(page, MAP.lower())} shows what you have done." if has_map else ""
         )
         return f"**Next.** {submit}{then}{done}"
-    steps = [link(each, page.path) for each in (lab, after) if each]
+    steps = [link(step, page.path) for step in (lab, after) if step]
     return f"**Next:** {', then '.join(steps)}." if steps else ""
 
 

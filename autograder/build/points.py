@@ -1,6 +1,6 @@
-"""The points in a lab's notebook: of each check from its exercise, and all in a table.
+"""Writes points into a lab's notebook: those of each check, from its exercise, and a table of all.
 
-Only an exercise says what it is worth. A written question has no exercise: its points are in the
+Points are declared only in the exercise. A written question has no exercise: its points are in the
 header of its cell.
 """
 
@@ -22,7 +22,7 @@ HEADING = re.compile(r"^## \d+ · (.+)$", re.MULTILINE)
 def add_points(source: Path, notebook: NotebookNode) -> None:
     """Set the points of every check cell, and replace TABLE.
 
-    Raises SourceError if a check cell does not name an exercise, or names the one of another cell.
+    Raises SourceError if a check cell names no exercise, or one that an earlier cell checks.
     """
     title, rows, seen = "", list[str](), set[str]()
     for cell in notebook.cells:

@@ -1,4 +1,4 @@
-"""Every generated notebook in the repository: its content, and writing it safely."""
+"""Builds all generated notebooks of the repository and writes them safely."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ SCRATCH = {".ipynb_checkpoints", "__pycache__"}  # git ignores them, too
 
 @dataclass(frozen=True)
 class Drift:
-    """A file that differs from what its source builds; ``why`` follows its path in a message."""
+    """A file that differs from its build; ``why`` follows the path in a message."""
 
     path: Path
     why: str
 
 
 def products(repo: Path) -> dict[Path, bytes]:
-    """{path: bytes} of every notebook built from the sources in ``repo``.
+    """{path: bytes} of all notebooks built from the sources in ``repo``.
 
-    Reads all sources before it raises SourceError, which names every broken one.
+    Reads all sources before it raises SourceError, which lists all broken ones.
     """
     notebooks: dict[Path, NotebookNode] = {}
     broken: list[str] = []
@@ -63,7 +63,7 @@ def products(repo: Path) -> dict[Path, bytes]:
 
 
 def _add_links(repo: Path, notebooks: dict[Path, NotebookNode]) -> None:
-    """To all chapters and labs. Students get a lab in labs/, so its links start from there."""
+    """Add links to all chapters and labs. Students get a lab in labs/, so its links start there."""
     as_released = {
         repo / "labs" / path.relative_to(repo / "solutions")
         if path.is_relative_to(repo / "solutions")
@@ -77,7 +77,7 @@ def _add_links(repo: Path, notebooks: dict[Path, NotebookNode]) -> None:
 
 
 def _course(repo: Path, notebooks: dict[Path, NotebookNode]) -> tuple[Course, dict[str, int]]:
-    """The chapters and labs among ``notebooks``, and how many exercises each lab has."""
+    """The chapters and labs among ``notebooks``, and the number of exercises in each lab."""
     sources: dict[PurePosixPath, list[str]] = {}
     exercises: dict[str, int] = {}
     for path, notebook in notebooks.items():
@@ -88,17 +88,17 @@ def _course(repo: Path, notebooks: dict[Path, NotebookNode]) -> tuple[Course, di
 
 
 def check(repo: Path) -> list[Drift]:
-    """Every file that is out of date, is missing, or has no source."""
+    """All files that are out of date, missing, or without a source."""
     made = products(repo)
     why = {True: "is out of date", False: "is not built yet"}
     drifts = [Drift(path, f"{why[path.exists()]}: run `{REBUILD}`") for path in _stale(made)]
-    return drifts + _strays(repo, made)
+    return drifts + _without_source(repo, made)
 
 
 def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drift]]:
-    """Write every notebook that changed; returns what was written and what was left alone.
+    """Write all notebooks that changed; returns what was written and what was left unchanged.
 
-    A lab that someone has worked in (it has outputs) is left alone unless ``overwrite``.
+    A lab that someone has worked in (it has outputs) is left unchanged unless ``overwrite``.
     """
     made = products(repo)
     written, kept = [], []
@@ -110,7 +110,7 @@ def build(repo: Path, *, overwrite: bool = False) -> tuple[list[Path], list[Drif
             continue
         _replace(path, made[path])
         written.append(path)
-    return written, kept + _strays(repo, made)
+    return written, kept + _without_source(repo, made)
 
 
 def _sources(repo: Path) -> list[Path]:
@@ -122,9 +122,9 @@ def _stale(made: dict[Path, bytes]) -> list[Path]:
     return [p for p, data in sorted(made.items()) if not p.exists() or p.read_bytes() != data]
 
 
-def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
-    """Files without a source. nbgrader copies everything next to a solution into labs/, except what
-    nbgrader_config.py ignores: the sources and a lab's rubric."""
+def _without_source(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
+    """Files without a source. nbgrader copies everything next to a solution into labs/, except for
+    what nbgrader_config.py ignores: the sources and a lab's rubric."""
     here = {
         path
         for pattern in (
@@ -137,8 +137,8 @@ def _strays(repo: Path, made: dict[Path, bytes]) -> list[Drift]:
         if not path.is_dir() and not SCRATCH & set(path.parts)
     }
     rubrics = set(repo.glob(f"solutions/*/{RUBRIC}"))
-    strays = sorted(here - set(made) - set(_sources(repo)) - rubrics)
-    return [Drift(path, "has no source: remove it, or write its .nb.py") for path in strays]
+    orphans = sorted(here - set(made) - set(_sources(repo)) - rubrics)
+    return [Drift(path, "has no source: remove it, or write its .nb.py") for path in orphans]
 
 
 def _has_been_run(path: Path) -> bool:
@@ -148,7 +148,7 @@ def _has_been_run(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except (ValueError, KeyError, TypeError, AttributeError):
-        return True  # no longer a notebook: somebody replaced it
+        return True  # no longer a notebook: someone replaced it
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from autograder.build.text import SourceError
 
 
 def release(repo: Path, lab: str, notebooks: dict[str, bytes]) -> dict[str, bytes]:
-    """{file name: bytes} of labs/``lab`` made from {file name: bytes} of solutions/``lab``.
+    """{file name: bytes} of labs/``lab``, from {file name: bytes} of solutions/``lab``.
 
     Raises SourceError if nbgrader rejects them.
 

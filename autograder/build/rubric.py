@@ -1,4 +1,4 @@
-"""A lab's rubric: for each written question the items that give points, and reusable comments."""
+"""A lab's rubric: items with points for each written question, and reusable comments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUBRIC = "rubric.toml"
 
 @dataclass(frozen=True)
 class Item:
-    """``points`` may be negative: for a mistake."""
+    """``points`` is negative for a mistake."""
 
     text: str
     points: float
@@ -30,7 +30,7 @@ class Question:
 
 
 def read_rubric(folder: Path) -> dict[str, Question]:
-    """{grade id: its question} of a lab's folder; empty without a rubric. Raises SourceError."""
+    """{grade id: question} from a lab's folder; empty without a rubric. Raises SourceError."""
     path = folder / RUBRIC
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -42,8 +42,8 @@ def read_rubric(folder: Path) -> dict[str, Question]:
 
 
 def require_rubric(folder: Path, notebook: NotebookNode) -> None:
-    """A rubric's questions must be written answers of the lab, and its items' points must not add
-    up to more than theirs. Raises SourceError."""
+    """Raise SourceError unless a rubric's questions are written questions of the lab and its items'
+    points add up to at most those of the question."""
     worth = {
         cell.metadata.nbgrader.grade_id: float(cell.metadata.nbgrader.points)
         for cell in notebook.cells

@@ -1,4 +1,4 @@
-"""One .nb.py (jupytext percent text) -> one notebook: no outputs, the same bytes each time."""
+"""One .nb.py (jupytext percent text) -> one notebook: without outputs, reproducible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nbformat import NotebookNode
 
 from autograder.grading.submission.template import BadCheck, find_check
 
-# Every notebook gets this kernel, whatever metadata the editor of its source wrote.
+# All notebooks get this kernel, whatever metadata an editor wrote to their sources.
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -24,11 +24,11 @@ NBGRADER_DEFAULTS = {"grade": False, "solution": False, "task": False, "schema_v
 
 
 class SourceError(Exception):
-    """A .nb.py that cannot be built; the text names the file, the cell and the line."""
+    """A .nb.py cannot be built; the message names the file, the cell and the line."""
 
 
 def notebook_from_text(path: Path) -> NotebookNode:
-    """The notebook written in ``path``; raises SourceError if it is invalid."""
+    """Build the notebook in ``path``; raises SourceError if it is invalid."""
     text = path.read_text(encoding="utf-8")
     try:
         notebook = jupytext.reads(text, fmt="py:percent")
@@ -51,18 +51,18 @@ def notebook_from_text(path: Path) -> NotebookNode:
 
 
 def notebook_bytes(notebook: NotebookNode) -> bytes:
-    """The file's content: the same bytes each time for the same notebook."""
+    """The file's content, which is the same each time for the same notebook."""
     return (nbformat.writes(notebook).rstrip("\n") + "\n").encode()
 
 
 class _CellError(Exception):
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
-        self.line = line  # counted from the cell's first line
+        self.line = line  # relative to the cell's first line
 
 
 def _complete(cell: NotebookNode, position: int, grade_ids: set[str]) -> None:
-    """Check one cell and complete what jupytext leaves open: its id and nbgrader metadata."""
+    """Check a cell and fill in what jupytext leaves out: its id and nbgrader metadata."""
     if "incorrectly_encoded_metadata" in cell.metadata:
         raise _CellError(f"cannot read `{cell.metadata['incorrectly_encoded_metadata']}`")
     for key in JUPYTEXT_METADATA:
@@ -76,7 +76,7 @@ def _complete(cell: NotebookNode, position: int, grade_ids: set[str]) -> None:
 
 
 def _complete_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
-    """Complete and check the metadata of an answer, check or read-only cell; return its id."""
+    """Fill in and check the metadata of an answer, check or read-only cell; returns its id."""
     meta: dict[str, Any] = {**NBGRADER_DEFAULTS, **cell.metadata["nbgrader"]}
     meta.setdefault("locked", not meta["solution"])
     cell.metadata["nbgrader"] = nbformat.from_dict(dict(sorted(meta.items())))
@@ -128,6 +128,6 @@ def _check_solution_regions(cell: NotebookNode) -> None:
 
 
 def _start_lines(text: str, cells: int) -> list[int]:
-    """The line on which each cell starts; text above the first marker is a cell without one."""
+    """The line where each cell starts; text above the first marker is a cell without a marker."""
     markers = [i for i, line in enumerate(text.splitlines(), 1) if line.startswith("# %%")]
     return ([1] * cells + markers)[-cells:]

@@ -1,6 +1,6 @@
 """python -m autograder times: run all chapters and solved labs, and store how long each takes.
 
-The build puts the figures on the front page. Reading time is computed from the number of words.
+The build shows these times on the front page. Reading time is computed from the word count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CELL_LIMIT_S = 600
 
 
 def read_times(repo: Path) -> Times:
-    """As stored; notebooks that nobody has measured yet are not in it."""
+    """The stored times, without notebooks that have not been measured yet."""
     try:
         stored = json.loads((repo / TIMES).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def read_times(repo: Path) -> Times:
 
 
 def measure(repo: Path, names: list[str]) -> None:
-    """Run the chapters and labs called ``names`` (by default all) and store their seconds.
+    """Run the chapters and labs ``names`` (default: all) and store their run times.
 
     A lab's time is that of its solution. Raises CellExecutionError if a cell fails.
     """
@@ -50,10 +50,10 @@ def measure(repo: Path, names: list[str]) -> None:
 
 
 def run(path: Path) -> float:
-    """Seconds to run all cells of a notebook in a new kernel, including the kernel's start."""
+    """Seconds to run all cells of a notebook in a new kernel, including kernel startup."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory(prefix="shardlab-times-") as folder:
-        # The checks of a solved lab are not the reader's own.
+        # Do not record the checks of a solved lab as the reader's own.
         environment = {**os.environ, "XDG_STATE_HOME": folder}
         # A kernel that listens on sockets in the folder needs no ports.
         kernel = {"transport": "ipc", "connection_file": f"{folder}/kernel.json"}

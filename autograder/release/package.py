@@ -30,7 +30,7 @@ COPIED = (
     "tools/environment.py",
     "tools/lab.py",
     "tools/update.py",
-    # What a student's `check` imports; of the exercises, only the public halves.
+    # What a student's `check` imports; only the public halves of the exercises.
     "autograder/__init__.py",
     "autograder/course/**/*.py",
     "autograder/guest/**/*.py",
@@ -43,7 +43,7 @@ STUDENT_FILES = Path(__file__).parent / "student"  # README.md and Makefile of t
 
 
 def package(repo: Path, labs: Collection[str] = ()) -> dict[str, bytes]:
-    """{path in the package: bytes}, the same bytes on each call. ``labs``: only these labs."""
+    """{path in the package: bytes}; deterministic. ``labs``: only these labs; default: all."""
     labs = labs or exercises.labs()
     files = {
         str(path): (repo / path).read_bytes()

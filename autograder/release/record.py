@@ -1,4 +1,4 @@
-"""The hidden halves' results for the visible cases of exercises, as files of plain data."""
+"""Records the hidden halves' results for the visible cases of exercises, as plain data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autograder.exercise.recorded import SUFFIX, record
 
 @one_thread()
 def recorded(labs: Collection[str]) -> dict[str, bytes]:
-    """{path below exercises/: bytes of the file}"""
+    """{path relative to exercises/: bytes of the file}"""
     with RankPool() as ranks:
         for lab in labs:
             for exercise in exercises.of_lab(lab):

@@ -1,4 +1,4 @@
-"""Writes the students' package: a folder, and archives with the same bytes each time."""
+"""Writes the students' package: a folder, and reproducible archives."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
 
 
 class ReleaseError(Exception):
-    """Why no package was written, and what to do."""
+    """The message says why no package was written, and what to do."""
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
     """Write ``files`` to ``folder``, replacing an earlier release if there is one.
 
-    Raises ReleaseError if it contains anything else, or a release that contains work.
+    Raises ReleaseError if the folder contains anything else, or a release with changed files.
     """
     _require_unchanged_release(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -43,13 +43,13 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def manifest(files: Mapping[str, bytes]) -> bytes:
-    """Content of MANIFEST, by which `make update` recognizes what a student has changed."""
+    """The content of MANIFEST, which lets `make update` detect what a student has changed."""
     digests = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
     return json.dumps(digests, indent=0).encode()
 
 
 def archives(files: Mapping[str, bytes], folder: Path) -> list[Path]:
-    """``folder``.zip and ``folder``.tar.gz next to it; both unpack into a folder of that name."""
+    """Write ``folder``.zip and ``folder``.tar.gz; both unpack into a folder of the same name."""
     content = {f"{folder.name}/{name}": data for name, data in sorted(files.items())}
     paths = []
     for suffix, pack in ((".zip", _zip), (".tar.gz", _tar)):
@@ -65,19 +65,19 @@ def _require_unchanged_release(folder: Path) -> None:
     if not folder.exists():
         return
     try:
-        wrote: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())
+        released: dict[str, str] = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
         raise ReleaseError(
-            f"{folder} contains files that no release wrote: choose an empty folder with --to"
+            f"{folder} contains files that are not from a release: choose an empty folder with --to"
         ) from None
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
         if path.is_dir() or NOT_RELEASED & set(path.relative_to(folder).parts) or name == MANIFEST:
             continue
-        if wrote.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
+        if released.get(name) != hashlib.sha256(path.read_bytes()).hexdigest():
             raise ReleaseError(
-                f"{folder}: {name} has changed since the release, so somebody has worked in this "
-                "folder. Move it away, or choose another one with --to"
+                f"{folder}: {name} has changed since the release, so someone has worked in this "
+                "folder. Move it elsewhere, or choose another one with --to"
             )
 
 

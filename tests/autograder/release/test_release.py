@@ -300,7 +300,7 @@ def test_a_release_replaces_only_an_unchanged_release(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("")
-    with pytest.raises(ReleaseError, match="no release wrote: choose an empty folder"):
+    with pytest.raises(ReleaseError, match="not from a release: choose an empty folder"):
         write(FILES, other)
 
 
