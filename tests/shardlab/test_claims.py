@@ -1,4 +1,4 @@
-"""A claim prints what it compared, and fails when a single value is off."""
+"""A claim prints what it compared, and raises if a single value does not match."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardlab.claims import holds
 RAISES = pytest.raises(AssertionError, match=r"^does not hold: a claim")
 
 
-def test_it_prints_both_values_and_how_far_they_are_apart(
+def test_it_prints_both_values_and_their_difference(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     holds("the ring's bytes", [1003.0, 1001.0], 1000, rtol=0.01, unit="bytes")
@@ -39,7 +39,7 @@ def test_many_values_are_shown_as_a_range(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("measured", "held"),
+    ("measured", "expectation"),
     [
         ([100, 100, 102], {"predicted": 100, "rtol": 0.01}),
         (100.2, {"predicted": 100, "atol": 0.1}),
@@ -52,9 +52,9 @@ def test_many_values_are_shown_as_a_range(capsys: pytest.CaptureFixture[str]) ->
         ([True, False], {}),
     ],
 )
-def test_one_value_that_is_off_fails(measured, held) -> None:
+def test_a_single_wrong_value_raises(measured, expectation) -> None:
     with RAISES:
-        holds("a claim", measured, **held)
+        holds("a claim", measured, **expectation)
 
 
 def test_a_tensor_may_require_a_gradient(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def on_cpu():
 
 
 @pytest.mark.parametrize(("wrap", "tolerance"), [(ddp, 1e-3), (fsdp, 1e-3), (in_bf16, 0.03)])
-def test_training_on_a_gpu_has_the_losses_of_a_cpu(on_cpu, wrap, tolerance):
+def test_training_losses_on_a_gpu_match_those_on_a_cpu(on_cpu, wrap, tolerance):
     run = launch(train, wrap, "cuda", world_size=1, timeout_s=120)
     assert (run.device, run.outputs[0]) == ("cuda", pytest.approx(on_cpu, rel=tolerance))
     if wrap is ddp:  # on one rank, FSDP2 skips its collectives
@@ -125,7 +125,7 @@ def collectives():
     work = dist.all_reduce(on_gpu, async_op=True)
     work.wait()
     on_cpu = torch.ones(3)
-    dist.all_reduce(on_cpu)  # gloo's, in the same group
+    dist.all_reduce(on_cpu)  # with gloo, in the same group
     return torch.cuda.current_device(), dist.get_backend_config(), on_gpu.tolist(), on_cpu.tolist()
 
 
@@ -144,15 +144,15 @@ def test_calls_on_both_devices_are_recorded():
     assert all(call.end_s >= call.start_s for call in run.calls)
 
 
-def keeps_one_mebibyte():
+def allocate_one_mebibyte():
     before = torch.cuda.memory_allocated()
     kept = torch.zeros(1 << 18, device="cuda")
     return kept, torch.cuda.memory_allocated() - before
 
 
-def test_live_memory_is_that_of_the_allocator():
+def test_live_memory_matches_the_allocator():
     def work():
-        kept, allocated = keeps_one_mebibyte()
+        kept, allocated = allocate_one_mebibyte()
         with measure("held"):
             kept += 1
         return allocated
@@ -166,7 +166,7 @@ def draw():
     return torch.rand(3, device="cuda").tolist()
 
 
-def test_a_seed_draws_the_same_on_a_gpu():
+def test_a_seed_gives_the_same_numbers_on_a_gpu():
     first, second, other = (
         launch(draw, world_size=1, device="cuda", seed=seed, timeout_s=120).outputs
         for seed in (1, 1, 2)
@@ -174,23 +174,23 @@ def test_a_seed_draws_the_same_on_a_gpu():
     assert first == second != other
 
 
-def asks_for_too_much():
+def allocate_too_much():
     torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
 
 def test_running_out_of_gpu_memory_is_explained():
     with pytest.raises(RankError, match="out of memory"):
-        launch(asks_for_too_much, world_size=1, device="cuda", timeout_s=120)
+        launch(allocate_too_much, world_size=1, device="cuda", timeout_s=120)
 
 
-def test_more_ranks_than_gpus_are_refused_by_name():
+def test_more_ranks_than_gpus_raise():
     ranks = torch.cuda.device_count() + 1
     with pytest.raises(ValueError, match=f"{ranks} ranks need {ranks} GPUs"):
         launch(draw, world_size=ranks, device="cuda")
 
 
 def test_ranks_on_the_cpu_do_not_see_a_gpu():
-    """FSDP2's default mesh takes a GPU that it sees, and there may be fewer than ranks."""
+    """FSDP2's default mesh would use visible GPUs, of which there may be fewer than ranks."""
 
     def work():
         model = fully_shard(nn.Linear(4, 4))
@@ -224,7 +224,7 @@ def test_pools_move_tensors_between_gpu_and_host():
 
 
 def pipeline_step(size, repeats):
-    """Milliseconds of the slots, and of the same products timed with CUDA events."""
+    """Milliseconds of the forward slot, and of the same forward pass timed with CUDA events."""
     stage = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(repeats))).cuda()
     inputs = [torch.randn(size, size, device="cuda") for _ in range(2)]
     arguments = (gpipe(1, 2), {0: stage}, inputs, inputs, F.mse_loss)
@@ -241,12 +241,12 @@ def pipeline_step(size, repeats):
     return result.loss, 1000 * (forward.end - forward.start), start.elapsed_time(end)
 
 
-def test_a_slot_of_a_pipeline_covers_the_computation():
+def test_a_pipeline_slot_includes_the_computation():
     ((loss, slot_ms, kernels_ms),) = launch(
         pipeline_step, 2048, 16, world_size=1, device="cuda", timeout_s=120
     ).outputs
     assert loss > 0
-    assert slot_ms > 0.5 * kernels_ms  # a slot of only the launches would be far shorter
+    assert slot_ms > 0.5 * kernels_ms  # kernel launches alone would take far less
 
 
 def kernel_of_the_chapter(folder):

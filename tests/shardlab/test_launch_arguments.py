@@ -1,4 +1,4 @@
-"""Invalid arguments are refused before any rank starts; the message says what to change."""
+"""Invalid arguments raise before any rank starts; the message says what to change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def work() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("how", "error", "says"),
+    ("arguments", "error", "message"),
     [
         ({"world_size": 0}, ValueError, r"world_size=0: .* 1 to \d+ ranks"),
         ({"world_size": -1}, ValueError, r"1 to \d+ ranks"),
@@ -32,13 +32,15 @@ def work() -> None: ...
     ],
     ids=str,
 )
-def test_refused(how: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        launch(work, **how)
+def test_invalid_arguments_raise(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        launch(work, **arguments)
 
 
 @pytest.mark.parametrize(
-    ("how", "names"),
+    ("arguments", "names"),
     [
         ({"timeout_s": None}, "timeout_s"),
         ({"timeout_s": "30"}, "timeout_s"),
@@ -48,9 +50,9 @@ def test_refused(how: dict[str, Any], error: type[Exception], says: str) -> None
     ],
     ids=["timeout None", "timeout text", "generator", "number", "seed text"],
 )
-def test_an_argument_of_the_wrong_type_is_named(how: dict[str, Any], names: str) -> None:
+def test_an_argument_of_the_wrong_type_is_named(arguments: dict[str, Any], names: str) -> None:
     with pytest.raises((TypeError, ValueError), match=names):
-        launch(work, **how)
+        launch(work, **arguments)
 
 
 @pytest.mark.parametrize("fn", [5, None, "work"])

@@ -35,7 +35,7 @@ class TestARankThatFails:
             tensor = torch.ones(4)
             dist.all_reduce(tensor)
             print("so far", flush=True)
-            dist.all_reduce(tensor)  # all print before the failure ends them
+            dist.all_reduce(tensor)  # every rank prints before the failure ends it
             if dist.get_rank() == 2:
                 raise ValueError("bad weights")
             dist.all_reduce(tensor)
@@ -122,14 +122,14 @@ class TestARankThatFails:
         assert "exited with code 0" in error.headline
         assert names_line(error, "os._exit(0)")
 
-    def test_a_death_that_is_reported_late_is_still_the_cause(
+    def test_an_exit_that_is_reported_late_is_still_the_cause(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """On a busy machine the server may report it long after another rank lost its peer."""
         read_server = Supervisor._read_server
         delayed = 60
 
-        def late(self: Supervisor) -> None:
+        def read_late(self: Supervisor) -> None:
             nonlocal delayed
             if any(process.state == "failed" for process in self.ranks):
                 delayed -= 1
@@ -138,7 +138,7 @@ class TestARankThatFails:
             else:
                 time.sleep(0.01)
 
-        monkeypatch.setattr(Supervisor, "_read_server", late)
+        monkeypatch.setattr(Supervisor, "_read_server", read_late)
 
         def work() -> None:
             if dist.get_rank() == 1:
@@ -258,7 +258,7 @@ class TestARankThatFails:
 
 
 class TestFailuresOfTheMachine:
-    """A failure before user code runs is no RankError, so a grader retries."""
+    """A failure before user code runs is not a RankError, so a grader retries."""
 
     def test_ranks_that_cannot_start(self) -> None:
         class Elsewhere(OwnHost):
@@ -270,7 +270,7 @@ class TestFailuresOfTheMachine:
         assert error.headline.startswith("the ranks could not be started: rank ")
 
     def test_a_machine_too_busy_for_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        # As if every rank had waited for a processor all the time
+        # As if every rank had spent all its time waiting for a processor
         monkeypatch.setattr(clock.Clock, "is_over", lambda *_: False)
         monkeypatch.setattr(clock, "MAX_STRETCH", 2.0)
         ranks = RankSet(2, quiet=True, timeout_s=0.1, trust=Trust.UNTRUSTED)

@@ -87,7 +87,7 @@ class TestHangs:
         assert error.headline.startswith("rank 1 ")
         assert names_line(error, "dist.recv(torch.empty(1))")
 
-    def test_a_backward_pass_of_ddp_that_one_rank_skips(self) -> None:
+    def test_a_ddp_backward_pass_that_one_rank_skips(self) -> None:
         def work() -> None:
             model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
             loss = model(torch.ones(2, 4)).sum()
@@ -170,7 +170,7 @@ class TestTimeout:
         assert [row.state for row in error.table] == ["waiting", "computing"]
         assert "barrier" in error.table[0].call
 
-    def test_a_stack_that_is_written_late_is_waited_for(
+    def test_a_timeout_waits_for_a_stack_that_is_written_late(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Many busy ranks on few processors write their stacks only when they are scheduled."""
@@ -201,8 +201,8 @@ class TestSlowRuns:
                 pending = dist.irecv(buffer, 1)  # stays open while rank 0 sleeps
                 time.sleep(3)
             if rank == 1:
-                until = time.monotonic() + 3
-                while time.monotonic() < until:
+                deadline = time.monotonic() + 3
+                while time.monotonic() < deadline:
                     pass
                 dist.send(torch.ones(1), 0)
             if pending is not None:

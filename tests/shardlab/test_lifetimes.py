@@ -68,7 +68,7 @@ class Reduced(nn.Module):
         result = (self.weight * sent[0].sum()).sum()
 
         def release_late() -> None:
-            hashlib.sha256(bytes(60_000_000))  # without the GIL, as gloo's threads run
+            hashlib.sha256(bytes(60_000_000))  # releases the GIL: gloo's threads run without it
             sent.clear()
 
         threading.Thread(target=release_late).start()
@@ -79,17 +79,17 @@ def test_a_tensor_that_a_collective_releases_late_is_not_kept() -> None:
     recorded = step(Reduced())
     (sent,) = [life for life in recorded.lives if life.bytes == 400]
     assert sent.kind == "temporary"
-    assert recorded.kept_bytes == 4 + 4  # the sum, and the loss
+    assert recorded.kept_bytes == 4 + 4  # the reduced sum and the loss
 
 
 def test_kept_bytes_match_the_formula(gpt: tuple[Lifetimes, Lifetimes]) -> None:
     kernels = cpu_kernels(4, dropout=False)
     for recorded, recompute in zip(gpt, ("none", "full"), strict=True):
-        about = (CONFIG, 2, 32, kernels)
-        small = small_terms(*about, recompute=recompute)
-        batch = 8 * 2 * 2 * 32  # tokens and targets existed before
+        arguments = (CONFIG, 2, 32, kernels)
+        small = small_terms(*arguments, recompute=recompute)
+        batch = 8 * 2 * 2 * 32  # tokens and targets already existed
         loss = 4
-        counted = sum(gpt_terms(*about, recompute=recompute).values()) + sum(small.values())
+        counted = sum(gpt_terms(*arguments, recompute=recompute).values()) + sum(small.values())
         assert recorded.kept_bytes == counted - batch + loss
 
 
@@ -106,14 +106,15 @@ def test_the_peak_is_at_the_end_of_forward_and_lower_with_checkpoints(
 
 def test_a_block_is_recomputed_just_before_its_backward(gpt: tuple[Lifetimes, Lifetimes]) -> None:
     whole, checkpointed = gpt
-    again = [life for life in checkpointed.lives if life.kind == "recomputed"]
+    recomputed = [life for life in checkpointed.lives if life.kind == "recomputed"]
     assert [life for life in whole.lives if life.kind == "recomputed"] == []
-    assert list(dict.fromkeys(life.part for life in again)) == ["blocks.2", "blocks.1", "blocks.0"]
+    parts = list(dict.fromkeys(life.part for life in recomputed))
+    assert parts == ["blocks.2", "blocks.1", "blocks.0"]
     assert {"blocks.0.mlp.up: addmm", "blocks.0.attention: attention"} <= {
-        life.name for life in again
+        life.name for life in recomputed
     }
     # Nothing needs the last matmul's result: torch stops before it.
-    assert "blocks.0.mlp.down: addmm" not in {life.name for life in again}
+    assert "blocks.0.mlp.down: addmm" not in {life.name for life in recomputed}
 
 
 def test_forward_phase_of_a_chain_called_in_segments() -> None:

@@ -7,7 +7,7 @@ from shardlab import data, models
 
 
 @pytest.mark.parametrize("size", models.SIZES)
-def test_each_size_has_about_as_many_parameters_as_its_name_says(size):
+def test_each_size_has_about_the_number_of_parameters_in_its_name(size):
     with torch.device("meta"):
         parameters = models.count_parameters(models.gpt(size))
     assert parameters == pytest.approx(float(size.removesuffix("M")) * 1e6, rel=0.25)
@@ -39,7 +39,7 @@ def test_attention_is_causal():
     assert not torch.allclose(before[:, 10:], after[:, 10:])
 
 
-def test_separate_projections_compute_the_same():
+def test_separate_projections_give_the_same_output_and_gradient():
     torch.manual_seed(0)
     model = models.gpt("0.1M")
     tokens, targets = data.batch(0, batch_size=2, context=16)
@@ -60,9 +60,9 @@ def test_targets_of_minus_100_are_ignored():
     torch.manual_seed(0)
     model = models.gpt("0.1M")
     tokens, targets = data.batch(0, batch_size=2, context=16)
-    blanked = targets.clone()
-    blanked[1] = models.IGNORE
-    torch.testing.assert_close(model(tokens, blanked), model(tokens[:1], targets[:1]))
+    masked = targets.clone()
+    masked[1] = models.IGNORE
+    torch.testing.assert_close(model(tokens, masked), model(tokens[:1], targets[:1]))
 
 
 def test_a_hundred_steps_lower_the_loss():
@@ -81,7 +81,7 @@ def test_a_hundred_steps_lower_the_loss():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("call", "message"),
     [
         (lambda: models.gpt("7B"), "there is no size '7B': choose one of 0.1M"),
         (lambda: models.GPTConfig(1, 3, 64, 8), "3 heads do not divide a width of 64"),
@@ -91,6 +91,6 @@ def test_a_hundred_steps_lower_the_loss():
         ),
     ],
 )
-def test_invalid_arguments_are_refused(wrong, says):
-    with pytest.raises(ValueError, match=says):
-        wrong()
+def test_invalid_arguments_raise(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,4 +1,4 @@
-"""Each chapter opens with a recorded run that moves before any code is run."""
+"""Each chapter opens with an animation of a recorded run, which needs no kernel."""
 
 from collections import Counter
 from xml.etree import ElementTree
@@ -48,7 +48,7 @@ def test_marks_are_in_rows_that_exist_and_within_the_recorded_time(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_data_is_stored_as_it_is_read(name, tmp_path, monkeypatch):
+def test_saving_a_loaded_opener_reproduces_its_file(name, tmp_path, monkeypatch):
     stored = (openers.opener.RECORDED / f"{name}.json").read_bytes()
     opener = openers.load(name)
     monkeypatch.setattr(openers.opener, "RECORDED", tmp_path)
@@ -85,7 +85,7 @@ def test_a_recipe_still_records_what_is_stored():
 
 
 @pytest.mark.browser
-def test_it_moves_for_five_seconds_and_not_at_all_where_motion_is_unwanted(browser):
+def test_it_is_animated_for_five_seconds_or_not_at_all_with_reduced_motion(browser):
     with new_page(browser) as page:
         page.goto((CHAPTERS / "openers/03_ring_all_reduce.svg").as_uri())
         covered = """(ms) => {

@@ -1,4 +1,4 @@
-"""What DeepSpeed makes of a configuration, read from live engines."""
+"""Where DeepSpeed places parameters and optimizer state, read from live engines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start_engines(zero_configs):
 def test_stages_and_offload_are_read_from_live_engines():
     """(stage, parameters' place and elements, optimizer's place and elements, pinned)"""
     whole, half = PARAMETERS, PARAMETERS // 2
-    wanted = {
+    expected = {
         (0, "device", whole, "device", whole, False): {"stage": 0},
         (1, "device", whole, "host", half, False): {"stage": 1, "offload_optimizer": NOT_PINNED},
         (2, "device", whole, "device", half, False): {"stage": 2},
@@ -51,10 +51,10 @@ def test_stages_and_offload_are_read_from_live_engines():
     }
     # only stage 3 reads this; DeepSpeed does not warn
     silent = {"stage": 2, "offload_param": {"device": "cpu"}}
-    zero_configs = [*wanted.values(), silent]
+    zero_configs = [*expected.values(), silent]
     run = launch(start_engines, zero_configs, world_size=2, device="cpu", timeout_s=60)
     for found in run.outputs:
-        assert [flat(engine) for engine in found[:-1]] == list(wanted)
+        assert [flat(engine) for engine in found[:-1]] == list(expected)
         assert flat(found[-1]) == (2, "device", whole, "device", half, False)
         assert {engine["global_batch"] for engine in found} == {3 * 2 * 2}
         assert {engine["precision"] for engine in found} == {"bfloat16"}

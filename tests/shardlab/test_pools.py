@@ -1,4 +1,4 @@
-"""Simulated pools on a CPU: where tensors are, what moves, and which operations are refused."""
+"""Simulated pools on a CPU: where tensors are, what moves, and which operations raise."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_new_tensors_go_to_the_pool_of_the_block(pools):
         lambda device, host: torch.add(host, host, out=device),
     ],
 )
-def test_an_operation_on_tensors_of_both_pools_is_refused(pools, mix):
+def test_an_operation_on_tensors_of_both_pools_raises(pools, mix):
     with pools:
         device = torch.ones(4, dtype=BF16)
         host = pools.to_host(device)
@@ -88,7 +88,7 @@ def test_an_operation_on_tensors_of_both_pools_is_refused(pools, mix):
     assert "test_pools.py, line" in message
 
 
-def test_a_move_to_the_same_pool_is_refused(pools):
+def test_a_move_to_the_same_pool_raises(pools):
     with pools:
         tensor = torch.ones(2)
         with pytest.raises(PoolError, match="is already on the device"):
@@ -97,7 +97,7 @@ def test_a_move_to_the_same_pool_is_refused(pools):
             pools.to_host(pools.to_host(tensor))
 
 
-def test_a_model_made_earlier_is_on_the_device_even_in_backward(pools):
+def test_an_existing_model_is_on_the_device_even_in_backward(pools):
     model = nn.Linear(8, 8, bias=False, dtype=BF16)
     with pools:
         model(torch.ones(2, 8, dtype=BF16)).sum().backward()
@@ -132,14 +132,14 @@ def test_reused_memory_is_not_mistaken_for_the_old_tensor(pools):
     assert pools.live_bytes("host") == pools.live_bytes("device") == {}
 
 
-def test_an_error_leaves_the_blocks(pools):
+def test_an_error_exits_the_blocks(pools):
     with pytest.raises(ZeroDivisionError), pools, pools.host():
         raise ZeroDivisionError
     with pools:
         assert pools.place_of(torch.zeros(1)) == "device"
 
 
-def test_another_device_is_refused():
+def test_an_unknown_device_raises():
     with pytest.raises(ValueError, match='"auto", "cpu" or "cuda"'):
         Pools("tpu")
 
@@ -164,7 +164,7 @@ def test_real_pools_use_the_device_of_the_tensor():
     assert pools.live_bytes("host") == {"float32": 16}
 
 
-def mixes_on_a_rank():
+def mix_pools():
     pools = Pools()
     with pools:
         on_device = torch.ones(4)
@@ -175,5 +175,5 @@ def mixes_on_a_rank():
 @pytest.mark.ranks
 def test_on_a_rank_the_error_names_the_line_once():
     with pytest.raises(RankError, match="PoolError: add of a float32 tensor") as caught:
-        launch(mixes_on_a_rank, world_size=1, device="cpu")
+        launch(mix_pools, world_size=1, device="cpu")
     assert caught.value.headline.count("return on_device + on_host") == 1

@@ -1,4 +1,4 @@
-"""The trained model: better on its own text than on another one, and worth quantizing."""
+"""The pretrained model: its loss is lower on its training text than on code."""
 
 import torch
 
@@ -10,14 +10,14 @@ def loss_on(model: models.GPT, text: str) -> float:
     return model(*data.batch(0, 16, 128, text=text)).item()
 
 
-def test_it_has_learned_the_documentation_and_knows_code_less_well():
+def test_its_loss_is_lower_on_documentation_than_on_code():
     model = pretrained.gpt()
     documentation, code = loss_on(model, "documentation"), loss_on(model, "code")
     assert documentation < 1.6
     assert documentation + 0.5 < code < 4
 
 
-def test_its_matrices_are_those_of_its_configuration():
+def test_its_parameters_match_its_configuration():
     state = pretrained.gpt().state_dict()
     assert {name: value.shape for name, value in state.items()} == {
         name: value.shape for name, value in models.GPT(pretrained.CONFIG).state_dict().items()

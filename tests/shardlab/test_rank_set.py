@@ -167,7 +167,7 @@ def test_ranks_that_are_ready_before_their_pid_is_reported_are_counted(
     read_server = Supervisor._read_server
     delayed = 100
 
-    def late(self: Supervisor) -> None:
+    def read_late(self: Supervisor) -> None:
         nonlocal delayed
         if all(process.state != "starting" for process in self.ranks):
             delayed -= 1
@@ -176,7 +176,7 @@ def test_ranks_that_are_ready_before_their_pid_is_reported_are_counted(
         else:
             read_server(self)
 
-    monkeypatch.setattr(Supervisor, "_read_server", late)
+    monkeypatch.setattr(Supervisor, "_read_server", read_late)
     with RankSet(4, quiet=True) as ranks:
         run = ranks.run(total_and_draw, seed=5)
     assert "counted by the operating system" in run.traffic.source

@@ -33,7 +33,7 @@ def test_draws_a_real_run_to_a_file(tmp_path, capsys, name, start):
     assert "4 ranks" in capsys.readouterr().out
 
 
-def test_another_suffix_is_refused_before_anything_runs(tmp_path, capsys):
+def test_an_unknown_suffix_raises_before_anything_runs(tmp_path, capsys):
     assert __main__.main(["picture", str(tmp_path / "a.gif")]) == 2
     assert ".png or .svg" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

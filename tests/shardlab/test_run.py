@@ -39,14 +39,14 @@ def test_traffic_maps_labels_to_traffic_in_order_of_appearance(traffic: Traffic)
     assert traffic.get("step") is None
 
 
-def test_an_unknown_label_is_refused_with_the_known_ones(traffic: Traffic) -> None:
+def test_an_unknown_label_raises_and_the_message_lists_the_known_ones(traffic: Traffic) -> None:
     with pytest.raises(KeyError, match="'step'; measured: 'forward', 'backward'"):
         traffic["step"]
     with pytest.raises(KeyError, match="measured: none"):
         Traffic(np.zeros((2, 2), dtype=np.int64), "by hand")["step"]
 
 
-def test_a_run_is_shown_in_one_line(traffic: Traffic) -> None:
+def test_the_repr_of_a_run_is_one_line(traffic: Traffic) -> None:
     run = Run(2, "cpu", "requested", [1, 2], ["", ""], ["", ""], traffic, [], 0.1, 0.25)
     assert repr(run) == "<Run: 2 ranks on cpu (requested), 0 calls, 28 bytes sent, 0.25 s>"
 
@@ -62,6 +62,6 @@ def test_calls_in_a_block_are_those_that_began_there(traffic: Traffic) -> None:
 
 
 def call(rank: int, start_s: float) -> Call:
-    """One that ends in the next block."""
+    """A call that ends in the next block."""
     where, tensor = ("cell 1, line 1", 0), ("float32", (1,), 0, 1)
     return Call(rank, "all_reduce", 4, None, (0, 1), start_s, start_s + 1, *where, *tensor)

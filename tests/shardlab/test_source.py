@@ -50,7 +50,7 @@ def test_a_cell_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locate("/elsewhere/a.py", 3)[0] == "/elsewhere/a.py, line 3"
 
 
-def test_the_course_s_own_packages_are_not_user_code() -> None:
+def test_packages_of_the_course_are_not_user_code() -> None:
     """A student's error names the student's line, not the line of the check that called it."""
     assert not is_user_code(launch.__code__.co_filename)
     assert not is_user_code(formula_results.__code__.co_filename)

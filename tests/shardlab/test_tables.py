@@ -38,6 +38,6 @@ def test_it_is_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1.0 MiB" in capsys.readouterr().out
 
 
-def test_a_row_of_another_length_is_refused() -> None:
+def test_a_row_of_another_length_raises() -> None:
     with pytest.raises(ValueError, match="a row of 2 values for 3 columns"):
         table(COLUMNS, [("ring", 1)])

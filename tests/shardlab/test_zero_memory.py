@@ -35,7 +35,7 @@ def test_predicted_against_measured(precision: str, stage: int, ranks: int) -> N
 
 
 def test_extras_by_hand() -> None:
-    """Two ranks share w, 10 elements, and v, 9: shares of 10 (a multiple of 2), one is padding."""
+    """w has 10 elements and v 9: two shards of 10 (a multiple of 2), one element is padding."""
     numels = {"w": 10, "v": 9}
     assert zero_extras(numels, stage=0, world_size=2) == {"step counters": [8, 8]}
     assert zero_extras(numels, stage=2, world_size=2) == {
@@ -43,11 +43,11 @@ def test_extras_by_hand() -> None:
         "padding": [2 + 0.5 * 14, 2 + 0.5 * 14],
         "tensors across a boundary": [0, 0],
     }
-    on_a_border = zero_extras({"w": 9, "v": 9, "u": 2}, stage=2, world_size=2)
-    # Shares of 10. Rank 0 has w and the first element of v, but keeps v's other 8 gradients too;
+    across_boundary = zero_extras({"w": 9, "v": 9, "u": 2}, stage=2, world_size=2)
+    # Shards of 10. Rank 0 has w and the first element of v, but keeps v's other 8 gradients too;
     # rank 1 has those 8, but keeps the first one's gradient too.
-    assert on_a_border["tensors across a boundary"] == [2 * 8, 2 * 1]
-    assert on_a_border["padding"] == [0, 0]
+    assert across_boundary["tensors across a boundary"] == [2 * 8, 2 * 1]
+    assert across_boundary["padding"] == [0, 0]
     stage_1 = zero_extras({"w": 20}, stage=1, world_size=2)
     assert stage_1["freed gradients"] == [-20, -20]
     stage_3 = zero_extras(numels, stage=3, world_size=2, persistence_threshold=10)

@@ -111,7 +111,7 @@ def test_each_rank_runs_its_list_in_order_with_the_simulated_peak(outputs, name)
         assert all(a.end <= b.start for a, b in zip(result.slots, result.slots[1:], strict=False))
 
 
-def any_legal_schedule(seed):
+def random_legal_schedule(seed):
     """p devices, v chunks on random devices, and a random order that a run could have taken."""
     draw = random.Random(seed)
     p, m, v = draw.choice([2, 3, 4]), draw.randint(1, 5), draw.choice([1, 2])
@@ -135,7 +135,7 @@ def any_legal_schedule(seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_the_message_order_cannot_deadlock_even_with_blocking_sends(seed):
     """Stricter than gloo: a message passes only if it is next on both of its ranks."""
-    schedule = any_legal_schedule(seed)
+    schedule = random_legal_schedule(seed)
     checked = check(schedule)
     done, passed, waiting = set(), set(), messages(schedule)
     position = [0] * len(schedule)
@@ -169,7 +169,7 @@ def test_the_message_order_cannot_deadlock_even_with_blocking_sends(seed):
 @pytest.mark.ranks
 def test_unusual_but_legal_orders_run():
     """Stages on any device, micro-batches in any order: if the simulator accepts it, it runs."""
-    odd = {seed: s for seed in range(40) if len(s := any_legal_schedule(seed)) == 2}
+    odd = {seed: s for seed in range(40) if len(s := random_legal_schedule(seed)) == 2}
     assert len(odd) > 5
     outputs = launch(on_a_rank, odd, world_size=2, device="cpu").outputs
     for seed, schedule in odd.items():

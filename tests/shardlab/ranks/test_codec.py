@@ -84,7 +84,7 @@ class TestPlain:
             ([{"deep": [torch.nn.Linear(1, 1)]}], "Linear"),
         ],
     )
-    def test_other_types_are_refused_by_name(self, value: Any, name: str) -> None:
+    def test_other_types_are_rejected_by_name(self, value: Any, name: str) -> None:
         with pytest.raises(TypeError, match=f"{name} is not plain data"):
             codec.encode_plain(value)
 
@@ -117,7 +117,7 @@ class TestReadingUntrustedBytes:
             with pytest.raises(ValueError, match="not plain data"):
                 codec.decode_plain(draw.randbytes(length))
 
-    def test_truncated_and_corrupted_data_is_refused_or_plain(self) -> None:
+    def test_truncated_or_corrupted_data_is_rejected_or_decodes_to_plain_data(self) -> None:
         good = codec.encode_plain({"x": [torch.ones(3), 1.5, "s"]})
         allowed = (bool, str, int, float, bytes, list, tuple, dict, torch.Tensor, np.ndarray)
         for at in range(len(good)):

@@ -153,9 +153,7 @@ def test_deepspeed_is_configured_on_import_in_a_rank_of_the_torch_engine() -> No
         import importlib.util
         import logging
 
-        assert importlib.util.find_spec(
-            "deepspeed"
-        )  # as accelerate does, without importing it
+        assert importlib.util.find_spec("deepspeed")  # as accelerate does, without importing it
         import deepspeed
         from deepspeed.ops.op_builder.builder import OpBuilder
 

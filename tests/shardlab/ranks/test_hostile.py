@@ -248,7 +248,7 @@ def test_outputs_that_claim_missing_data(data: bytes) -> None:
         codec.decode_plain(data)
 
 
-def test_an_output_of_too_many_numbers_is_refused_when_encoded(
+def test_an_output_of_too_many_numbers_is_rejected_when_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "MAX_TREE_BYTES", 1000)

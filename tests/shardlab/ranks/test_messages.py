@@ -64,14 +64,14 @@ def test_reading_a_file_does_not_move_its_position() -> None:
     ],
     ids=["huge header", "list", "not json", "not text", "nested too deeply"],
 )
-def test_invalid_messages_are_refused(data: bytes) -> None:
+def test_invalid_messages_are_rejected(data: bytes) -> None:
     inbox = messages.Inbox()
     inbox.feed(data)
     with pytest.raises(ValueError):  # noqa: PT011  # JSONDecodeError is one too
         inbox.next()
 
 
-def test_an_output_that_is_too_large_is_refused_before_it_arrives() -> None:
+def test_an_output_that_is_too_large_is_rejected_before_it_arrives() -> None:
     inbox = messages.Inbox(max_body_bytes=1000)
     inbox.feed(struct.pack("<IQ", 2, 1001) + b"{")
     assert inbox.next() is None
@@ -80,7 +80,7 @@ def test_an_output_that_is_too_large_is_refused_before_it_arrives() -> None:
         inbox.next()
 
 
-def test_random_bytes_are_forged_whatever_size_they_claim() -> None:
+def test_random_bytes_count_as_forged_whatever_size_they_claim() -> None:
     inbox = messages.Inbox(max_body_bytes=1000)
     inbox.feed(struct.pack("<IQ", 20, 1 << 60) + bytes(range(200, 250)))
     with pytest.raises(messages.Forged):

@@ -49,7 +49,7 @@ def start_and_wait_until_ranks_are_up(
     raise AssertionError("no rank came up")
 
 
-def rest_of(process: subprocess.Popen[str]) -> str:
+def remaining_output(process: subprocess.Popen[str]) -> str:
     printed, _ = process.communicate(timeout=HANG_LIMIT_S)
     return printed
 
@@ -75,7 +75,7 @@ print(os.listdir(os.environ["TMPDIR"]))
 launch(divmod, 1, 0, world_size=2)
 """
     )
-    printed = rest_of(process)
+    printed = remaining_output(process)
     assert printed.splitlines()[:3] == ["[0, 1, 2] 0", "0", "[]"]
     assert process.returncode == 1
     assert "RankError: rank" in printed
@@ -94,7 +94,7 @@ print(launch(hello, world_size=2).outputs)
 """,
     )
     process.send_signal(signal.SIGINT)
-    printed = rest_of(process)
+    printed = remaining_output(process)
     assert "interrupted 0\n" in printed
     assert printed.endswith("[0, 1]\n")
     assert process.returncode == 0
@@ -127,7 +127,7 @@ print(launch(hello, world_size=2).outputs)
     )
     (server,) = psutil.Process(process.pid).children()
     server.kill()
-    printed = rest_of(process)
+    printed = remaining_output(process)
     assert "the next launch starts a new one" in printed
     assert printed.endswith("[0, 1]\n")
     assert processes.leftovers() == []
@@ -194,7 +194,7 @@ launch(work, world_size=1)
 print("over")
 """,
     )
-    assert "over" in rest_of(process)
+    assert "over" in remaining_output(process)
     assert processes.leftovers() == []
 
 
@@ -216,7 +216,7 @@ except LaunchError as error:
     )
     (server,) = psutil.Process(process.pid).children()
     server.kill()
-    assert "raised" in rest_of(process)
+    assert "raised" in remaining_output(process)
     assert processes.leftovers() == []
 
 

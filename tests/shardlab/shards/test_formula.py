@@ -61,7 +61,7 @@ def test_rows_are_not_cut() -> None:
     ("stage", "cut_buffers"),
     [(0, ()), (1, ("optimizer",)), (2, ("optimizer", "gradients")), (3, BUFFERS)],
 )
-def test_each_stage_shards_one_buffer_more(stage: int, cut_buffers: tuple[str, ...]) -> None:
+def test_each_stage_shards_one_more_buffer(stage: int, cut_buffers: tuple[str, ...]) -> None:
     layout = shards.flat({"w": 64, "v": 64}, 4, stage=stage)
     for buffer, each in zip(BUFFERS, (2, 2, 12), strict=True):
         share = 128 // (4 if buffer in cut_buffers else 1)
@@ -69,7 +69,7 @@ def test_each_stage_shards_one_buffer_more(stage: int, cut_buffers: tuple[str, .
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_element_is_on_one_rank_or_on_all(seed: int) -> None:
+def test_every_element_is_on_exactly_one_rank_or_on_all(seed: int) -> None:
     draw = random.Random(seed)
     shapes = {
         f"t{index}": tuple(draw.randint(1, 9) for _ in range(draw.randint(1, 3)))

@@ -42,8 +42,8 @@ def fsdp2():
 
     outputs = launch(fn, world_size=4, device="cpu").outputs
     return {
-        moment: shards.gather([reports[i] for reports in outputs])
-        for i, moment in enumerate(("backward", "step", "hybrid"))
+        phase: shards.gather([reports[i] for reports in outputs])
+        for i, phase in enumerate(("backward", "step", "hybrid"))
     }
 
 
@@ -66,7 +66,7 @@ def test_fsdp2_does_not_pad_optimizer_state(fsdp2) -> None:
     assert live.segments["gradients"] == ()
 
 
-def test_hybrid_sharding_has_each_half_on_two_ranks(fsdp2) -> None:
+def test_hybrid_sharding_puts_each_half_on_two_ranks(fsdp2) -> None:
     live = fsdp2["hybrid"]
     halves = shards.flat(SHAPES, 2, stage=3, precision="fp32", cut="rows")
     for rank in range(4):
@@ -77,7 +77,7 @@ def test_hybrid_sharding_has_each_half_on_two_ranks(fsdp2) -> None:
 
 @pytest.fixture(scope="module")
 def deepspeed():
-    """Layouts by stage and moment, and the bytes of the gradients' storages on each rank."""
+    """Layouts by stage and phase, and the bytes of the gradients' storages on each rank."""
 
     def fn():
         import deepspeed
@@ -171,8 +171,8 @@ def test_gradients_of_tensors_that_span_shards_stay_whole(deepspeed) -> None:
 
 def test_stage_3_keeps_its_gradient_buffer(deepspeed) -> None:
     formula = shards.flat(SHAPES, 2, stage=3)
-    for moment in ("backward", "step"):
-        live = deepspeed[3, moment]
+    for phase in ("backward", "step"):
+        live = deepspeed[3, phase]
         assert live.segments["gradients"] == formula.segments["gradients"]
     assert deepspeed[0, "backward"].bytes_by_rank("gradients") == [62 * 2] * 2
 

@@ -1,4 +1,4 @@
-"""The simulated life of FSDP's units. widgets/test_unit_life.py compares it with real ranks."""
+"""The simulated timeline of FSDP's units. widgets/test_unit_life.py compares it with real ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_units_are_gathered_twice_and_the_root_once(units: int, prefetch: int) -
 
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("root_bytes", [0, 200])
-def test_afterwards_a_rank_has_its_shards_of_parameters_and_gradients(
+def test_at_the_end_a_rank_holds_its_shards_of_parameters_and_gradients(
     overlap: bool, root_bytes: float
 ) -> None:
     timeline = simulate_step(replace(PLAIN, overlap=overlap, root_bytes=root_bytes))
@@ -87,8 +87,8 @@ def test_forward_frees_a_unit_before_it_gathers_the_next() -> None:
 
 
 def test_prefetching_hides_transfers_behind_computation() -> None:
-    slow = replace(PLAIN, link_bytes_per_s=200)  # 0.5 s for a unit; it computes 1 s and 2 s
-    alone = 0.5  # of the root, before anything computes
+    slow = replace(PLAIN, link_bytes_per_s=200)  # 0.5 s to send a unit; forward 1 s, backward 2 s
+    root_s = 0.5  # the root's all-gather, before any computation
     steps = {
         prefetch: simulate_step(
             replace(slow, forward_prefetch=prefetch, backward_prefetch=prefetch)
@@ -96,19 +96,19 @@ def test_prefetching_hides_transfers_behind_computation() -> None:
         for prefetch in (0, 1)
     }
     # At the end, the reduce-scatters of the last unit and of the root are not hidden either.
-    assert steps[1] == pytest.approx(12 + alone + 0.5 + 0.5 + 1.0, abs=1e-6)
+    assert steps[1] == pytest.approx(12 + root_s + 0.5 + 0.5 + 1.0, abs=1e-6)
     assert steps[0] == pytest.approx(steps[1] + 6 * 0.5 + 3 * 0.5, abs=1e-6)
     sequential = simulate_step(replace(slow, overlap=False))
     assert sequential.step_s == pytest.approx(12 + (9 + 5) * 0.5, abs=1e-6)
 
 
-def test_a_later_prefetch_takes_more_memory() -> None:
+def test_prefetching_more_units_takes_more_memory() -> None:
     peaks = [
         simulate_step(replace(PLAIN, units=8, backward_prefetch=count)).peak_bytes
         for count in (0, 1, 2, 3)
     ]
     assert peaks == sorted(peaks)
-    assert peaks[2] - peaks[1] == pytest.approx(100 - 100 / 2)  # a buffer more, a shard fewer
+    assert peaks[2] - peaks[1] == pytest.approx(100 - 100 / 2)  # one more buffer, one shard less
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,6 @@ def test_a_later_prefetch_takes_more_memory() -> None:
         ({"root_bytes": 1000}, "root_bytes"),
     ],
 )
-def test_impossible_settings_are_refused(given: dict[str, float], message: str) -> None:
+def test_invalid_settings_raise(given: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(PLAIN, **given)

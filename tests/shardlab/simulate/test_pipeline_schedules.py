@@ -132,8 +132,8 @@ def test_single_stage_orders_match_torchs(p, m):
     assert as_ours(order, p) == gpipe(p, m)
     order = as_ours(torch_schedules.Schedule1F1B(stage, m)._get_pipeline_order(), p)
     if order[-1][0].micro_batch == 1:
-        # In the order that torch 2.13 prints (what it runs is correct), the last device's forwards
-        # count from 1, so its first backward has no forward.
+        # In the order that torch 2.13 prints (it runs a correct one), the last device's forwards
+        # are numbered from 1, so its first backward has no forward.
         with pytest.raises(IllegalSchedule, match="no device runs stage 0's forward of micro"):
             simulate(order)
         order[-1] = [Action(a.kind, a.stage, a.micro_batch - (a.kind == "F")) for a in order[-1]]

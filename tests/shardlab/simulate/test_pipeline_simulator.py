@@ -110,7 +110,7 @@ def backward_first(schedule):
     schedule[1].sort(key=lambda action: action.kind)
 
 
-def other_order_of_micro_batches(schedule):
+def reverse_micro_batches(schedule):
     schedule[1] = [Action(a.kind, a.stage, 3 - a.micro_batch) for a in schedule[1]]
 
 
@@ -153,7 +153,7 @@ ILLEGAL = {
         "stage 1's forward of micro-batch 0 needs stage 0's forward first",
     ),
     "devices wait for each other": (
-        changed(one_f_one_b(2, 4), other_order_of_micro_batches),
+        changed(one_f_one_b(2, 4), reverse_micro_batches),
         "waits",
         r"stage 0's backward of micro-batch 0 needs stage 1's backward first: device 0 waits "
         r"forever \(device 0 waits in 0B0 for 1B0 of device 1; device 1 waits in 1F3 for 0F3 of ",
@@ -170,6 +170,6 @@ def test_an_illegal_schedule_raises_with_its_rule(schedule, rule, message):
 
 def test_the_message_names_the_devices_in_a_cycle():
     """Device 2 waits for a cycle of devices 0 and 1."""
-    schedule = changed(one_f_one_b(3, 4), other_order_of_micro_batches)
+    schedule = changed(one_f_one_b(3, 4), reverse_micro_batches)
     with pytest.raises(IllegalSchedule, match=r"device 1 waits in 1F3 for 0F3 of device 0\)"):
         simulate(schedule)

@@ -36,7 +36,7 @@ def test_a_call_from_begin_to_end() -> None:
     assert call.is_p2p
 
 
-def test_a_call_whose_caller_has_to_wait() -> None:
+def test_an_asynchronous_call_counts_as_waited_only_after_a_wait() -> None:
     log = CallLog(1)
     for number, event in ((1, "wait"), (2, "waited"), (3, "end")):
         log.add(0, [*call_event(number, "all_reduce", start_s=number)[:-1], None])
@@ -121,7 +121,7 @@ def test_blocks_and_sockets() -> None:
 
 
 class TestMismatch:
-    def test_equal_calls_are_no_mismatch(self) -> None:
+    def test_equal_calls_are_not_a_mismatch(self) -> None:
         ranks = ScriptedRanks(3)
         for rank in range(3):
             ranks.call(rank, "all_reduce")
@@ -139,14 +139,14 @@ class TestMismatch:
             "all_reduce",
         ]
 
-    @pytest.mark.parametrize("how", [{"shape": (9,)}, {"dtype": "float64"}])
-    def test_a_different_tensor(self, how: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("changed", [{"shape": (9,)}, {"dtype": "float64"}])
+    def test_a_different_tensor(self, changed: dict[str, Any]) -> None:
         ranks = ScriptedRanks(2)
         ranks.call(0, "all_reduce")
-        ranks.call(1, "all_reduce", **how)
+        ranks.call(1, "all_reduce", **changed)
         assert ranks.log.mismatch is not None
 
-    def test_the_same_bytes_in_another_shape_are_no_mismatch(self) -> None:
+    def test_the_same_bytes_in_another_shape_are_not_a_mismatch(self) -> None:
         ranks = ScriptedRanks(2)
         ranks.call(0, "all_reduce", shape=(8,))
         ranks.call(1, "all_reduce", shape=(2, 4))

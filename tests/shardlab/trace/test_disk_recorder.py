@@ -31,7 +31,7 @@ def recorded(tmp_path):
     return folder, before, changes
 
 
-def test_changes_are_recorded_in_order_as_the_operating_system_got_them(recorded):
+def test_changes_are_recorded_in_the_order_the_operating_system_received_them(recorded):
     _, _, changes = recorded
     assert [(change.op, change.path, change.to, change.data) for change in changes] == [
         ("mkdir", "new", "", b""),
@@ -48,7 +48,7 @@ def test_changes_are_recorded_in_order_as_the_operating_system_got_them(recorded
     assert times == sorted(times)
 
 
-def test_all_changes_together_give_the_folder_as_it_is(recorded, tmp_path):
+def test_replaying_all_changes_reproduces_the_folder(recorded, tmp_path):
     folder, before, changes = recorded
     disk = Disk(before)
     for change in changes:
@@ -58,7 +58,7 @@ def test_all_changes_together_give_the_folder_as_it_is(recorded, tmp_path):
     assert snapshot(copy) == snapshot(folder) == {"done/a": b"12345", "done/b": b"text"}
 
 
-def test_bytes_that_no_fsync_followed_are_lost_in_a_power_failure(recorded, tmp_path):
+def test_bytes_without_a_later_fsync_are_lost_in_a_power_failure(recorded, tmp_path):
     _, before, changes = recorded
     disk = Disk(before)
     for change in changes:

@@ -61,7 +61,7 @@ def test_lines_that_are_not_events_are_skipped(fd: int, line: bytes) -> None:
     assert list(reader.new_events()) == [["after"]]
 
 
-def test_a_false_head_is_harmless(fd: int) -> None:
+def test_a_corrupted_head_is_harmless(fd: int) -> None:
     os.pwrite(fd, struct.pack("<QQ", 1 << 62, 3), 0)
     assert list(log.LogReader(fd).new_events()) == []
 

@@ -50,7 +50,7 @@ class TestFromCounters:
         found = from_counters(log, {}, {AB: (0, 580), BA: (1, 0)}, 0.0)
         assert found.sent_bytes[0, 1] == 500
 
-    def test_sockets_that_were_closed_in_between_count(self) -> None:
+    def test_sockets_closed_between_readings_are_counted(self) -> None:
         log = CallLog(2)
         log.add(0, ["opened", {"1000:2000": 80}])
         log.add(0, ["closing", {"1000:2000": 380}])

@@ -158,7 +158,7 @@ def known_activations(batch, width):
 def test_activations_by_hand():
     run = launch(known_activations, 32, 8, world_size=1, memory=True)
     # the ReLU's output and the result; the first layer's output is freed after the ReLU, and the
-    # input is no activation
+    # input is not an activation
     now = run.memory[0].at("between")
     assert now["activations"] == 2 * 32 * 8 * 4
     assert now["other"] == 32 * 8 * 4
@@ -189,8 +189,8 @@ def recompute(use_checkpoint):
     y.sum().backward()
 
 
-def test_a_parameter_of_another_class_is_a_parameter():
-    class Packed(nn.Parameter):  # as bitsandbytes' Params4bit, which subclasses it
+def test_a_subclass_of_parameter_is_a_parameter():
+    class Packed(nn.Parameter):  # like bitsandbytes' Params4bit
         @classmethod
         def __torch_function__(cls, func, types, args=(), kwargs=None):
             return super().__torch_function__(func, types, args, kwargs or {})
@@ -247,11 +247,11 @@ def test_a_killed_rank_reports_no_memory():
 
 
 def test_backward_ends_when_other_threads_have_released_their_tensors():
-    """As gloo's threads do with a collective's tensors, some time after the wait for it."""
+    """As gloo's threads do with a collective's tensors, some time after it was waited for."""
     kept = []
 
     def release_late() -> None:
-        hashlib.sha256(bytes(60_000_000))  # without the GIL, as gloo's threads run
+        hashlib.sha256(bytes(60_000_000))  # releases the GIL: gloo's threads run without it
         kept.clear()
 
     with MemoryRecorder() as memory:

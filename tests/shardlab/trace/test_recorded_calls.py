@@ -126,7 +126,7 @@ def test_the_source_line_is_user_code(run: Run) -> None:
 
 
 def test_calls_that_nobody_waited_for() -> None:
-    """Waited for: by `wait`, by polling, by a future, by the function itself."""
+    """`wait`, polling, a future, and the blocking function itself all count as waiting."""
 
     def work() -> None:
         x, y, other = torch.ones(4), torch.ones(4), 1 - dist.get_rank()
@@ -139,7 +139,7 @@ def test_calls_that_nobody_waited_for() -> None:
             pass
         in_future.get_future().wait()
         late.wait()
-        late.wait()  # harmless for a collective
+        late.wait()  # allowed for a collective
         unsent = dist.isend(x, other)
         dist.recv(y, other)
         del unsent, forgotten
@@ -184,7 +184,7 @@ def test_ddps_cpp_reducer() -> None:
     assert sum(call.bytes for call in gradients if call.rank == 0) == parameter_bytes
 
 
-def test_a_late_callback_of_ddp_is_waited_for() -> None:
+def test_a_run_waits_for_a_late_callback_of_ddp() -> None:
     """On a busy machine the thread that reports the end of a collective may run much later."""
 
     def work() -> None:
@@ -239,8 +239,8 @@ def test_dtensor() -> None:
     assert all(call.end_s is not None for call in run.calls)
 
 
-class Deeper(torch.autograd.Function):
-    """Its backward pass runs another one: autograd gives each below the 60th a thread."""
+class NestedBackward(torch.autograd.Function):
+    """Its backward runs another backward; autograd runs those nested deeper than 60 in a thread."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, depth: int, last: Any) -> torch.Tensor:
@@ -256,7 +256,7 @@ class Deeper(torch.autograd.Function):
 
 def backward_at(depth: int, last: Any) -> None:
     if depth:
-        Deeper.apply(torch.ones(1, requires_grad=True), depth, last).sum().backward()
+        NestedBackward.apply(torch.ones(1, requires_grad=True), depth, last).sum().backward()
     else:
         last()
 

@@ -94,7 +94,7 @@ def test_the_summary_and_the_static_picture() -> None:
     assert "<b>" not in svg
 
 
-def test_invalid_runs_are_refused() -> None:
+def test_invalid_runs_raise() -> None:
     with pytest.raises(ValueError, match="5 runs: pass 1 to 4"):
         activation_timeline({str(i): RUNS["whole"] for i in range(5)})
     with pytest.raises(ValueError, match="created no tensors"):

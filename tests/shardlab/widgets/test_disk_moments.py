@@ -78,6 +78,6 @@ def test_code_may_move_it_to_moments_that_exist():
         widget.settings = {"way": "other"}
 
 
-def test_a_run_without_changes_is_refused():
+def test_a_run_without_changes_raises():
     with pytest.raises(ValueError, match="nothing to draw"):
         disk_moments({"save": (BEFORE, run_of([], []))}, load)

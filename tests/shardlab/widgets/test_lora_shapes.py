@@ -36,13 +36,13 @@ def shapes(**settings: Any) -> LoraShapes:
 
 
 @pytest.mark.parametrize(("r", "adapters"), [(1, 4_718_592), (8, 37_748_736)])
-def test_adapters_of_gpt_3_are_the_papers(r: int, adapters: int) -> None:
+def test_adapters_of_gpt_3_match_the_paper(r: int, adapters: int) -> None:
     costs = shapes(**GPT_3, r=r).costs
     assert costs.adapter_parameters == adapters
     assert costs.parameters == pytest.approx(175e9, rel=0.01)
 
 
-def test_all_linear_layers_are_those_of_the_courses_gpt() -> None:
+def test_all_linear_layers_match_the_courses_gpt() -> None:
     model = models.GPT(models.SIZES["0.3M"])
     linear = [m.weight for m in model.blocks.modules() if isinstance(m, nn.Linear)]
     costs = shapes(width=96, layers=2, modules="all linear", r=4).costs
@@ -71,7 +71,7 @@ def test_matrices_are_to_scale_and_fit(settings: dict[str, Any]) -> None:
     assert max(mark.x + mark.width for mark in rects) <= WIDTH
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_invalid_settings_raise() -> None:
     widget = lora_shapes()
     for wrong in ({"r": 0}, {"r": 1000}, {"modules": "none"}, {"ranks": 0}):
         with pytest.raises(traitlets.TraitError, match="must be"):
@@ -87,7 +87,7 @@ def test_the_static_picture_says_what_it_shows() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_all_words_fit(settings: dict[str, Any]) -> None:
+def test_all_text_fits(settings: dict[str, Any]) -> None:
     widget = shapes(**settings)
     for mark in marks_of(widget.settings):
         if isinstance(mark, Text) and mark.anchor == "start":

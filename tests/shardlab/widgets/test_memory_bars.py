@@ -145,7 +145,7 @@ def test_a_run_or_its_memory_may_be_given() -> None:
         ({"measured": {"parameters": [1, 2], "gradients": [1]}}, "for the same ranks"),
     ],
 )
-def test_invalid_arguments_are_refused(change, message) -> None:
+def test_invalid_arguments_raise(change, message) -> None:
     with pytest.raises(ValueError, match=message):
         memory_bars(**change)
 

@@ -30,7 +30,7 @@ def test_partial_sums_grow_along_the_ring() -> None:
     history = read_messages(ring_all_reduce(4).calls, 4)
     one = history.held_at(1)
     assert one[1, 0] == bits(0, 1)  # chunk 0 went from rank 0 to rank 1
-    assert one[0, 0] == bits(0)  # rank 0 still has its own
+    assert one[0, 0] == bits(0)  # rank 0 still has only its own data
     two = history.held_at(2)
     assert two[2, 0] == bits(0, 1, 2)
     three = history.held_at(3)  # reduce-scatter is done: one complete chunk on each rank
@@ -40,7 +40,7 @@ def test_partial_sums_grow_along_the_ring() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_in_the_end_every_rank_holds_everything(n: int) -> None:
+def test_at_the_end_every_rank_holds_everything(n: int) -> None:
     history = read_messages(ring_all_reduce(n).calls, n)
     assert set(history.held_at(history.steps).values()) == {bits(*range(n))}
 

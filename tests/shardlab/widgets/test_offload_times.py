@@ -106,7 +106,7 @@ def test_the_static_picture_follows_the_settings() -> None:
         ({"capacity_bytes": -1}, "above 0"),
     ],
 )
-def test_invalid_arguments_are_refused(given: dict[str, object], message: str) -> None:
+def test_invalid_arguments_raise(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         offload_times(**given)
 

@@ -97,7 +97,7 @@ def test_a_run_is_drawn_below_the_simulation_of_the_same_schedule() -> None:
         ({"unit_s": 0}, "unit_s=0"),
     ],
 )
-def test_invalid_arguments_are_refused(given: dict[str, object], message: str) -> None:
+def test_invalid_arguments_raise(given: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipeline_schedule(**given)
 

@@ -28,14 +28,14 @@ def test_text_and_axes_have_the_pages_color(figure) -> None:
     assert "max-width:100%" in svg.split(">")[0]
 
 
-def test_the_words_are_text_and_name_the_plot(figure) -> None:
+def test_labels_are_svg_text_and_describe_the_plot(figure) -> None:
     root = ElementTree.fromstring(plots.page_html(figure))
     assert root.get("aria-label") == "Plot. sent: bytes < 9 (0.25 to 3) over ranks (2 to 8)"
     texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"sent", "ranks", "bytes < 9"} <= set(texts)
 
 
-def test_feedback_and_pages_without_a_kernel_show_an_image_with_its_words(
+def test_feedback_and_pages_without_a_kernel_show_an_image_with_alternative_text(
     figure, monkeypatch
 ) -> None:
     monkeypatch.setattr(plots, "frontend_can_draw", lambda: False)
@@ -45,7 +45,7 @@ def test_feedback_and_pages_without_a_kernel_show_an_image_with_its_words(
         assert 'src="data:image/svg+xml;base64,' in shown
 
 
-def test_words_on_an_axis_are_listed_and_bars_are_named_by_their_ticks(figure) -> None:
+def test_the_description_lists_category_labels_and_ranges(figure) -> None:
     by_name, by_rank, empty = figure.subplots(3, 1)
     by_name.barh(["swap", "offload"], [12, 2])
     by_name.set(xlabel="bytes", ylabel="method")

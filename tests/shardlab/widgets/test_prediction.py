@@ -46,7 +46,7 @@ def test_an_answer_of_zero_has_no_factor() -> None:
         ([3.2, 1.0, 1.0, 0.0], "close", "Each within 10 %."),
     ],
 )
-def test_several_numbers_are_judged_together(guess, outcome, text) -> None:
+def test_several_numbers_get_one_verdict(guess, outcome, text) -> None:
     named = {"rank 0's part": [3.0, 0.0, 0.0, 0.0]}
     verdict = on_numbers(guess, [3.0, 1.0, 1.0, 0.0001], named, RANKS, "measured")
     assert verdict.outcome == outcome
@@ -67,7 +67,7 @@ def test_options_that_are_missing_or_wrong_are_named() -> None:
     assert on_options(["a", "b", "c"], ["a"], named).outcome == "named"
 
 
-def test_numbers_keep_what_precedes_the_decimal_point() -> None:
+def test_numbers_keep_all_digits_before_the_decimal_point() -> None:
     assert [plain(x) for x in (1.375, 0.333333, 16, 999.96, 1234.5, 262144)] == [
         *("1.375", "0.3333", "16", "1,000", "1,235", "262,144"),
     ]
@@ -76,7 +76,7 @@ def test_numbers_keep_what_precedes_the_decimal_point() -> None:
 # ---- the widget ----
 
 
-def test_without_a_guess_nothing_is_printed_but_the_question_and_the_answer() -> None:
+def test_without_a_guess_only_the_question_and_the_answer_are_printed() -> None:
     guess = predict("Bytes that each rank sends (no guess)", unit="B")
     comparison = guess.compare(MIB)
     assert guess.value is None
@@ -101,12 +101,12 @@ def test_the_static_picture_has_guess_answer_and_verdict() -> None:
 
 
 @pytest.mark.parametrize("value", ["many", -1, float("nan"), [1, 2]])
-def test_a_guess_of_another_form_is_refused(value) -> None:
+def test_a_guess_of_the_wrong_form_raises(value) -> None:
     with pytest.raises(traitlets.TraitError):
         predict("a number").value = value
 
 
-def test_an_answer_of_another_form_is_refused() -> None:
+def test_an_answer_of_the_wrong_form_raises() -> None:
     with pytest.raises(ValueError, match="3 numbers, where 4"):
         predict("four numbers", ranks=4).compare([1, 2, 3])
     with pytest.raises(ValueError, match="among the options"):
@@ -114,7 +114,7 @@ def test_an_answer_of_another_form_is_refused() -> None:
     assert predict("a choice", options=["yes", "no"]).compare(True).scene["answer"] == ["yes"]
 
 
-def test_a_cell_that_runs_again_keeps_its_guess() -> None:
+def test_a_cell_that_is_rerun_keeps_its_guess() -> None:
     predict("asked twice", options=["a", "b"]).value = "b"
     again = predict("asked twice", options=["a", "b"])
     assert again.value == "b"

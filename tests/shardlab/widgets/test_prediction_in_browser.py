@@ -35,7 +35,7 @@ UNREADABLE = {
 
 
 def commit(root: Locator, *texts: str) -> None:
-    """Types into the fields, one after the other, and presses Enter in the last."""
+    """Types into the fields, one after another, and presses Enter in the last."""
     for field, text in zip(root.get_by_role("textbox").all(), texts, strict=True):
         field.fill(text)
         field.focus()
@@ -48,7 +48,7 @@ def script(page: Page, body: str) -> object:
     )
 
 
-def test_amounts_are_read_as_people_write_them(show: Show) -> None:
+def test_amounts_are_parsed_as_people_write_them(show: Show) -> None:
     page = show(predict("amounts")).page
     read = script(
         page,
@@ -76,7 +76,7 @@ NUMBERS = [
 CHOSEN = [["a"], ["b"], ["a", "b"], [], ["a", "b", "c"]]
 
 
-def test_the_browsers_verdicts_and_marks_are_pythons(show: Show) -> None:
+def test_python_and_javascript_give_the_same_verdicts_and_marks(show: Show) -> None:
     guess = predict("verdicts", unit="B", labels=["first", "second"])
     comparison = guess.compare([100, 3], NAMED)
     page = show(comparison).page

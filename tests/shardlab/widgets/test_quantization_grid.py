@@ -35,8 +35,8 @@ def grid(**settings: Any) -> QuantizationGrid:
     return widget
 
 
-def test_nf4_is_that_of_bitsandbytes() -> None:
-    from bitsandbytes.functional import dequantize_4bit, quantize_4bit  # imports for seconds
+def test_nf4_matches_bitsandbytes() -> None:
+    from bitsandbytes.functional import dequantize_4bit, quantize_4bit  # takes seconds to import
 
     sample = WEIGHTS.detach().flatten()[:4096]
     codes, state = quantize_4bit(sample, blocksize=64, quant_type="nf4")
@@ -49,7 +49,7 @@ def test_nf4_is_that_of_bitsandbytes() -> None:
 
 
 @pytest.mark.parametrize(("name", "bits", "codes"), [("int8", 8, "int"), ("nf4", 4, "nf4")])
-def test_bits_are_those_of_the_formats(name: str, bits: int, codes: str) -> None:
+def test_bits_per_weight_match_the_formats(name: str, bits: int, codes: str) -> None:
     found = grid(bits=bits, codes=codes).quantized
     assert found.bits_per_weight == FORMATS[name].bits_per_weight
     assert found.bytes == FORMATS[name].bytes_of(4096)
@@ -60,17 +60,17 @@ def test_each_weight_gets_the_nearest_of_evenly_spaced_values() -> None:
     step = found.scales[:, None] / 3
     restored = found.points[found.codes] * found.scales[:, None]
     nearest = np.round(found.weights / step) * step
-    # A weight in the middle between two of them may get either.
+    # A weight midway between two values may be rounded to either.
     assert np.abs(restored - found.weights) == pytest.approx(np.abs(nearest - found.weights))
 
 
 def test_an_outlier_spoils_only_its_block() -> None:
-    plain, spoilt = grid().quantized, grid(outlier=20).quantized
+    plain, with_outlier = grid().quantized, grid(outlier=20).quantized
     block = OUTLIER_AT // 64
     others = np.arange(64) != block
-    assert (plain.errors == spoilt.errors)[others].all()
-    assert spoilt.errors[block] > 5 * plain.errors[block]
-    assert grid(outlier=20, block=4096).quantized.error > 5 * spoilt.error
+    assert (plain.errors == with_outlier.errors)[others].all()
+    assert with_outlier.errors[block] > 5 * plain.errors[block]
+    assert grid(outlier=20, block=4096).quantized.error > 5 * with_outlier.error
 
 
 def test_real_weights_prefer_nf4_small_blocks_and_more_bits() -> None:
@@ -88,7 +88,7 @@ def test_a_block_of_zeros_stays_zero() -> None:
     assert found.scales[0] == found.errors[0] == 0
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_invalid_settings_raise() -> None:
     widget = grid()
     for wrong in ({"bits": 9}, {"block": 100}, {"codes": "nf4", "bits": 3}, {"outlier": 21}):
         with pytest.raises(traitlets.TraitError, match="must be"):
@@ -107,7 +107,7 @@ def test_the_static_picture_says_what_it_shows() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_all_words_fit(settings: dict[str, Any]) -> None:
+def test_all_text_fits(settings: dict[str, Any]) -> None:
     widget = grid(**settings)
     for mark in marks_of(widget.quantized, widget.settings):
         if isinstance(mark, Text) and mark.anchor == "start":

@@ -115,7 +115,7 @@ def test_layouts_of_a_run_are_drawn_unchanged() -> None:
         (SMALL, TypeError, "stage="),
     ],
 )
-def test_anything_but_a_layout_is_refused(given, error, message) -> None:
+def test_anything_but_a_layout_raises(given, error, message) -> None:
     with pytest.raises(error, match=message):
         shard_map(given)
 

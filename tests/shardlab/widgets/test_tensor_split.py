@@ -127,7 +127,7 @@ def test_the_static_picture_shows_all_collectives(cut: str, n: int) -> None:
         ({"reduce_scatter": "nccl"}, "one of ring, gloo"),
     ],
 )
-def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
+def test_invalid_arguments_raise(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         tensor_split(**arguments)
 

@@ -68,7 +68,7 @@ def test_a_hang_is_drawn_as_arrows_between_waiting_ranks() -> None:
     assert len(arrows) == 4
 
 
-def test_waits_outside_the_cycle_are_grey() -> None:
+def test_waits_outside_the_cycle_are_gray() -> None:
     error = hung(3)
     error.table = (*error.table, Waiting(3, "waiting", "recv", (0,), ""))
     error.run = make_run(4, error.run.calls)
@@ -82,7 +82,7 @@ def test_without_a_table_waits_come_from_pending_calls() -> None:
     calls = [
         p2p("recv", 0, 1, 8, start_s=0, end_s=None),
         collective("all_reduce", 1, 3, start_s=0, end_s=None),
-        collective("all_reduce", 2, 3, start_s=0, end_s=None, seq=7),  # another one
+        collective("all_reduce", 2, 3, start_s=0, end_s=None, seq=7),  # another all_reduce
     ]
     assert waits_of(None, calls) == [
         WaitEdge(0, 1, False),
@@ -103,7 +103,7 @@ def test_a_rank_that_finished_is_labeled() -> None:
     assert "finished" in texts
 
 
-def test_an_error_before_the_run_is_refused() -> None:
+def test_an_error_without_a_run_raises() -> None:
     with pytest.raises(ValueError, match="no rank started"):
         timeline(LaunchError("no memory"))
 

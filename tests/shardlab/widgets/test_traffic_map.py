@@ -76,7 +76,7 @@ def test_a_prediction_belongs_to_one_block() -> None:
     ("predicted", "message"),
     [([1, 2, 3], "shape"), (-1, "not negative"), (float("nan"), "finite")],
 )
-def test_a_prediction_of_the_wrong_form_is_refused(predicted, message) -> None:
+def test_a_prediction_of_the_wrong_form_raises(predicted, message) -> None:
     with pytest.raises(ValueError, match=message):
         traffic_map(ring_all_reduce(4), predicted)
 

@@ -43,7 +43,7 @@ RULES = {  # forward_prefetch, backward_prefetch, reshard_after_forward
     "two ahead": (2, 2, None),
     "kept whole": (0, 1, False),
 }
-STEP = {name: 2 * index + 1 for index, name in enumerate(RULES)}  # the second one of each
+STEP = {name: 2 * index + 1 for index, name in enumerate(RULES)}  # the second step of each
 ACCUMULATE = 2 * len(RULES)
 ONLY_ROOT = ACCUMULATE + 2
 
@@ -54,7 +54,7 @@ def train(rules):
     torch.manual_seed(0)
     for rule in rules:
         two_steps(*rule)
-        gc.collect()  # FSDP's objects refer to each other
+        gc.collect()  # FSDP's objects form reference cycles
     accumulate()
     root = fully_shard(torch.nn.Linear(4, 4))
     root(torch.ones(1, 4)).sum().backward()
@@ -154,12 +154,12 @@ def test_a_unit_computes_only_while_it_is_whole(run: Run) -> None:
 
 
 @pytest.mark.ranks
-def test_accumulated_batches_keep_units_whole_and_send_once(run: Run) -> None:
+def test_gradient_accumulation_keeps_units_whole_and_reduces_once(run: Run) -> None:
     first, last = (read_step(run, ACCUMULATE + batch) for batch in (0, 1))
     assert first.sizes == last.sizes  # the root is gathered only in the first
     assert first.timelines[0].messages == {"gather": 5, "reduce": 0}
     assert last.timelines[0].messages == {"gather": 2, "reduce": 3}
-    for timeline in last.timelines:  # whole since the batch before
+    for timeline in last.timelines:  # whole since the previous batch
         start_s = min(span.start_s for span in timeline.spans)
         since = {span.row for span in timeline.spans if span[1:3] == ("whole", start_s)}
         assert since == {0, 1, 2}
@@ -186,7 +186,7 @@ def test_steps_and_ranks_can_be_chosen(run: Run) -> None:
 
 
 @pytest.mark.ranks
-def test_a_step_without_units_is_refused(run: Run) -> None:
+def test_a_step_without_units_raises(run: Run) -> None:
     with pytest.raises(ValueError, match="only the root was sharded"):
         unit_life(run, step=ONLY_ROOT)
     with pytest.raises(ValueError, match=r"no unit was recorded: use fully_shard, and launch"):
@@ -336,7 +336,7 @@ def test_mouse_and_keyboard_show_what_happens(show: Show) -> None:
 
 @pytest.mark.browser
 @pytest.mark.ranks
-def test_measured_is_beside_simulated(show: Show, run: Run, artifacts: Path) -> None:
+def test_measured_is_drawn_next_to_simulated(show: Show, run: Run, artifacts: Path) -> None:
     widget = unit_life(run, step=1)
     for dark in (False, True):
         root = show(widget, dark=dark)
