@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help lab test env check suite bench build picture lock clean
 
-# The Python to create the environment with, and arguments for the program that is started.
+# The Python that creates the environment, and arguments that are passed on.
 PYTHON ?= python3
 ARGS ?=
 
@@ -13,7 +13,7 @@ help: ## list all commands
 lab: env ## open JupyterLab on the front page; ARGS="--ip 0.0.0.0" is passed to it
 	@.venv/bin/python tools/lab.py $(ARGS)
 
-# At the same time, since mypy takes one processor for a while.  The suite runs even if a check fails.
+# In parallel, since mypy keeps only one core busy.  The suite runs even if a check fails.
 test: env ## check the code and run all tests, including browser tests
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 check suite
 
@@ -28,8 +28,8 @@ check: env ## run only ruff and mypy
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy --no-error-summary
 
-# Each worker runs whole files, so that module fixtures are set up once.  There is one worker more
-# than processors, because many tests wait: for a limit, a browser or another process.
+# Each worker runs whole files, so that module fixtures are set up once.  There is one more worker
+# than there are cores, because many tests wait: for a timeout, a browser or another process.
 suite: env ## run only the tests; ARGS="tests/tools -k lock" selects some
 	@.venv/bin/python -m tools.browser > /dev/null || true
 	@.venv/bin/python -m tools.sandbox > /dev/null || true

@@ -13,12 +13,12 @@ c = get_config()  # noqa: F821  (provided by traitlets)
 repo = Path(__file__).resolve().parent
 grading = repo / "grading"
 exchange = grading / "exchange"
-# SQLite creates its file but not the folder, which holds grades: only you may enter it.
+# SQLite creates its file but not the folder. The folder contains grades: only you have access.
 grading.mkdir(mode=0o700, exist_ok=True)
 # The assignment list needs a writable exchange.
 exchange.mkdir(parents=True, exist_ok=True)
 
-# nbgrader creates a new gradebook with the command `alembic`, which is in the venv but not on the
+# nbgrader creates a new gradebook with the command `alembic`, which is in the venv, but not on the
 # PATH if .venv/bin/jupyter was started without activating the venv.
 os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 
@@ -38,9 +38,9 @@ c.CourseDirectory.ignore = [
     "*.nb.py",  # the notebooks' sources, with solutions
     "rubric.toml",  # for grading by hand
 ]  # fmt: skip
-# The only place that sets where grades are stored. To use PostgreSQL, write its URL here or in the
+# The only place that sets where grades are stored. To use PostgreSQL, set its URL here or in the
 # environment: postgresql+psycopg://user@host/database?connect_timeout=10
-# Wait 60 s for a locked database, not SQLite's 5: a whole class is written in one go.
+# Wait 60 s for a locked database instead of SQLite's 5: a whole class is written at once.
 c.CourseDirectory.db_url = os.environ.get(
     "SHARDLAB_DB_URL", f"sqlite:///{grading / 'gradebook.db'}?timeout=60"
 )
@@ -55,12 +55,12 @@ c.ExportPlugin.to = str(grading / "grades.csv")
 
 # ---- times
 
-# The zone of times written without one: due dates that you type, and submission times.
+# The time zone of due dates and submission times that do not name one.
 use_timezone(c, "UTC")
 
 # ---- release
 
-# labs/ is in git, and nbgrader skips labs that exist: without this none would enter the gradebook.
+# labs/ is in git, and nbgrader skips existing labs: without this, none would enter the gradebook.
 c.GenerateAssignment.force = True
 # Stops if a notebook differs from its source, as after a failed `python -m autograder build`.
 c.GenerateAssignment.exporter_class = "autograder.build.lab.BuiltNotebooks"
@@ -79,7 +79,7 @@ c.Autograde.autograde_preprocessors = [
     "autograder.grading.late.ApplyExtension",
     "autograder.grading.late.LatePenalties",
 ]
-# Points off for late work: none, until you set c.LateDays (docs/instructors.md, "Late work").
+# Late work costs no points until you set c.LateDays (docs/instructors.md, "Late work").
 c.AssignLatePenalties.plugin_class = "autograder.grading.late.LateDays"
 
 # ---- feedback
@@ -98,7 +98,7 @@ c.HTMLExporter.template_file = str(
 
 # ---- Validate
 
-# nbgrader's 30 s per cell are too short for a check that starts real ranks on a busy laptop.
+# nbgrader's 30 s per cell is too short for a check that starts real ranks on a busy laptop.
 c.Execute.timeout = 180
-# Error lines on a terminal are cut at this width; the default would cut off a mistake's name.
+# Error lines on a terminal are truncated to this width; the default would cut a mistake's name.
 c.Validator.width = 240

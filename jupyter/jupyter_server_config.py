@@ -15,16 +15,16 @@ repository = Path(__file__).parent.parent
 
 
 class Contents(AsyncLargeFileManager):
-    """Gives a notebook the details of this Python that its kernel would give it.
+    """Adds the details of this Python to a notebook, as its kernel would.
 
-    Otherwise JupyterLab shows a notebook as changed as soon as its kernel has started. They cannot
-    be stored in the notebooks: one of them is the version, 3.11.9 for example.
+    Otherwise JupyterLab shows a notebook as changed as soon as its kernel has started. The details
+    cannot be stored in the notebooks, because they include the version, 3.11.9 for example.
     """
 
     async def get(self, path: str, *args: Any, **options: Any) -> dict[str, Any]:
         model: dict[str, Any] = await super().get(path, *args, **options)
         if model["type"] == "notebook" and model["content"]:
-            # Not when the server starts: it takes a while.
+            # Imported here, because it would slow down the server's start.
             from ipykernel.ipkernel import IPythonKernel
 
             language = model["content"]["metadata"].setdefault("language_info", {"name": "python"})
@@ -37,7 +37,7 @@ c.ServerApp.contents_manager_class = Contents
 c.LabApp.custom_css = True
 c.ServerApp.tornado_settings = {"static_custom_path": [str(repository / "jupyter/custom")]}
 
-# git then sees that only outputs have changed. A students' copy has no git filter.
+# Lets git see that only outputs have changed. A students' copy has no git filter.
 if (repository / "tools/git_filter.py").exists():
     sys.path.append(str(repository))  # JupyterHub starts the server in the user's home
     c.FileContentsManager.post_save_hook = "tools.git_filter.after_save"
@@ -53,7 +53,7 @@ c.ContentsManager.hide_globs = [
     "*~",
 ]
 
-# A student copy has neither nbgrader's configuration nor our extension for instructors.
+# A students' copy has neither nbgrader's configuration nor our extension for instructors.
 instructors = (repository / "nbgrader_config.py").exists()
 
 c.ServerApp.jpserver_extensions = {

@@ -1,11 +1,11 @@
-"""Find a Chromium for the browser tests, or install one.
+"""Find Chromium for the browser tests, or install it.
 
-    python -m tools.browser            prints its path; installs one if there is none
+    python -m tools.browser            prints its path; installs it if needed
     python -m tools.browser --find     only searches
 
 Searches in this order: $SHARDLAB_CHROMIUM, the PATH, Playwright's downloads.
 Tries to install in this order: Debian's package (as root with apt), Playwright's own build.
-Without a browser it exits with 1 and one line on stderr; the tests are then skipped, not failed.
+Without a browser it exits with status 1 and one line on stderr; the tests are then skipped.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pathlib import Path
 
 from tools import debian
 
-# Debian's headless shell is Chromium without windows: a page needs half the resources.
+# Debian's headless shell is Chromium without a user interface: a page needs half the resources.
 SHELL = "chromium-headless-shell"
 NAMES = (SHELL, "chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 MAC_CHROME = Path("/Applications/Google Chrome.app/Contents/MacOS/Google Chrome")
-# Without fonts every letter on a page is drawn as a box.
+# Without fonts, every letter on a page would be drawn as a box.
 DEBIAN_PACKAGES = (SHELL, "fonts-liberation", "fonts-dejavu-core")
 PURPOSE = "a browser for the tests"
 
-# Headless Chromium needs these in a container, or must not access the network while the tests run.
+# For running in a container, and against network access during the tests.
 FLAGS = (
     "--no-sandbox",
     "--disable-gpu",
@@ -39,7 +39,7 @@ NONE = "found no Chromium and could not install one: the browser tests are skipp
 
 
 def find() -> str | None:
-    """The path of a Chromium on this machine, or None."""
+    """The path of Chromium on this machine, or None."""
     wanted = os.environ.get("SHARDLAB_CHROMIUM")
     if wanted:
         return shutil.which(wanted)
@@ -52,7 +52,7 @@ def find() -> str | None:
 
 
 def get() -> str | None:
-    """The path of a Chromium, installed now if needed, or None if that fails."""
+    """The path of Chromium, installed first if needed; None if that fails."""
     if path := find():
         return path
     for install in (_install_from_debian, _download_by_playwright):

@@ -15,7 +15,7 @@ def can_install() -> bool:
 
 
 def install(what: str, *packages: str) -> bool:
-    """Whether installing ``packages`` succeeded; stderr says that ``what`` is being installed."""
+    """Install ``packages``; returns whether that succeeded. ``what``: for the message on stderr."""
     if not can_install():
         return False
     return run_installer(what, "apt-get", "update") and run_installer(
@@ -24,7 +24,7 @@ def install(what: str, *packages: str) -> bool:
 
 
 def run_installer(what: str, *command: str) -> bool:
-    """Run an installer with a time limit; its last lines are shown only if it fails."""
+    """Run an installer with a time limit; shows its last lines only if it fails."""
     print(f"installing {what}: {' '.join(command)}", file=sys.stderr, flush=True)
     try:
         done = subprocess.run(

@@ -2,11 +2,11 @@
 
     make env        (make lab and make test do this first)
 
-The last file written is a stamp with the lock's digest. Without the stamp an environment counts as
-unfinished and is recreated; with an older digest the changed packages are installed into it.
+The last file written is a stamp with the lock's digest. An environment without a stamp counts as
+unfinished and is recreated; if the digest is older, the changed packages are installed into it.
 
 This file runs before the environment exists, on any `python3`. It uses only the standard library
-and syntax that Python 3.6 can parse, so that an old Python can still print that it is too old.
+and syntax that Python 3.6 can parse, so that an old Python can report that it is too old.
 """
 
 import glob
@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 OLDEST = (3, 11)
 NEWER_NAMES = ("python3.14", "python3.13", "python3.12", "python3.11")
 COMPILERS = ("c++", "g++", "clang++")
-# Runs at each start of the environment's Python. By default, importing torch or nbgrader spends a
-# fifth of its time on garbage collection, which finds nothing.
+# Runs whenever the environment's Python starts. By default, a fifth of the time to import torch or
+# nbgrader is spent on garbage collection that finds nothing.
 START_FILE, START = "shardlab_start.pth", "import gc; gc.set_threshold(50_000)\n"
 # Size of the environment: 1.9 GB with torch for CPUs, about 7 GB with torch for CUDA.
 DISK_GB = 3
@@ -44,7 +44,7 @@ NO_NETWORK = (
 
 
 class SetupError(Exception):
-    """Something that the user has to fix first: one sentence that says what to do."""
+    """Something that the user has to fix first; the message is one sentence that says how."""
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def make(folder: Path, lock: Path) -> None:
 
 
 def runs_wanted_python(folder: Path) -> bool:
-    """Whether the environment's Python runs, and is the version requested by PYTHON= if any."""
+    """Whether the environment's Python runs and has the version requested by PYTHON=, if any."""
     try:
         answer = subprocess.run(
             [str(folder / "bin/python"), "-c", "import sys; print(sys.version_info[:2])"],
@@ -140,7 +140,7 @@ def create(folder: Path) -> None:
 
 
 def install(folder: Path, lock: Path) -> None:
-    """Install the pinned packages, then the course's own two in editable mode."""
+    """Install the pinned packages, then the course's own two packages in editable mode."""
     log = folder / "install.log"
     began = time.monotonic()
     print("installing the pinned packages into .venv (a few minutes, once)", flush=True)
@@ -178,7 +178,7 @@ def pip(folder: Path, log: Path, *what: str) -> None:
 
 
 def compile_all(folder: Path) -> None:
-    """Compile all packages to bytecode on all cores; pip would spend half its time on this."""
+    """Compile all packages to bytecode on all cores; pip would spend half its time on it."""
     python = str(folder / "bin/python")
     # Some packages contain templates that are not valid Python; pip ignores them, too.
     subprocess.run(
@@ -192,7 +192,7 @@ def site_packages(folder: Path) -> list:
 
 
 def follow(process: "subprocess.Popen", log: Path) -> None:
-    """Show pip's progress: one line that is rewritten, or without a terminal a line every 15 s."""
+    """Show pip's progress: on a terminal one line that is redrawn, elsewhere a line every 15 s."""
     live = sys.stdout.isatty()
     began = time.monotonic()
     while not ended_within(process, 0.5 if live else 15):
@@ -217,7 +217,7 @@ def stage(log: Path) -> str:
     named = [line.split()[1] for line in lines if line.startswith(("Collecting ", "Processing "))]
     if any(line.startswith("Installing collected packages") for line in lines):
         unpacked = len(list(log.parent.glob("lib/python*/site-packages/*.dist-info")))
-        # pip itself is there too, so one more may be unpacked than are named
+        # pip itself is there too, so the count may exceed the number of named packages
         return f"unpacking package {min(unpacked, len(named))} of {len(named)}"
     if not named:
         return "starting pip"
@@ -236,7 +236,7 @@ def file_and_size(line: str) -> str:
 
 
 def explain(log: Path) -> str:
-    """Why pip failed, as one sentence."""
+    """One sentence that says why pip failed."""
     text = log.read_text(errors="replace")
     if any(sign in text for sign in NO_SPACE):
         return "the disk filled up while installing: free some space and run `make lab` again"

@@ -1,12 +1,12 @@
-"""In this clone, git ignores what running a notebook changes: outputs and kernel details.
+"""Makes git ignore, in this clone, what running a notebook changes: outputs and kernel details.
 
     make env        (make lab and make test do this first)
 
-The outputs stay in the file. .gitattributes names the filter, and git runs it, with nbstripout,
-when it compares or adds a notebook. A course that is no git repository needs none.
+The outputs stay in the file. .gitattributes names the filter, which uses nbstripout; git runs it
+when it compares or adds a notebook. A course outside a git repository needs no filter.
 
-git takes a file whose size differs from the recorded one for modified and does not ask the filter.
-So JupyterLab calls `after_save` (jupyter/jupyter_server_config.py).
+If a file's size differs from the recorded one, git considers it modified and skips the filter. So
+JupyterLab calls `after_save` (jupyter/jupyter_server_config.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTING = "filter.notebook-outputs.clean"
-# A kernel writes these, too; the built notebooks have the language's name only.
+# A kernel writes these, too; the built notebooks contain only the language's name.
 LANGUAGE_DETAILS = (
     "version",
     "codemirror_mode",
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def install(root: Path) -> str:
-    """Set the filter in the repository ``root``; returns why that failed, or ""."""
+    """Configure the filter in the repository ``root``; returns why that failed, or ""."""
     if not (root / ".git").exists():
         return ""
     wanted = command(sys.executable)
@@ -53,13 +53,13 @@ def install(root: Path) -> str:
 
 
 def after_save(model: dict[str, Any], os_path: str, contents_manager: object) -> None:
-    """JupyterLab's hook: `os_path` has been saved."""
+    """JupyterLab's hook, called after `os_path` has been saved."""
     if model["type"] == "notebook":
         forget_size(Path(os_path))
 
 
 def forget_size(path: Path) -> None:
-    """Let git compare the notebook's content the next time; does nothing to its staged content."""
+    """Make git compare the notebook's content next time; its staged content does not change."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         listed = git(path.parent, "ls-files", "--stage", "--", path.name).stdout.splitlines()
         if len(listed) == 1:  # tracked, and not in a merge conflict
@@ -70,7 +70,7 @@ def forget_size(path: Path) -> None:
 
 
 def command(python: str) -> str:
-    """The filter's shell command; without the environment it leaves notebooks as they are."""
+    """The filter's shell command; without the environment, it leaves notebooks unchanged."""
     keys = " ".join(f"metadata.language_info.{detail}" for detail in LANGUAGE_DETAILS)
     strip = f"{shlex.quote(python)} -m nbstripout --keep-id --extra-keys {shlex.quote(keys)}"
     return f"if test -x {shlex.quote(python)}; then {strip}; else cat; fi"

@@ -1,8 +1,8 @@
-"""Find JupyterHub's proxy for the test with a hub, or install it.
+"""Find JupyterHub's proxy, which the test with a hub needs, or install it.
 
     python -m tools.hub            prints its path; as root installs Debian's package if needed
 
-Without it, exits with 1 and one line on stderr; the test is then skipped, not failed.
+Without it, exits with status 1 and one line on stderr; the test is then skipped.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import sys
 from tools import debian
 
 PROXY = "configurable-http-proxy"
-# Debian's own Node.js looks here for packages by itself; one from elsewhere does not.
+# Debian's Node.js searches this folder for packages; other builds do not.
 NODE_PATH = "/usr/share/nodejs"
 NONE = f"found no {PROXY} and could not install it: the test with JupyterHub is skipped"
 
 
 def get() -> str | None:
-    """The path of the proxy, installed now if needed and possible, else None."""
+    """The path of the proxy, installed first if needed; None if that is impossible."""
     if not shutil.which(PROXY):
         debian.install("JupyterHub's proxy for the tests", f"node-{PROXY}")
     return shutil.which(PROXY)

@@ -26,14 +26,14 @@ def main(args: list[str]) -> None:
             "and let JupyterLab choose a free one"
         )
     print("shardlab: starting JupyterLab; its address follows in a few seconds", flush=True)
-    # The server replaces this process: one process to interrupt, and its exit status is ours.
+    # The server replaces this process, so there is one process to interrupt and one exit status.
     # It runs in the repository root, where nbgrader looks for nbgrader_config.py.
     os.chdir(ROOT)
     os.execve(sys.executable, command(args), environment())
 
 
 def option(args: list[str], name: str) -> str | None:
-    """The value of --name VALUE, --name=VALUE or --ServerApp.name=VALUE; the last one counts."""
+    """The value of --name VALUE, --name=VALUE or --ServerApp.name=VALUE; the last one wins."""
     flags = (f"--{name}", f"--ServerApp.{name}")
     found = None
     for here, after in pairwise([*args, ""]):
@@ -57,17 +57,17 @@ def is_taken(ip: str, port: int) -> bool:
 def command(args: list[str]) -> list[str]:
     ours = [f"--LabApp.default_url={FIRST_PAGE}"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        ours.append("--allow-root")  # in a container the user is usually root
+        ours.append("--allow-root")  # users of a container are usually root
     return [sys.executable, "-m", "jupyterlab", *ours, *args]
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with the project's Jupyter settings and this Python in front."""
+    """This process's environment, with the project's Jupyter settings and this Python first."""
     own = os.environ.copy()
     own["JUPYTER_CONFIG_PATH"] = _prepend(str(ROOT / "jupyter"), own.get("JUPYTER_CONFIG_PATH"))
     # A kernel named python3 in the user's home must not replace this environment's kernel.
     own["JUPYTER_PREFER_ENV_PATH"] = "1"
-    # nbgrader calls alembic by name, DeepSpeed ninja.
+    # nbgrader calls alembic by name, and DeepSpeed calls ninja.
     own["PATH"] = _prepend(str(Path(sys.executable).parent), own.get("PATH"))
     return own
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
-# Only torch's CUDA builds need these, in exact versions.
+# Only torch's CUDA builds need these; each build pins their versions.
 CUDA_PACKAGES = re.compile(r"(nvidia|cuda)-.*|triton")
 DRY_RUN = ("--dry-run", "--ignore-installed", "--quiet", "--no-input", "--report")
 

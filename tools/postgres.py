@@ -3,9 +3,9 @@
     python -m tools.postgres            prints the folder of its programs; installs it if needed
     python -m tools.postgres --find     only searches
 
-Searches in this order: $SHARDLAB_POSTGRES (a folder with initdb in it), the PATH, and the folders
-that Debian, Red Hat and Homebrew use. Installs it as root with apt. Without a server it exits with
-1 and one line on stderr; the tests are then skipped, not failed.
+Searches in this order: $SHARDLAB_POSTGRES (a folder that contains initdb), the PATH, and the
+folders that Debian, Red Hat and Homebrew use. Installs it as root with apt. Without a server it
+exits with status 1 and one line on stderr; the tests are then skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def has_server(folder: Path) -> bool:
 
 
 def get() -> Path | None:
-    """The folder, with PostgreSQL installed now if needed, or None if that fails."""
+    """The folder, with PostgreSQL installed first if needed; None if that fails."""
     return find() or (find() if _install() else None)
 
 

@@ -2,7 +2,8 @@
 
     python -m tools.sandbox            prints its path; as root installs Debian's package if needed
 
-Without it, exits with 1 and one line on stderr: grading then refuses and its tests are skipped.
+Without it, exits with status 1 and one line on stderr; grading then refuses to run, and its tests
+are skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NONE = "bubblewrap (the command bwrap) is not installed: run `apt install bubble
 
 
 def get() -> str | None:
-    """The path of bwrap, installed now if needed and possible, else None."""
+    """The path of bwrap, installed first if needed; None if that is impossible."""
     if not shutil.which("bwrap"):
         debian.install("bubblewrap for the tests", "bubblewrap")
     return shutil.which("bwrap")

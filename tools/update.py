@@ -1,10 +1,10 @@
-"""Install a newer students' package in this folder, and keep the notebooks that you changed.
+"""Install a newer students' package in this folder, but keep the notebooks that you changed.
 
     make update FROM=~/Downloads/shardlab-students.zip
 
-A notebook that differs from the package it came in is a student's work and stays as it is. All
-other files are replaced, and so is the front page: running it only shows results. It uses only the
-standard library and runs before the environment exists.
+A notebook that differs from the one in its package is a student's work and is kept. All other files
+are replaced, including the front page, which only shows results. This script uses only the standard
+library, so it can run before the environment exists.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ".release.json"  # {path: sha256} of the package that this folder came from
-FRONT_PAGE = "course/front_page.ipynb"  # has no place for work, and its map lists the open labs
+FRONT_PAGE = "course/front_page.ipynb"  # contains no work, and its map lists the released labs
 
 
 class UpdateError(Exception):
-    """Why nothing was changed, and what to do."""
+    """The message says why nothing was changed, and what to do."""
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> int:
 
 
 def update(root: Path, archive: Path) -> tuple[list[str], list[str]]:
-    """Files that were written, and notebooks that were kept because they were run or changed.
+    """Returns the files that were written, and the notebooks kept because they were run or changed.
 
     Raises UpdateError, before anything is changed, if ``archive`` is not a students' package.
     """
@@ -55,7 +55,7 @@ def update(root: Path, archive: Path) -> tuple[list[str], list[str]]:
     try:
         before: dict[str, str] = json.loads((root / MANIFEST).read_bytes())
     except (OSError, ValueError):
-        before = {}  # then every notebook that differs counts as changed
+        before = {}  # so every notebook that differs counts as changed
     written, kept = [], []
     for name, content in new.items():
         path = root / name
@@ -84,12 +84,14 @@ def _read(archive: Path) -> dict[str, bytes]:
     except (zipfile.BadZipFile, FileNotFoundError) as error:
         todo = "download it again"
         if ".tar" in archive.suffixes or archive.suffix == ".tgz":
-            todo = "use the .zip, which your course gave as well"
+            todo = "use the .zip, which your course also provides"
         raise UpdateError(f"{archive} cannot be read ({error}): {todo}") from None
     if PurePosixPath(MANIFEST) not in files or any(
         ".." in path.parts or path.is_absolute() for path in files
     ):
-        raise UpdateError(f"{archive} is not a students' package (the .zip that your course gave)")
+        raise UpdateError(
+            f"{archive} is not a students' package (the .zip that your course provides)"
+        )
     return {str(path): content for path, content in files.items()}
 
 
