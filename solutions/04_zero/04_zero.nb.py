@@ -215,7 +215,7 @@ def zero1_adamw_spec(parameters, gradients_by_rank, **options):
 zero1_adamw_spec([nn.Parameter(torch.ones(2))], [[torch.ones(2)], [3 * torch.ones(2)]], lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds, between steps, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds, between steps, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows, not even a list of numbers.
 #
 # The check trains with `eps=2`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates. Everything is float32, on the wire as well: 16-bit numbers would be too far off. Every parameter has a `.grad` when `step()` is called; parameter groups, changed options and saving the states are not required.
 #

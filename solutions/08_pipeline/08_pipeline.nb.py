@@ -302,7 +302,7 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 #
 # Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
 #
-# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · holds `x` and `y` only of micro-batches that are in flight (and of at most 2 more, which local variables may still name); the detached tensors of sends, and buffers for receives that you start early, do not count · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
+# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · holds `x` and `y` only of micro-batches that are in flight (and of at most 2 more, which local variables may still name); the detached tensors of sends, and buffers for receives that you start early, do not count · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
 #
 # <details><summary>Hint 1 · which rank holds a stage</summary>
 #

@@ -69,7 +69,7 @@ def lora_spec(linear, a, b, alpha, x):
 lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, torch.ones(1, 3))
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.05 × the adapters' gradients per step: one ring all-reduce of A's and B's gradients.
+# **Budget** · sends ≤ 1.05 × the adapters' gradients per step: one ring all-reduce of A's and B's gradients · keeps nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · freezing</summary>
 #

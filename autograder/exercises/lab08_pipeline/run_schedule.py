@@ -239,10 +239,12 @@ def keeps_micro_batches(output: Any, rank: int, attempt: Attempt) -> MistakeText
 EXERCISE = OnRanks(
     points=6,
     cases=(
-        run_case("1 rank, 3 micro-batches, two steps", one_f_one_b(1, 3), times=2),
+        run_case("1 rank, 3 micro-batches", one_f_one_b(1, 3)),
         run_case("1F1B, 4 ranks, 5 micro-batches", one_f_one_b(4, 5)),
         run_case(
-            "2 ranks of 2 chunks, 4 micro-batches", interleaved_one_f_one_b(2, 4, 2), times=STEPS
+            "2 ranks of 2 chunks, 4 micro-batches, 10 steps",
+            interleaved_one_f_one_b(2, 4, 2),
+            times=STEPS,
         ),
         run_case(
             "3 ranks, stages and micro-batches in other orders",

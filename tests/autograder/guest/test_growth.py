@@ -12,6 +12,11 @@ from torch import nn
 from autograder.guest.growth import EARLY, STEPS, Growth
 
 KEPT: list[torch.Tensor] = []
+KEPT_INSIDE: list[torch.Tensor] = []
+
+
+class Cache:
+    kept: ClassVar[list[torch.Tensor]] = []
 
 
 class Answer(nn.Module):
@@ -30,6 +35,10 @@ class Answer(nn.Module):
         self.in_flight: list[tuple[int, torch.Tensor]] = []
         self.velocity = torch.zeros(())
 
+    @staticmethod
+    def keep(tensor: torch.Tensor) -> None:
+        Cache.kept.append(tensor)
+
     def step(self) -> None:
         loss = self.layer(torch.ones(2)).sum()
         self.steps += 1
@@ -44,6 +53,12 @@ class Answer(nn.Module):
             self.kept_by_the_class.append(loss.detach())
         elif self.keeps == "global":
             keep(loss.detach())
+        elif self.keeps == "static method":
+            self.keep(loss.detach())
+        elif self.keeps == "default":
+            keep_in_a_default(loss.detach())
+        elif self.keeps == "inner function":
+            (lambda: KEPT_INSIDE.append(loss.detach()))()
         elif self.keeps == "attributes":
             setattr(self, f"loss_{self.steps}", loss.detach())
         elif self.keeps == "numbers":
@@ -58,8 +73,13 @@ def keep(tensor: torch.Tensor) -> None:
     KEPT.append(tensor)
 
 
+def keep_in_a_default(tensor: torch.Tensor, *, kept: list[torch.Tensor] = []) -> None:  # noqa: B006
+    kept.append(tensor)
+
+
 # As for code from a notebook
-Answer.__module__ = keep.__module__ = "__main__"
+for each in (Answer, Answer.step, Answer.keep, Cache, keep, keep_in_a_default):
+    each.__module__ = "__main__"
 
 
 def found(keeps: str) -> list[str]:
@@ -77,6 +97,9 @@ def test_what_grows_is_named_with_its_sizes() -> None:
     assert found("partial hooks") == [f"hooks of self.layer.weight: {sizes}"]
     assert found("class") == [f"Answer.kept_by_the_class: {sizes}"]
     assert found("global") == [f"KEPT: {sizes}"]
+    assert found("static method") == [f"Cache.kept: {sizes}"]
+    assert found("default") == [f"the defaults of keep_in_a_default[0]: {sizes}"]
+    assert found("inner function") == [f"KEPT_INSIDE: {sizes}"]
     assert found("numbers") == [f"self.losses: {sizes}"]
     assert found("one tensor")[0].startswith("self.velocity: ")
     assert found("attributes")[0].startswith("self: ")

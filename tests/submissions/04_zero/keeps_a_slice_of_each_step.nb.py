@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
-# loses = {Zero1AdamW = 2.5}
-# says = {Zero1AdamW = "keeps more after each step"}
+# loses = {Zero1AdamW = 3.75}
+# says = {Zero1AdamW = "keeps something of every step"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

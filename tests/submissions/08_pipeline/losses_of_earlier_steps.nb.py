@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 1.0}
-# says = {run_schedule = "wrong values in 'loss'"}
+# says = {run_schedule = "keeps something of every step"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}
