@@ -29,7 +29,7 @@ from tools import browser as chromium
 # cores that other tests need.
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
-# Checks in tests are not those of the person who runs the tests.
+# Checks that tests run are not recorded among those of the user.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="shardlab-state-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()  # thousands of tests, which garbage collection need not look at again
+    gc.freeze()  # exclude thousands of tests from garbage collection
 
 
 @pytest.fixture(scope="session")
@@ -83,9 +83,9 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """A headless Chromium for all tests; a test is skipped if there is none.
+    """A headless Chromium for all tests; without one, tests that need it are skipped.
 
-    Once it has started, an event loop runs in this thread: asyncio.run needs another thread.
+    Once it has started, an event loop runs in this thread: call asyncio.run in another one.
     """
     path = chromium.find()
     if path is None and os.environ.get("SHARDLAB_NEEDS_BROWSER"):
@@ -93,8 +93,8 @@ def browser() -> Iterator[Browser]:
     if path is None:
         pytest.skip(chromium.NONE)
     with sync_playwright() as playwright:
-        # Openers are animated pictures, which take half a processor while they play.  Pages do not
-        # see this flag, only pictures in them: contexts prefer motion unless a test says otherwise.
+        # Openers are animated SVGs, which use half a core while they play.  This flag affects only
+        # images: pages themselves prefer motion unless a test requests otherwise.
         flags = [*chromium.FLAGS, "--force-prefers-reduced-motion"]
         started = playwright.chromium.launch(executable_path=path, args=flags)
         yield started
@@ -103,7 +103,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def new_page(browser: Browser) -> Iterator[Page]:
-    """A page of 1400 x 1000 that shares nothing with the others."""
+    """A page of 1400 x 1000 pixels in its own browser context."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(STEP_LIMIT_MS)
     yield context.new_page()
@@ -114,7 +114,7 @@ def new_page(browser: Browser) -> Iterator[Page]:
 def lab(
     browser: Browser, lab_server: LabServer, request: pytest.FixtureRequest
 ) -> Iterator[JupyterLab]:
-    """One JupyterLab page for all tests of a module, without the tabs of another one."""
+    """One JupyterLab page for all tests of a module, without tabs of other modules."""
     with new_page(browser) as page:
         yield JupyterLab(page, lab_server, request.config.getoption("--screenshots"))
 

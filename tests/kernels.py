@@ -6,8 +6,8 @@ from traitlets.config import Config
 
 
 def config(folder: Path) -> Config:
-    """A kernel listens on sockets in ``folder``.  The port that a test's kernel was given could be
-    taken by another process before it listens there.
+    """Makes a kernel listen on Unix sockets in ``folder``.  Another process could take a TCP port
+    after it was chosen and before the kernel listens on it.
     """
     connection_file = folder / "kernel.json"
     return Config(KernelManager={"transport": "ipc", "connection_file": str(connection_file)})

@@ -22,14 +22,14 @@ OWNER = "shardlab"
 @contextmanager
 def running_postgres(programs: Path) -> Iterator[str]:
     """The ``db_url`` of an empty gradebook on a server that ends with this block."""
-    # Not pytest's tmp_path: other users cannot read it, and as root we run the server as another
-    # user. A socket's path is also limited to about 100 characters.
+    # Not pytest's tmp_path: if we are root, the server runs as another user, who cannot read it. A
+    # socket's path is also limited to about 100 characters.
     folder = Path(tempfile.mkdtemp(prefix="shardlab-pg-", dir="/tmp"))
-    other = other_user()
+    run_as = unprivileged_user()
     try:
-        if other:
-            shutil.chown(folder, other["user"], other["group"])
-        init_database(programs, folder, other)
+        if run_as:
+            shutil.chown(folder, run_as["user"], run_as["group"])
+        init_database(programs, folder, run_as)
         with (folder / "log").open("w") as log:
             server = subprocess.Popen(
                 [
@@ -41,7 +41,7 @@ def running_postgres(programs: Path) -> Iterator[str]:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                **other,
+                **run_as,
             )
             try:
                 wait_until_it_answers(server, programs, folder)
@@ -52,7 +52,7 @@ def running_postgres(programs: Path) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def init_database(programs: Path, folder: Path, other: dict[str, Any]) -> None:
+def init_database(programs: Path, folder: Path, run_as: dict[str, Any]) -> None:
     done = subprocess.run(
         [
             programs / "initdb",
@@ -62,13 +62,13 @@ def init_database(programs: Path, folder: Path, other: dict[str, Any]) -> None:
         cwd=folder,
         capture_output=True,
         text=True,
-        **other,
+        **run_as,
     )
     assert done.returncode == 0, done.stderr
 
 
-def other_user() -> dict[str, Any]:
-    """The user to run the server as, for subprocess: PostgreSQL refuses to run as root."""
+def unprivileged_user() -> dict[str, Any]:
+    """Arguments for subprocess that change the user if this one is root, as PostgreSQL requires."""
     if os.geteuid() != 0:
         return {}
     names = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -79,7 +79,7 @@ def other_user() -> dict[str, Any]:
 def wait_until_it_answers(server: subprocess.Popen[bytes], programs: Path, folder: Path) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline and server.poll() is None:
-        # Its last line is "ready" once the server accepts connections.
+        # The last line is "ready" once the server accepts connections.
         record = folder / "data/postmaster.pid"
         if record.exists() and record.read_text().rstrip().endswith("ready"):
             return

@@ -1,4 +1,4 @@
-"""What axe-core finds wrong for people who use a screen reader, a keyboard or a magnifier."""
+"""Accessibility problems that axe-core finds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page
 
 # Serious findings in JupyterLab 4.6, Notebook 7 and extensions, which the course cannot change.
-JUPYTERLABS = (
-    "jp-button",  # toolbar buttons have aria-pressed, also those that are no switches
-    ".jp-WindowedPanel-viewport",  # a feed has to contain articles, and cells are none
-    ".cm-content",  # a cell's editor has no name
-    ".jp-collapseHeadingButton",  # nor has the button that folds a section
-    ".jp-Cell-outputArea",  # long outputs scroll in Notebook 7, and keys cannot scroll them
+JUPYTERLAB_FINDINGS = (
+    "jp-button",  # all toolbar buttons have aria-pressed, although not all are toggles
+    ".jp-WindowedPanel-viewport",  # role=feed requires articles as children
+    ".cm-content",  # a cell's editor has no accessible name
+    ".jp-collapseHeadingButton",  # nor does the button that collapses a section
+    ".jp-Cell-outputArea",  # long outputs in Notebook 7 cannot be scrolled by keyboard
     ".jp-RenderedSVG > img",  # a plot's SVG: JupyterLab gives it no alternative text
 )
 
@@ -29,6 +29,6 @@ def serious_findings(page: Page, within: str = "body") -> list[str]:
         f"{rule}: {html[:200]}"
         for rule, target, html in nodes
         if not page.locator(target).first.evaluate(
-            "(node, theirs) => node.matches(theirs)", ", ".join(JUPYTERLABS)
+            "(node, known) => node.matches(known)", ", ".join(JUPYTERLAB_FINDINGS)
         )
     ]

@@ -1,4 +1,4 @@
-"""A screenshot of the JupyterLab page after each failure."""
+"""Takes a screenshot of the JupyterLab page after each failure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """JupyterLab as a student uses it: notebooks, cells, outputs, themes.
 
-Clicks and keys go through the page. When to continue is read from JupyterLab's own models (a
-running cell, a busy kernel), so that nothing here waits for a fixed time.
+Clicks and keys go through the page. Waiting is based on the state of JupyterLab's own models (a
+running cell, a busy kernel), never on a fixed time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from playwright.sync_api import Error, Locator, Page, expect
 from tests.running_lab import LabServer
 
 RUN_LIMIT_MS = 240_000  # a whole chapter, on a busy machine
-POLL_MS = 100  # not each frame, the default: that would make the page redraw all the time
+POLL_MS = 100  # the default, every frame, would make the page redraw constantly
 _NOT_FOUND = "Error displaying widget: model not found"
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 
-# Helpers in the page that every query below uses.
+# JavaScript helpers that all queries below use.
 _HELPERS = """
 window.course = {
   panel: (id) => [...jupyterapp.shell.widgets("main")].find((widget) => widget.id === id),
@@ -48,7 +48,7 @@ window.course = {
   },
 };
 """
-# A blinking cursor makes the page redraw at each frame: a tenth of a processor while a cell runs.
+# A blinking cursor makes the page redraw every frame, which uses a tenth of a core.
 _STEADY_CURSOR = """
 const steady = new CSSStyleSheet();
 steady.replaceSync(".cm-cursorLayer { animation: none !important }");
@@ -59,7 +59,7 @@ document.adoptedStyleSheets.push(steady);
 class JupyterLab:
     """One page with JupyterLab in it.
 
-    takes_screenshots: those that a person looks at; they take a third of the time of some tests.
+    takes_screenshots: whether to take screenshots for review, a third of the time of some tests.
     """
 
     def __init__(self, page: Page, server: LabServer, takes_screenshots: bool) -> None:
@@ -70,7 +70,7 @@ class JupyterLab:
         page.add_init_script(_STEADY_CURSOR)
 
     def _note(self, error: Error) -> None:
-        # JupyterLab's own error, for a notebook that is closed before it is fully drawn.
+        # JupyterLab itself raises this if a notebook is closed before it is fully drawn.
         if "_runOnIdleTime" not in (error.stack or ""):
             self.errors.append(error.stack or error.message)
 
@@ -81,7 +81,7 @@ class JupyterLab:
         self.page.wait_for_function("window.jupyterapp?.restored.then(() => true)")
 
     def open(self, path: str) -> Notebook:
-        """Open a notebook as a double click in the file browser does."""
+        """Open a notebook, like a double click in the file browser."""
         panel = self.page.evaluate(
             """async (path) => {
               const panel = await jupyterapp.commands.execute("docmanager:open", { path });
@@ -109,14 +109,14 @@ class JupyterLab:
         return notebook
 
     def command(self, name: str, **arguments: Any) -> None:
-        """Run a JupyterLab command, as from the palette, and wait until it is done."""
+        """Run a JupyterLab command, like the command palette, and wait for it."""
         self.page.evaluate(
             "async ([name, args]) => void await jupyterapp.commands.execute(name, args)",
             [name, arguments],
         )
 
     def menu(self, *labels: str) -> None:
-        """Choose an entry of the menu bar."""
+        """Choose a menu item."""
         self.page.get_by_role("menuitem", name=labels[0], exact=True).click()
         for label in labels[1:]:
             self.page.locator(".lm-Menu-itemLabel", has_text=label).first.click()
@@ -143,11 +143,11 @@ class JupyterLab:
     ) -> None:
         """Screenshots of the views in both themes: `name-dark.png` and `name-light.png`.
 
-        always: even if none are asked for.
+        always: even without --screenshots.
         """
         if not (always or self.takes_screenshots):
             return
-        # The current theme first: a change redraws the whole page.
+        # The current theme first: changing it redraws the whole page.
         themes = {LIGHT: "light", DARK: "dark"}
         for theme, suffix in sorted(themes.items(), key=lambda each: each[0] != self.theme()):
             self.set_theme(theme)
@@ -190,7 +190,7 @@ class Notebook:
         )
 
     def cell(self, words: str) -> Cell:
-        """The one cell whose id is, or whose source contains, these words."""
+        """The only cell with this id, or else the only one whose source contains these words."""
         found: list[int] = self.evaluate("(panel, words) => course.find(panel.id, words)", words)
         assert len(found) == 1, f"{len(found)} cells contain {words!r}"
         return Cell(self, found[0])
@@ -252,7 +252,7 @@ class Cell:
 
     @property
     def element(self) -> Locator:
-        """Its element on the page, scrolled to: JupyterLab draws only visible cells.
+        """Its element on the page, scrolled into view: JupyterLab draws only visible cells.
 
         Scrolls again if cells drawn above have pushed it out of view.
         """
@@ -271,7 +271,7 @@ class Cell:
         return self.element.locator(".jp-Cell-outputArea")
 
     def widget(self, name: str = "") -> Locator:
-        """The picture of the course in this cell's output; name: of this kind.
+        """The widget in this cell's output. name: the kind of widget.
 
         Scrolls again if pictures drawn above have pushed it out of view.
         """
@@ -283,16 +283,16 @@ class Cell:
                 found.scroll_into_view_if_needed()
                 return found
             if _NOT_FOUND in (self.output.text_content() or ""):
-                self._draw_outputs_again()
+                self._redraw_outputs()
         shown = self.output.inner_html()[:2_000]
         raise AssertionError(f"cell {self.index} shows {found.count()} pictures, not one: {shown}")
 
-    def _draw_outputs_again(self) -> None:
-        """As opening the notebook again does.
+    def _redraw_outputs(self) -> None:
+        """As if the notebook were reopened.
 
-        A widget waits two seconds for its saved state. If the page is busy when they end, the
-        widget manager reports that there is none, although it has just been loaded (get_model in
-        @jupyter-widgets/base looks before it waits, but not afterwards).
+        A widget waits two seconds for its saved state. If the page is busy at the end of that
+        time, the widget manager reports a missing model even if it has just been loaded (get_model
+        in @jupyter-widgets/base looks for it before the wait, but not after).
         """
         self.notebook.evaluate(
             """(panel, index) => {
@@ -330,7 +330,7 @@ class Cell:
         )
 
     def type(self, source: str) -> None:
-        """Replace the source by hand: click into the editor, select all, type."""
+        """Replace the source as a user does: click into the editor, select all, type."""
         page = self.notebook.page
         self.element.locator(".cm-content").click()
         page.keyboard.press("ControlOrMeta+a")
@@ -345,8 +345,8 @@ class Cell:
     def start(self) -> None:
         """Press Shift + Enter in it, without waiting.
 
-        Clicks into it first, unless it was typed in or is next to run: JupyterLab goes through all
-        cells at each change of the active one.
+        Clicks into it first unless it already has the focus, since JupyterLab visits all cells
+        whenever the active one changes.
         """
         if not self.notebook.evaluate("course.hasFocus", self.index):
             self.element.locator(".cm-content").click()
@@ -357,7 +357,7 @@ class Cell:
         self.notebook.page.keyboard.press("Shift+Enter")
 
     def finish(self) -> None:
-        """Wait until it has run."""
+        """Wait until it has finished running."""
         self.notebook.wait(
             "(panel, index) => course.isDone(panel.content.widgets[index])", self.index
         )

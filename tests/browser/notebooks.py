@@ -13,7 +13,7 @@ from tests.submissions import planted
 
 
 def solution_of(lab: str) -> dict[str, str]:
-    """{grade id: source} as a student would write it, without the solution markers."""
+    """{grade id: source} as a student would write it, without solution markers."""
     return {
         grade_id: "\n".join(line for line in source.splitlines() if " SOLUTION" not in line)
         for grade_id, source in planted.solution(lab).items()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, Route, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.autograder.pages.feedback.graded_course import (
     GradedCourse,
@@ -61,8 +61,8 @@ def graded_course(lab_server: LabServer) -> GradedCourse:
     return graded
 
 
-class Watch:
-    """A page in a separate window, and its requests to anything but ``home``."""
+class WatchedPage:
+    """A page in a separate context that records, and blocks, requests to anything but ``home``."""
 
     def __init__(self, browser: Browser, home: str) -> None:
         context = self.context = browser.new_context(viewport={"width": 1200, "height": 1000})
@@ -71,22 +71,19 @@ class Watch:
         self.foreign_requests: list[str] = []
         self.errors: list[str] = []
         self.page: Page = context.new_page()
-        context.on("request", self._note)
-        context.route(lambda url: not self._is_home(url), lambda route: self._refuse(route))
+        context.on("request", self._record)
+        context.route(lambda url: not self._is_allowed(url), lambda route: route.abort())
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
 
-    def _is_home(self, url: str) -> bool:
+    def _is_allowed(self, url: str) -> bool:
         return url.startswith((self.home, "data:", "about:"))
 
-    def _note(self, request: Request) -> None:
-        if not self._is_home(request.url):
+    def _record(self, request: Request) -> None:
+        if not self._is_allowed(request.url):
             self.foreign_requests.append(request.url)
 
-    def _refuse(self, route: Route) -> None:
-        route.abort()
-
     def assert_nothing_happened(self, title: str) -> None:
-        """Click every bait ("grade me") first."""
+        """Checks after clicking every bait ("grade me")."""
         for bait in self.page.get_by_text("grade me").all():
             bait.click(no_wait_after=True)
         assert self.page.evaluate("window.pwned") is None
@@ -98,11 +95,11 @@ class Watch:
 
 
 @pytest.fixture
-def watch(browser: Browser) -> Iterator[Callable[[str], Watch]]:
-    opened: list[Watch] = []
+def open_watched(browser: Browser) -> Iterator[Callable[[str], WatchedPage]]:
+    opened: list[WatchedPage] = []
 
-    def open_window(home: str) -> Watch:
-        opened.append(Watch(browser, home))
+    def open_window(home: str) -> WatchedPage:
+        opened.append(WatchedPage(browser, home))
         return opened[-1]
 
     yield open_window
@@ -113,12 +110,12 @@ def watch(browser: Browser) -> Iterator[Callable[[str], Watch]]:
 def test_formgrader_shows_a_hostile_notebook_safely(
     graded_course: GradedCourse,
     lab_server: LabServer,
-    watch: Callable[[str], Watch],
+    open_watched: Callable[[str], WatchedPage],
     artifacts: Path,
 ) -> None:
     with graded_course.gradebook as gradebook:
         submission = gradebook.find_submission_notebook(LAB, LAB, "mallory").id
-    window = watch(lab_server.url)
+    window = open_watched(lab_server.url)
     page = window.page
     page.goto(lab_server.url_of("/formgrader/manage_students"))  # logs in
     page.goto(lab_server.url_of(f"/formgrader/submissions/{submission}/"))
@@ -135,10 +132,10 @@ def test_formgrader_shows_a_hostile_notebook_safely(
 def test_formgraders_button_makes_self_contained_pages(
     graded_course: GradedCourse,
     lab_server: LabServer,
-    watch: Callable[[str], Watch],
+    open_watched: Callable[[str], WatchedPage],
     artifacts: Path,
 ) -> None:
-    window = watch(lab_server.url)
+    window = open_watched(lab_server.url)
     page = window.page
     page.goto(lab_server.url_of("/formgrader/manage_students"))  # logs in
     page.goto(lab_server.url_of("/formgrader/manage_assignments"))
@@ -147,7 +144,7 @@ def test_formgraders_button_makes_self_contained_pages(
 
     for student in ("ada", "mallory"):
         path = graded_course.root / "grading/feedback" / student / LAB / f"{LAB}.html"
-        alone = watch(path.as_uri())
+        alone = open_watched(path.as_uri())
         alone.page.goto(path.as_uri())
         expect(alone.page.locator(".shardlab-check")).to_have_count(CHECKS)
         for dot in alone.page.get_by_alt_text("dot").all():

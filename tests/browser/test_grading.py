@@ -40,7 +40,7 @@ def nbgrader(server: LabServer, *arguments: str) -> None:
 
 @pytest.fixture(scope="module")
 def graded(lab_server: LabServer) -> LabServer:
-    """ada submits the solution, grace one mistake, a day late."""
+    """ada submits the solution; grace submits one mistake, a day late."""
     for student, answers in {"ada": SOLUTION, "grace": SOLUTION | GRACE.answers}.items():
         submitted = lab_server.root / "grading/submitted" / student / LAB / f"{LAB}.ipynb"
         write_answered(submitted, answers)
@@ -150,7 +150,7 @@ def test_written_answers_are_graded_question_by_question(
 
 
 def assert_readable(formgrader: FrameLocator) -> None:
-    """What student code printed has 11 pixels or more, and pictures have no frame."""
+    """Student output is in 11 pixels or more, and pictures have no frame."""
     sizes = formgrader.locator(".output pre, .output td").evaluate_all(
         "all => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
     )

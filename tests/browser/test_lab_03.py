@@ -26,7 +26,7 @@ WRONG = {
 
 @pytest.fixture(scope="module")
 def notebook(lab: JupyterLab) -> Iterator[Notebook]:
-    """The lab as released, with only its imports run."""
+    """The lab as released, after running its imports."""
     lab.visit(f"labs/{LAB}/{LAB}.ipynb")
     notebook = lab.current()
     notebook.cell("from autograder import check").run()
@@ -37,7 +37,7 @@ def notebook(lab: JupyterLab) -> Iterator[Notebook]:
 def validate(lab: JupyterLab, notebook: Notebook, folder: Path, name: str) -> str:
     """Press Validate, take screenshots of its dialog and close it. Returns the dialog's text.
 
-    Again if the kernel that nbgrader starts died: another process had taken its port.
+    Retries if the kernel that nbgrader starts died because another process took its port.
     """
     text = ""
     for _ in range(3):
@@ -94,7 +94,7 @@ def test_a_wrong_answer_is_diagnosed_and_the_right_one_passes(notebook: Notebook
 
 
 def saved_tries(notebook: Notebook) -> Tries:
-    """As the report reads them from the notebook that JupyterLab saves."""
+    """The counts that the report reads from the notebook as saved by JupyterLab."""
     (known,) = filter(
         None,
         map(
@@ -126,7 +126,7 @@ def test_the_ring_passes_within_its_budget_and_can_be_played(notebook: Notebook)
 
 @pytest.fixture
 def copy(lab: JupyterLab) -> Iterator[Notebook]:
-    """Validate saves, so it gets a copy; in this one every answer is right."""
+    """A copy with every answer right: Validate saves the notebook that it is run on."""
     path = f"labs/{LAB}/copy.ipynb"
     write_answered(lab.server.root / path, SOLUTION)
     copy = lab.open(path)

@@ -27,7 +27,7 @@ TYPED = {
 
 @pytest.fixture(params=TYPED)
 def notebook(loaded_lab: JupyterLab, request: pytest.FixtureRequest) -> Iterator[Notebook]:
-    """The lab as released, after running the cells above its first exercise."""
+    """The lab as released, after running the cells above the exercise."""
     notebook = loaded_lab.open(f"labs/{request.param}/{request.param}.ipynb")
     notebook.cell("from autograder import check").run()
     if above := TYPED[request.param].above:

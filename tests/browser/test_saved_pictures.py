@@ -1,4 +1,4 @@
-"""All widgets, and a plot, in a notebook as JupyterLab saves it: without the state of widgets."""
+"""All widgets and a plot in a notebook as JupyterLab saves it, without widget state."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from tests.shardlab.widgets.test_disk_moments import picture as two_saves
 pytestmark = pytest.mark.browser
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-ASKED = widgets.predict("Bytes that each rank sends (saved)", unit="B", ranks=4)
-ASKED.value = 2**20
+PREDICTION = widgets.predict("Bytes that each rank sends (saved)", unit="B", ranks=4)
+PREDICTION.value = 2**20
 PICTURES = (
     widgets.traffic_map(ring_all_reduce(4)),
     widgets.ring_player(ring_all_reduce(4)),
@@ -45,10 +45,10 @@ PICTURES = (
     two_saves(),
     widgets.quantization_grid(np.random.default_rng(0).normal(size=4096)),
     widgets.lora_shapes(),
-    ASKED,
+    PREDICTION,
 )
 PLOT = "Plot. seconds over ranks"
-# Whether the picture's background has this colour.
+# Whether the picture's background has this color.
 HAS_CARD = """([image, color]) => {
   const pen = document.createElement("canvas").getContext("2d");
   pen.drawImage(image, 0, 0);
@@ -57,7 +57,7 @@ HAS_CARD = """([image, color]) => {
 
 
 def outputs_of(picture: Picture) -> list[NotebookNode]:
-    """What a cell of a notebook that can show a live widget outputs."""
+    """The outputs of a cell in a frontend that can show live widgets."""
     static: dict[str, Any] = picture._repr_mimebundle_()[0]
     live = {VIEW: {"version_major": 2, "version_minor": 0, "model_id": uuid.uuid4().hex}}
     return [new_output("display_data", data) for data in (static, live)]
@@ -75,7 +75,7 @@ def plot_output() -> NotebookNode:
 
 @pytest.fixture(scope="module")
 def saved() -> NotebookNode:
-    """All of them under one cell: JupyterLab draws only cells that are in view."""
+    """A notebook with all pictures in one cell: JupyterLab draws only cells that are in view."""
     outputs = [output for picture in PICTURES for output in outputs_of(picture)]
     outputs.append(plot_output())
     kernel = {"name": "python3", "display_name": "Python 3"}
@@ -85,7 +85,7 @@ def saved() -> NotebookNode:
     )
 
 
-def test_every_kind_of_picture_is_here() -> None:
+def test_every_kind_of_picture_is_tested() -> None:
     exported = [each for each in vars(widgets).values() if isinstance(each, type)]
     kinds = {each.__name__ for each in exported if issubclass(each, Picture)}
     assert {type(picture).__name__ for picture in PICTURES} == kinds
@@ -94,7 +94,7 @@ def test_every_kind_of_picture_is_here() -> None:
 @pytest.mark.parametrize(
     ("place", "trusted"), [("lab/tree", True), ("notebooks", True), ("notebooks", False)]
 )
-def test_each_shows_its_picture_and_no_error(
+def test_each_widget_shows_its_static_picture_and_no_error(
     lab: JupyterLab, saved: NotebookNode, place: str, trusted: bool
 ) -> None:
     page, server = lab.page, lab.server
@@ -105,7 +105,7 @@ def test_each_shows_its_picture_and_no_error(
         notary.sign(nbformat.read(path, as_version=4))
     page.goto(server.url_of(f"/{place}/{path.name}") + "&reset")
     expect(page.locator("img.shardlab-static")).to_have_count(len(PICTURES))
-    if trusted:  # only then JupyterLab looks for the live ones, and says that there are none
+    if trusted:  # only then does JupyterLab look for live widgets, in vain
         missing = page.get_by_text("Error displaying widget: model not found")
         expect(missing).to_have_count(len(PICTURES))
         assert not any(error.is_visible() for error in missing.all())
@@ -117,19 +117,19 @@ def test_each_shows_its_picture_and_no_error(
         assert image.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300
         expect(image).to_be_visible()
         assert picture.alternative() in (image.get_attribute("alt") or "")
-    plot = page.get_by_role("img", name=PLOT)  # of the visible ones
+    plot = page.get_by_role("img", name=PLOT)  # only visible ones are found
     expect(plot).to_have_count(1)
     assert plot.evaluate("plot => plot.clientWidth") > 300
     assert serious_findings(page, ".jp-OutputArea") == []
 
 
-def test_nbconvert_shows_them_too(saved: NotebookNode) -> None:
+def test_nbconvert_shows_all_static_pictures(saved: NotebookNode) -> None:
     html, _ = HTMLExporter().from_notebook_node(saved)
     assert html.count('src="data:image/svg+xml;base64,') == len(PICTURES)
     assert f'aria-label="{PLOT}"' in html
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: type(picture).__name__)
-def test_the_words_for_a_picture_have_its_values(picture: Picture) -> None:
+def test_the_text_alternative_of_a_picture_contains_its_values(picture: Picture) -> None:
     values = re.findall(r"\d[\d.,]* ?(?:[KMG]i?B|bytes|B|µs|ms|s|%)", picture.alternative())
     assert values, picture.alternative()

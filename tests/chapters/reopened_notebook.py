@@ -1,4 +1,4 @@
-"""Opens a chapter that has run in JupyterLab again, as a student does the next day."""
+"""Reopens a chapter that has run, as a student does the next day."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.chapters.running_chapter import Chapter
 PREDICTIONS = re.compile("<(Prediction|Comparison): ")
 VIEW = "application/vnd.jupyter.widget-view+json"
 SIZE, SMALL = {"width": 1400, "height": 1000}, {"width": 1100, "height": 720}
-LEAST_TEXT_PX = 11
+MIN_TEXT_PX = 11
 
-# From then on the page notes the smallest text that is drawn on a canvas: [pixels, text].
-_NOTE_TEXT = """() => {
+# Makes the page record the smallest text drawn on a canvas from then on: [pixels, text].
+_RECORD_SMALLEST_TEXT = """() => {
   window.course.least = [Infinity, ""];
   for (const kind of [CanvasRenderingContext2D, OffscreenCanvasRenderingContext2D]) {
     const fillText = (kind.prototype.plain ??= kind.prototype.fillText);
@@ -33,7 +33,7 @@ _NOTE_TEXT = """() => {
     };
   }
 }"""
-# What does not fit in its output, and text of plots that is too small; exponents may be smaller.
+# Lists what does not fit in its output, and text of plots that is too small (except exponents).
 _TOO_WIDE_OR_SMALL = """(area, least) => {
   const wide = [...area.querySelectorAll(".jp-OutputArea-output, .shardlab-widget, .shardlab-plot")]
     .filter((part) => part.scrollWidth > part.clientWidth + 1)
@@ -47,8 +47,8 @@ _TOO_WIDE_OR_SMALL = """(area, least) => {
   });
   return [...wide, ...small];
 }"""
-# Controls that scroll out of the window when their picture is scrolled to its top, or that fill
-# half of it.
+# Lists controls that are out of view when their picture is scrolled to its top, or that take more
+# than half of the window.
 _CONTROLS_LOST = """(area) => {
   const notebook = area.closest(".jp-WindowedPanel-outer");
   const top = (part) => part.getBoundingClientRect().top;
@@ -72,7 +72,7 @@ _CONTROLS_LOST = """(area) => {
 
 
 def reopen(chapter: Chapter, lab: JupyterLab) -> Notebook:
-    """The notebook as saved, with its pictures, and with a new kernel that knows none of them."""
+    """The notebook as saved, with its pictures and a new kernel without their widgets."""
     path = lab.server.root / "course/chapters" / f"{chapter.name}-ran.ipynb"
     nbformat.write(chapter.notebook, path)
     # JupyterLab shows live widgets only in trusted notebooks; one that a student ran is trusted.
@@ -91,7 +91,7 @@ def try_the_pictures(
     also: Callable[[Notebook], None] = lambda notebook: None,
     with_axe: bool = False,
 ) -> set[str]:
-    """Tries every picture by key and slider, without its kernel; returns the kinds of pictures.
+    """Operates every picture by keyboard, without its kernel; returns the kinds of pictures.
 
     also: what else to try in the open notebook.
     with_axe: also looks for serious findings of axe-core.
@@ -107,7 +107,7 @@ def try_the_pictures(
         play_with(widget, lab, f"cell {cell.index}")
     also(notebook)
     if with_axe:
-        # Not the 40 editors, which would take four times as long.
+        # Without the 40 editors: with them it would take four times as long.
         ours = (".jp-Cell-outputArea", ".jp-RenderedMarkdown")
         panel = f"[id='{notebook.panel}']"
         assert serious_findings(lab.page, ", ".join(f"{panel} {each}" for each in ours)) == []
@@ -119,8 +119,8 @@ def try_the_pictures(
 
 
 def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> None:
-    """In a small window nothing is cut off or too small to read, and controls stay in view."""
-    lab.page.evaluate(_NOTE_TEXT)
+    """In a small window nothing is cut off or illegible, and controls stay in view."""
+    lab.page.evaluate(_RECORD_SMALLEST_TEXT)
     lab.page.set_viewport_size(SMALL)
     wrong = {}
     for cell in with_pictures(notebook, "image/svg+xml"):
@@ -128,13 +128,13 @@ def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> 
         lab.settle()
         if lab.takes_screenshots:
             area.screenshot(path=f"{shots}-cell-{cell.index}.png")
-        wrong[cell.index] = area.evaluate(_TOO_WIDE_OR_SMALL, LEAST_TEXT_PX - 0.05)
+        wrong[cell.index] = area.evaluate(_TOO_WIDE_OR_SMALL, MIN_TEXT_PX - 0.05)
         wrong[cell.index] += area.evaluate(_CONTROLS_LOST)
     least_px, text = lab.page.evaluate("course.least")
     lab.page.set_viewport_size(SIZE)
     cells = {index: found for index, found in wrong.items() if found}
     assert cells == {}, cells
-    assert least_px is None or least_px > LEAST_TEXT_PX - 0.05, text
+    assert least_px is None or least_px > MIN_TEXT_PX - 0.05, text
 
 
 def play_with(widget: Locator, lab: JupyterLab, name: str) -> None:
@@ -160,7 +160,7 @@ def picture(widget: Locator) -> str:
 
 
 def views_of(notebook: Notebook, number: str) -> dict[str, partial[Locator]]:
-    # Plots and widgets: both have an SVG.
+    # Both plots and widgets have an SVG output.
     cells = with_pictures(notebook, "image/svg+xml")
     return {f"chapter-{number}-cell-{cell.index}": partial(element_of, cell) for cell in cells}
 
@@ -170,7 +170,7 @@ def element_of(cell: Cell) -> Locator:
 
 
 def with_pictures(notebook: Notebook, kind: str) -> list[Cell]:
-    """Cells with an output of this type; those of predictions and their answers are left out."""
+    """Cells with an output of this type, except those of predictions and comparisons."""
     return [
         cell
         for cell in notebook.cells()

@@ -17,7 +17,7 @@ from tests import kernels
 ROOT = Path(__file__).parents[2]
 CHAPTERS = ROOT / "course/chapters"
 CELL_LIMIT_S = 120
-RAN = re.compile(r"ran for [\d.]+ s")  # what remains of the progress of a run that took long
+RAN = re.compile(r"ran for [\d.]+ s")  # what is left of a long run's progress display
 PREDICTION = re.compile(r"^(predicted_\w+) = predict\(.+\)\n\1\Z", re.MULTILINE)
 
 

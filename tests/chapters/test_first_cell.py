@@ -13,7 +13,7 @@ from tests.chapters.running_chapter import ROOT
 CHAPTERS = sorted((ROOT / "course/chapters").glob("*.nb.py"))
 LABS = sorted((ROOT / "solutions").glob("*/*.nb.py"))
 HEADING = {"chapters": "**After this chapter you can**", "labs": "**In this lab you**"}
-MAX_WORDS = 20  # of an objective
+MAX_WORDS = 20  # per objective
 
 
 def name_of(path):
@@ -38,7 +38,7 @@ def test_three_objectives_and_prerequisites(path):
 
 
 @pytest.mark.parametrize("path", [*CHAPTERS, *LABS], ids=lambda path: path.parent.name + path.name)
-def test_links_to_the_lab_and_the_map_are_left_to_the_build(path):
+def test_links_to_the_lab_and_the_map_are_added_only_by_the_build(path):
     text = path.read_text()
     assert "front_page.ipynb" not in text
     assert f"labs/{name_of(path)}/" not in text

@@ -27,7 +27,7 @@ def chapter(name: str) -> NotebookNode:
     return read(CHAPTERS / f"{name}.nb.py")
 
 
-def in_course(source: Path) -> str:
+def relative_path(source: Path) -> str:
     return source.relative_to(ROOT).as_posix()
 
 
@@ -39,19 +39,19 @@ def test_cells_are_short(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_prose_has_slipped_into_a_code_cell(name):
+def test_code_cells_contain_no_markdown(name):
     lines = [line for cell in code_cells(chapter(name)) for line in cell.source.splitlines()]
     assert [line for line in lines if re.match(r"#$|# (#|[-*] |>|\|)", line)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_prediction_is_asked_in_a_cell_of_its_own_and_answered_later(name):
+def test_every_prediction_has_its_own_cell_and_is_compared_later(name):
     asked, answered = predictions_of(chapter(name))
     assert answered == asked != []
 
 
 @pytest.mark.parametrize("lab", LABS, ids=lambda lab: lab.parent.name)
-def test_a_labs_predictions_are_asked_and_answered_too(lab):
+def test_predictions_of_labs_are_compared_too(lab):
     asked, answered = predictions_of(read(lab))
     assert answered == asked
 
@@ -68,8 +68,8 @@ def predictions_of(notebook):
     return [PREDICTION.search(source)[1] for source in asking], answered
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=in_course)
-def test_tables_and_claims_are_shown_as_such(source):
+@pytest.mark.parametrize("source", SOURCES, ids=relative_path)
+def test_tables_use_show_table_and_claims_use_holds(source):
     """`show_table` aligns columns, and `holds` prints what it compares: see CONTRIBUTING.md.
 
     In a lab, a spec and a helper may assert what they state or need.
@@ -89,18 +89,18 @@ def test_tables_and_claims_are_shown_as_such(source):
     assert asserted == []
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=in_course)
+@pytest.mark.parametrize("source", SOURCES, ids=relative_path)
 def test_formulas_in_prose_are_latex(source):
-    """By what is hard to read in a line: a fraction of a sum, the root of a product."""
+    """Finds what is hard to read inline: a fraction with a sum, the root of a product."""
     prose = [cell.source for cell in read(source).cells if cell.cell_type != "code"]
     code_or_latex = r"```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$\n]*\$|\]\([^)]*\)"
     plain = [re.sub(code_or_latex, "", text, flags=re.DOTALL) for text in prose]
     assert [found for text in plain for found in re.findall(r".*\)/[^\W\d].*|.*√\(.*", text)] == []
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=in_course)
-def test_nothing_answers_a_question_before_the_guess_is_compared(source):
-    """Between a question and its `compare` only pictures that take the guess are shown."""
+@pytest.mark.parametrize("source", SOURCES, ids=relative_path)
+def test_no_output_gives_an_answer_away_before_the_guess_is_compared(source):
+    """Between a question and its `compare`, only pictures that include the guess are shown."""
     cells = [parsed(cell.source) for cell in code_cells(read(source))]
     shows = {"print", "show_table", "holds", "display", "subplots"}
     functions = [top for cell in cells for top in cell if isinstance(top, ast.FunctionDef)]
@@ -116,18 +116,20 @@ def test_nothing_answers_a_question_before_the_guess_is_compared(source):
                 unanswered |= set(re.findall(r"^predicted_\w+", ast.unparse(statement)))
             elif unanswered and not isinstance(statement, DEFINITIONS):
                 is_value = statement is cell[-1] and isinstance(statement, ast.Expr)
-                if shows & called or (is_value and not takes_the_guess(statement, unanswered)):
+                if shows & called or (
+                    is_value and not shows_guess_or_question(statement, unanswered)
+                ):
                     given_away.append(ast.unparse(statement))
     assert given_away == []
 
 
 def parsed(source: str) -> list[ast.stmt]:
-    """A cell's statements, without its magics."""
+    """A cell's statements, without magics."""
     return ast.parse(re.sub(r"^%.*", "", source, flags=re.MULTILINE)).body
 
 
 def called_in(statement: ast.AST) -> set[str]:
-    """The names of the functions and methods that it calls; a printed constant is no answer."""
+    """The names of the functions and methods that it calls, except a print of constants."""
     calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
     names = [(ast.unparse(call.func).rpartition(".")[2], call) for call in calls]
     return {
@@ -137,8 +139,8 @@ def called_in(statement: ast.AST) -> set[str]:
     }
 
 
-def takes_the_guess(value: ast.Expr, unanswered: set[str]) -> bool:
-    """Whether it is a picture that shows the guess next to the measurement, or the question."""
+def shows_guess_or_question(value: ast.Expr, unanswered: set[str]) -> bool:
+    """Whether it is the question, or a picture that shows the guess next to the measurement."""
     if isinstance(value.value, ast.Call):
         return any(argument.arg == "predicted" for argument in value.value.keywords)
     return ast.unparse(value) in unanswered
@@ -162,7 +164,7 @@ def test_plots_are_readable_in_a_small_window(name):
             assert smallest_px >= 11, f"{smallest_px:.1f} px in: {cell.source}"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=in_course)
+@pytest.mark.parametrize("source", SOURCES, ids=relative_path)
 def test_plots_follow_the_theme(source):
     """Without this style, a plot is a white box in a dark theme."""
     code = "\n".join(cell.source for cell in code_cells(read(source)))
