@@ -53,11 +53,11 @@ def test_four_processes_say_hello(chapter):
     assert len({process for _, process in hellos}) == 4
 
 
-def test_each_rank_takes_its_share_of_the_numbers(chapter):
+def test_each_rank_takes_its_part_of_the_numbers(chapter):
     assert chapter.text_of("def my_share") == "[[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]"
 
 
-def test_the_operating_system_counts_the_tensor_and_little_more(chapter):
+def test_the_operating_system_counts_little_more_than_the_tensor(chapter):
     cell = "print(run.traffic.source)"
     assert chapter.text_of(cell).startswith("counted by the operating system")
     rows = chapter.table_of(cell)
@@ -71,7 +71,7 @@ def test_the_map_shows_the_ring_and_no_prediction(chapter):
     assert "predicted" not in picture
 
 
-def test_the_tensor_comes_back_with_one_from_each_rank(chapter):
+def test_the_tensor_returns_with_one_added_by_each_rank(chapter):
     assert "[4.0, 2.0, 3.0, 4.0]" in [
         output.data["text/plain"]
         for cell in chapter.notebook.cells
@@ -114,7 +114,7 @@ def test_make_lab_opens_the_front_page_and_the_map_leads_here(front_page, notebo
     assert notebook.path == "course/chapters/00_start_here.ipynb"
 
 
-def test_no_chapters_name_is_cut_off_in_the_file_browser(lab, notebook):
+def test_chapter_names_are_not_cut_off_in_the_file_browser(lab, notebook):
     lab.command("filebrowser:open-path", path="course/chapters")
     names = lab.page.locator(".jp-DirListing-itemText", has_text=".ipynb")
     expect(names).to_have_count(len(list((lab.server.root / "course/chapters").glob("*.ipynb"))))
@@ -135,7 +135,7 @@ def test_four_ranks_say_hello(notebook):
     assert len({process for _, _, process in ranks}) == 4
 
 
-def test_the_map_shows_what_the_run_counted(chapter, notebook):
+def test_the_traffic_map_shows_the_counted_bytes(chapter, notebook):
     rows = chapter.table_of("print(run.traffic.source)")
     sent = [int(row["sent, bytes"].replace(",", "")) for row in rows]
     assert len(sent) == 4
@@ -169,7 +169,7 @@ def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab
     expect(answer).to_have_attribute("data-outcome", "named")
     expect(answer).to_contain_text("that is what all ranks send together")
     for words in ("= predict(", "predicted_bytes.compare("):
-        notebook.wait(  # what will be saved has the guess, too
+        notebook.wait(  # the saved notebook contains the guess as well
             """(panel, index) =>
               JSON.stringify(panel.content.widgets[index].model.outputs).includes("4.0 MiB")""",
             notebook.cell(words).index,
@@ -182,15 +182,15 @@ def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab
     expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 4,194,304 bytes")
 
 
-def test_a_cell_that_runs_again_keeps_its_guess_which_may_then_be_changed(lab, notebook):
-    asking = notebook.cell("= predict(")
-    expect(asking.widget("prediction").get_by_role("button")).to_have_count(0)  # answered
-    prediction = asking.run().widget("prediction")
+def test_a_rerun_prediction_cell_keeps_its_guess_and_allows_a_change(lab, notebook):
+    question = notebook.cell("= predict(")
+    expect(question.widget("prediction").get_by_role("button")).to_have_count(0)  # answered
+    prediction = question.run().widget("prediction")
     expect(prediction).to_have_attribute("data-value", str(4 * 2**20))
     prediction.get_by_role("button", name="Change").click()
     prediction.get_by_role("textbox").fill("1,000,000")
     lab.page.keyboard.press("Enter")
-    notebook.cell("traffic_map(run").run()  # the variable `run` was another one at the end
+    notebook.cell("traffic_map(run").run()  # later cells reassigned `run`
     answer = notebook.cell("predicted_bytes.compare(").run().widget("comparison")
     expect(answer).to_have_attribute("data-outcome", "close")
 

@@ -47,7 +47,7 @@ def test_after_backward_gradients_exist_and_activations_are_freed(chapter):
 
 
 def test_model_states_and_activations_match_the_prediction(chapter):
-    """The cells hold the match themselves; here we check that they show what they compare."""
+    """The cells check the match; this test checks that they show what they compare."""
     states = chapter.table_of("expected in predicted.items()")
     assert [row["model states"] for row in states] == ["parameters", "gradients", "optimizer"]
     batches = chapter.table_of("runs = {(8, 64)")
@@ -66,7 +66,7 @@ def test_twice_the_batch_takes_less_than_twice_the_peak(chapter):
     assert "batch 8" in chapter.svg_of('memory_timeline({"batch 8"')
 
 
-def test_autocast_shrinks_activations_and_no_model_states(chapter):
+def test_autocast_shrinks_activations_but_not_model_states(chapter):
     rows = chapter.table_of('{"precision": ""')
     each = "model states, bytes for each parameter"
     states = {row["precision"]: float(row[each]) for row in rows}
@@ -87,7 +87,7 @@ def test_fp16_loses_small_gradients_and_a_loss_scale_keeps_them(chapter):
     assert errors["fp16, loss times 4096"] < errors["fp16"]
 
 
-def test_the_scale_halves_until_it_fits_and_later_overflows_again(chapter):
+def test_the_loss_scale_halves_until_nothing_overflows_and_later_overflows_again(chapter):
     rows = chapter.table_of("enumerate(history[:8])")
     skipped = [row["the step is"] == "skipped" for row in rows]
     assert skipped[0]
@@ -110,7 +110,7 @@ def test_layer_norm_weights_do_not_move_in_bf16(chapter):
     assert (in_fp32["format"], in_fp32["moved"]) == ("torch.float32", "320")
 
 
-def test_accumulation_needs_a_quarter_of_the_activations(chapter):
+def test_four_micro_batches_need_a_quarter_of_the_activations(chapter):
     rows = chapter.table_of("whole, split = runs.values()")
     whole, cut = (float(row["activations at most"].split()[0]) for row in rows)
     assert cut == pytest.approx(whole / 4, rel=0.05)
@@ -125,5 +125,5 @@ def test_a_mean_of_means_gives_a_different_gradient(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_still_respond_when_it_is_reopened(chapter, loaded_lab, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
     assert try_the_pictures(chapter, loaded_lab, artifacts) >= {"memory-timeline"}

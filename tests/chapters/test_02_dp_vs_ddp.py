@@ -57,7 +57,7 @@ def test_other_ranks_wait_for_the_hub(chapter):
     assert chapter.text_of("waited_s(run, rank):.0f").count("for the hub") == 3
 
 
-def test_ddp_sends_the_same_from_every_rank(chapter):
+def test_with_ddp_every_rank_sends_the_same(chapter):
     picture = chapter.svg_of("run = launch(ddp, 1, world_size=4")
     assert "Bytes sent · step" in picture
     assert "predicted" in picture
@@ -98,7 +98,7 @@ def test_ddp_broadcasts_before_the_first_step(chapter):
     assert calls == ["all_gather", "broadcast", "broadcast"]
 
 
-def test_replicas_stay_as_far_apart_as_they_began(chapter):
+def test_replicas_keep_their_initial_difference(chapter):
     assert "predicted stays the same. Right." in chapter.text_of("predicted_drift.compare(")
     rows = chapter.table_of("*together[1][step]")
     assert [row["distance, with the broadcast"] for row in rows] == ["0.000"] * 3
@@ -143,15 +143,15 @@ def test_dps_hub_runs_out_of_memory_first(chapter):
 
 
 @pytest.mark.browser
-def test_its_pictures_still_respond_when_it_is_reopened(chapter, loaded_lab, artifacts):
+def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, artifacts):
     seen = try_the_pictures(chapter, loaded_lab, artifacts, also=predictions_are_answered)
     assert seen >= {"timeline", "traffic-map"}
 
 
 def predictions_are_answered(notebook):
-    """Without the kernel: one that was made before the notebook was saved, and one made now."""
-    made = notebook.cell("predicted_calls.compare(").widget("comparison")
-    expect(made).to_have_attribute("data-outcome", "named")
+    """Without the kernel: a guess earlier before the notebook was saved, and one earlier now."""
+    earlier = notebook.cell("predicted_calls.compare(").widget("comparison")
+    expect(earlier).to_have_attribute("data-outcome", "named")
     answer = notebook.cell("predicted_copies.compare(").widget("comparison")
     expect(answer).to_have_attribute("data-state", "waiting")
     prediction = notebook.cell("predicted_copies = predict(").widget("prediction")

@@ -30,7 +30,7 @@ def chapter(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def notebook(chapter, loaded_lab):
-    """The chapter in JupyterLab, as a student finds it the next day: no kernel runs."""
+    """The chapter reopened in JupyterLab, as on the next day: its old kernel is gone."""
     notebook = reopen(chapter, loaded_lab)
     yield notebook
     notebook.close()
@@ -48,7 +48,7 @@ def test_the_hub_computes_the_sum_and_carries_all_traffic(chapter):
     assert "12.0 MiB" in chapter.svg_of("run = launch(hub_all_reduce")
 
 
-def test_after_one_step_one_chunk_contains_two_ranks_numbers(chapter):
+def test_after_one_step_one_chunk_is_the_sum_of_two_ranks(chapter):
     rows = numbers_by_rank(chapter.text_of("launch(reduce_scatter_of_four, 1,"))
     for rank, row in enumerate(rows):
         changed = {number for number in row if number != 10**rank}
@@ -84,7 +84,7 @@ def test_the_hub_sends_more_with_every_rank(chapter):
     assert "<svg" in chapter.svg_of("axes.annotate")
 
 
-def test_gloos_reduce_scatter_sends_twice_its_ideal(chapter):
+def test_gloos_reduce_scatter_sends_twice_the_ideal_bytes(chapter):
     printed = chapter.text_of("ideal = ")
     times = {name: float(over) for name, over in re.findall(r"(\w+): (\d\.\d+) times", printed)}
     assert times["own_reduce_scatter"] == pytest.approx(1, abs=0.01)
@@ -100,9 +100,9 @@ def test_sending_first_hangs_at_any_size_and_the_cycle_is_named(chapter):
     assert "never ended" in chapter.svg_of("timeline(hang)")
 
 
-@pytest.mark.parametrize("way_out", ["start_sending_then_receive", "take_turns"])
-def test_both_ways_out_finish(chapter, way_out):
-    picture = chapter.svg_of(f"launch({way_out}")
+@pytest.mark.parametrize("function", ["start_sending_then_receive", "take_turns"])
+def test_both_ways_to_avoid_the_deadlock_finish(chapter, function):
+    picture = chapter.svg_of(f"launch({function}")
     assert "8 calls on 4 ranks" in picture
     assert "never ended" not in picture
 
@@ -156,7 +156,7 @@ def test_the_player_by_mouse(notebook):
     expect(player).to_have_attribute("data-position", "1.00")
     press("One step back")
     expect(player).to_have_attribute("data-step", "0")
-    # Both clicks in one task of the page, so that it cannot play to its end between them.
+    # Both clicks in one task, so that the animation cannot finish between them.
     played = player.get_by_role("button", name="Play").evaluate(
         """(button) => {
             const root = button.closest("[data-playing]");
@@ -194,13 +194,13 @@ def test_the_player_by_keyboard(lab, notebook):
     expect(player.locator(".shardlab-detail")).to_contain_text("Step 1: rank")
     for key in ("End", "ArrowLeft", "Space"):
         press(key)
-    expect(player).to_have_attribute("data-step", "6")  # played to its end
+    expect(player).to_have_attribute("data-step", "6")  # the player stopped at the last step
     expect(player).to_have_attribute("data-playing", "false")
     assert notebook.cell("ring_player(run)").is_active(), "a key reached the notebook"
 
 
 @pytest.mark.browser
-def test_chunks_fill_up_with_every_ranks_part(notebook):
+def test_chunks_accumulate_the_parts_of_all_ranks(notebook):
     """Each of 4 chunks on 4 ranks starts with its own rank's mark and ends with all four."""
     player = notebook.cell("ring_player(run)").widget("ring-player")
     marks = []

@@ -22,7 +22,7 @@ def floats(text):
     return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
 
 
-def test_sixteen_bytes_on_every_rank(chapter):
+def test_every_rank_holds_sixteen_bytes_per_parameter(chapter):
     together = {"model state": "together", "bytes per parameter": "16"}
     assert chapter.table_of("state_bytes = {")[-1] == together
     rows = chapter.table_of('{"stage 0, on each rank"')
@@ -30,11 +30,11 @@ def test_sixteen_bytes_on_every_rank(chapter):
     assert "measured 5 billion parameters" in chapter.text_of("predicted_largest.compare(")
 
 
-def test_states_fall_stage_by_stage(chapter):
+def test_model_states_shrink_stage_by_stage(chapter):
     rows = chapter.table_of("def paper_and_measured")
     assert [floats(" ".join(row.values()))[:3] for row in rows] == [
         [0, 16, 16],
-        [1, 7, 5.85],  # below the paper: freed gradients
+        [1, 7, 5.85],  # below the paper's figure: freed gradients
         [2, 5.5, 5.85],
         [3, 4, 4],
     ]
@@ -51,14 +51,14 @@ def test_each_difference_has_a_name(chapter):
     assert {"step counters", "padding", "tensors across a boundary", "freed gradients"} <= {*names}
 
 
-def test_stage_1_holds_whole_gradients_between_two_batches(chapter):
+def test_stage_1_holds_whole_gradients_between_micro_batches(chapter):
     stage_1, stage_2 = chapter.table_of("accumulate = {")
     assert [stage_1[f"gradients on rank {rank}"] for rank in range(4)] == ["2.00"] * 4
     sent = "sent by all ranks"
     assert float(stage_1[sent]) < 0.1 < 1 < float(stage_2[sent])
 
 
-def test_a_tensor_is_on_two_ranks_and_a_layer_is_larger_than_a_share(chapter):
+def test_a_tensor_spans_two_ranks_and_a_layer_is_larger_than_a_shard(chapter):
     assert "measured rank 1, rank 2>" in chapter.text_of("holders = layouts")
     # The answer can be worked out from what the cell above it prints.
     printed = chapter.text_of("before = list(numels)").replace(",", "")
@@ -113,7 +113,7 @@ def test_peaks_are_in_the_step_and_fall_with_sharding(chapter):
     assert chapter.text_of("in_step = ").count("measured 8.004, predicted 8 (") == 2
 
 
-def test_bytes_per_parameter_by_who_counts(chapter):
+def test_bytes_per_parameter_by_convention(chapter):
     rows = chapter.table_of("def bytes_at_stage_2")
     assert [float(row["bytes per parameter"]) for row in rows] == [16, 3.75, 20, 4.25]
 
@@ -130,7 +130,7 @@ def test_pictures_are_drawn(chapter):
         assert "<svg" in chapter.svg_of(cell)
 
 
-def test_fsdp2_holds_a_slice(chapter):
+def test_fsdp2_holds_a_shard(chapter):
     assert "[0.5 0.5]" in chapter.text_of("fsdp2 = launch")
 
 

@@ -35,7 +35,7 @@ def test_each_rank_holds_a_quarter_of_everything(chapter):
     assert chapter.text_of("setups = {").count("✓") == 3
 
 
-def test_the_three_trainings_have_the_same_losses(chapter):
+def test_the_three_training_runs_have_the_same_losses(chapter):
     rows = [[*map(float, [*row.values()][1:])] for row in chapter.table_of("farthest = ")]
     assert len(rows) == 3
     assert all(row == pytest.approx(rows[0], abs=2e-5) for row in rows)  # printed to 1e-5
@@ -79,7 +79,7 @@ def test_its_traffic_does_not_grow_with_tokens(chapter):
     assert len(chapter.table_of("for width in (D")) == 3
 
 
-def test_the_order_of_a_units_life(chapter):
+def test_the_order_of_gathers_and_reductions(chapter):
     order = chapter.text_of("print(order_of(life))\n").splitlines()[0].split(", ")
     forward = [event for block in range(6) for event in ("gather", f"block {block}")]
     backward = ["gather", "gather", *["REDUCE", "gather"] * 4, "REDUCE", "REDUCE"]
@@ -89,18 +89,18 @@ def test_the_order_of_a_units_life(chapter):
     assert "<svg" in chapter.svg_of("unit_life(life)")
 
 
-def test_one_block_is_whole_at_a_time(chapter):
+def test_one_block_is_gathered_at_a_time(chapter):
     assert "measured 6 × 2.81" in chapter.text_of("expected = unit_step(units, 2")
 
 
-def test_fewer_bytes_are_whole_with_more_messages(chapter):
+def test_more_messages_keep_fewer_bytes_gathered(chapter):
     rows = [list(map(float, list(row.values())[1:])) for row in chapter.table_of("rows = {choice")]
     messages, largest, predicted, measured, sent = zip(*rows, strict=True)
     assert messages == (2, 8, 11, 20, 38, 74)
     assert list(largest) == sorted(largest, reverse=True)
     assert list(measured) == sorted(measured, reverse=True)
     assert measured == pytest.approx(predicted, rel=0.01)
-    assert measured[0] == 5  # a slice and a whole copy
+    assert measured[0] == 5  # a shard and a full copy
     assert sent[0] < min(sent[1:])
     assert max(sent[1:]) / min(sent[1:]) < 1.02
     assert "measured 5 bytes" in chapter.text_of("predicted_root_only.compare(")
@@ -109,7 +109,7 @@ def test_fewer_bytes_are_whole_with_more_messages(chapter):
     assert "<svg" in chapter.svg_of('label="with gradients and buckets"')
 
 
-def test_what_is_not_freed_is_not_gathered_again(chapter):
+def test_parameters_that_are_not_freed_are_not_gathered_again(chapter):
     sent = re.findall(
         r"in Ψ: measured (\S+), predicted (\S+)", chapter.text_of("by_reshard.items()")
     )
@@ -124,7 +124,7 @@ def test_what_is_not_freed_is_not_gathered_again(chapter):
     assert list(map(float, held)) == pytest.approx([3.82, 1.91], abs=0.005)
 
 
-def test_a_number_gathers_within_pairs(chapter):
+def test_resharding_to_two_ranks_gathers_within_pairs(chapter):
     printed = chapter.text_of("again = [")
     assert "6 gathers in the group {(0, 1)}" in printed
     rows = [list(map(float, list(row.values())[1:])) for row in chapter.table_of("again = [")]
@@ -141,7 +141,7 @@ def test_prefetching_begins_gathers_early(chapter):
     assert "<svg" in chapter.svg_of("timeline(ahead)")
 
 
-def test_an_early_optimizer_trains_nothing(chapter):
+def test_an_optimizer_made_before_sharding_trains_nothing(chapter):
     after, before = (
         list(map(float, list(row.values())[1:]))
         for row in chapter.table_of("launch(train_in_order")
@@ -161,7 +161,7 @@ def test_without_a_root_embeddings_differ(chapter):
     assert without > 1e-3
 
 
-def test_a_slices_norm_is_not_the_norm(chapter):
+def test_the_norm_of_a_shard_is_not_the_gradient_norm(chapter):
     rows = chapter.table_of("def norms(batch)")
     (_, slice_0, all_0), (_, slice_1, all_1) = (map(float, row.values()) for row in rows)
     assert all_0 == all_1
@@ -178,7 +178,7 @@ def test_two_forwards_lose_gradients_only_with_reentrant_checkpointing(chapter):
     ]
 
 
-def test_a_method_finds_shards_until_it_is_registered(chapter):
+def test_a_method_sees_shards_unless_it_is_registered(chapter):
     printed = chapter.text_of("launch(call_a_method")
     assert "\naten.embedding.default got mixed torch.Tensor and DTensor\n" in printed
     assert "✓ after register_fsdp_forward_method" in printed
@@ -200,7 +200,7 @@ def test_hsdp_sends_a_third_to_the_other_node_and_keeps_twice_as_much(chapter):
     assert hsdp == pytest.approx([1.00, 0.50], abs=0.03)
 
 
-def test_gathers_stay_in_the_row_and_only_the_shard_crosses(chapter):
+def test_gathers_stay_within_a_node_and_only_shards_cross_nodes(chapter):
     assert [tuple(row.values()) for row in chapter.table_of("def calls_of(run, label)")] == [
         ("all_gather", "(0, 1)", "0.93"),
         ("reduce_scatter", "(0, 1)", "1.00"),
@@ -230,7 +230,7 @@ def test_hsdp_pays_off_on_slow_links_and_with_accumulation(chapter):
     assert [row["GB of model states on each"] for row in states] == ["15.00", "0.23"]
 
 
-def test_masters_and_their_gradients_are_fp32_under_the_policy(chapter):
+def test_with_the_policy_masters_and_their_gradients_are_fp32(chapter):
     assert "measured fp32 and fp32" in chapter.text_of("precision_runs = {")
     in_bf16, in_fp32 = chapter.text_of("for reduce_dtype, run in precision_runs").splitlines()
     assert "all_gather in bfloat16, reduce_scatter in bfloat16" in in_bf16
@@ -275,7 +275,7 @@ def test_deepspeed_trains_the_same_bf16_model(chapter):
     assert first - last > 0.015
 
 
-def test_offload_asks_for_shards_twice_and_gradients_once(chapter):
+def test_offload_moves_shards_twice_and_gradients_once(chapter):
     printed = chapter.text_of("in_forward, in_backward, dtypes")
     assert "moved in torch.float32\n" in printed
     assert "in forward, up: measured 260,736 bytes" in printed

@@ -59,14 +59,14 @@ def test_the_papers_four_placements_and_13b_on_32_gb(chapter):
     assert "32" in chapter.svg_of("memory_bars(")
 
 
-def test_offloads_share_falls_with_tokens_and_not_with_parameters(chapter):
+def test_the_share_of_offload_in_a_step_falls_with_tokens_but_not_with_parameters(chapter):
     assert "✓ how many times as long" in chapter.text_of('holds("how many times as long')
     times = [float(row["times as long"]) for row in chapter.table_of("for tokens in")]
     assert times == sorted(times, reverse=True)
     assert "<svg" in chapter.svg_of("offload_times(")
 
 
-def test_only_the_new_lines_are_marked(chapter):
+def test_only_changed_lines_are_marked(chapter):
     printed = chapter.text_of("show_change(plain_config")
     marked = [line for line in printed.splitlines() if line.startswith("▶")]
     assert len(marked) == 8
@@ -74,7 +74,7 @@ def test_only_the_new_lines_are_marked(chapter):
     assert "stage" not in "".join(marked)
 
 
-def test_deepspeed_trains_the_same_with_its_states_on_the_host(chapter):
+def test_deepspeed_has_the_same_losses_with_states_on_the_host(chapter):
     rows = chapter.table_of('f"loss {step}": ".4f"')
     losses = [[row[f"loss {step}"] for step in range(3)] for row in rows]
     assert losses[0] == losses[1] != losses[2] == losses[3]

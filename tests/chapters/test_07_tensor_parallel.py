@@ -38,7 +38,7 @@ def calls(chapter, cell):
     return [tuple(row.values()) for row in chapter.table_of(cell)]
 
 
-def test_columns_are_finished_and_rows_give_partial_sums(chapter):
+def test_columns_are_complete_and_rows_give_partial_sums(chapter):
     printed = chapter.text_of("by_rows = [own @ part")
     assert "(512, 96) and (512, 384)" in printed
     assert printed.count("and XW: measured") == 2
@@ -64,7 +64,7 @@ def test_a_layer_makes_two_all_reduces_each_way_and_sends_what_is_predicted(chap
     assert held_on_every_rank(chapter.text_of("def same_as_one_process"))
 
 
-def test_sequence_parallelism_is_equal_on_a_ring_and_more_on_gloo(chapter):
+def test_sequence_parallelism_sends_the_same_on_a_ring_and_more_on_gloo(chapter):
     ratios = chapter.table_of('{"reduce-scatter as": ""')
     assert [row["bytes over those of the all-reduces"] for row in ratios] == ["1.00", "1.50"]
     printed = chapter.text_of("compare(sequence")

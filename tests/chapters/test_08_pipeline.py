@@ -48,7 +48,7 @@ def test_where_the_formulas_hold(chapter):
     ]
 
 
-def test_the_puzzles_answer_is_left_to_the_lab(chapter):
+def test_the_puzzle_is_not_solved_in_the_chapter(chapter):
     prose = " ".join(cell.source for cell in chapter.notebook.cells)
     assert "That is the puzzle of the lab" in prose
     assert not re.search(r"(delays?|late) (each|every|its) `W`s? by", prose)
@@ -108,7 +108,7 @@ def test_more_replicas_have_fewer_micro_batches_and_larger_bubbles(chapter):
     assert rows == [[16, 128, 0.12, 0.03], [64, 32, 0.47, 0.12], [128, 16, 0.94, 0.23]]
 
 
-def test_torch_agrees(chapter):
+def test_torchs_schedules_agree(chapter):
     assert chapter.text_of("launch(with_torch").count("the same gradients") == 4
 
 

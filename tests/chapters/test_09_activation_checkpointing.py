@@ -21,7 +21,7 @@ def floats(text):
     return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text.replace(",", ""))]
 
 
-def test_a_block_keeps_sixteen_numbers_for_each_of_its_input(chapter):
+def test_a_block_keeps_sixteen_elements_for_each_input_element(chapter):
     rows = {tuple(row.values()) for row in chapter.table_of('{"kept by a block": ""')}
     assert rows >= {("attention.qkv: addmm", "3.00"), ("mlp: gelu", "4.00")}
     assert not any("attention.out" in name for name, _ in rows)  # its output is not needed
@@ -42,7 +42,7 @@ def test_a_checkpoint_keeps_one_sixteenth_and_the_peak_falls(chapter):
     assert list(checkpointed.values())[1:] == ["1.0 MiB", "1.0 MiB", "3.1 MiB"]
 
 
-def test_the_extra_work_is_one_more_forward(chapter):
+def test_recomputation_costs_one_more_forward(chapter):
     printed = chapter.text_of('holds("forwards in a plain step"')
     assert "a plain step: measured 3, predicted 3" in printed
     rows = chapter.table_of("for stops_early in")
@@ -59,7 +59,7 @@ def test_the_best_number_of_segments_is_the_square_root(chapter):
     assert [min(map(int, list(row.values())[1:])) for row in rows] == [20, 32, 90]
 
 
-def test_selective_keeps_less_than_half_for_a_few_per_cent(chapter):
+def test_selective_recomputation_keeps_less_than_half_for_a_few_percent(chapter):
     rows = chapter.table_of("all_bytes, plain_work = ")
     everything, selective, full = (floats(" ".join(list(row.values())[1:])) for row in rows)
     assert everything == [100, 1]
@@ -118,7 +118,7 @@ def test_the_older_implementation_is_still_the_default_with_a_warning(chapter):
     found = [re.search(r"gradients (\w+), warnings (\d)", row) for row in rows]
     unset, older, newer = [match.groups() for match in found if match]
     assert (unset[0], older[0], newer) == ("False", "False", ("True", "0"))
-    assert int(unset[1]) > int(older[1])  # the warning that the parameter is missing
+    assert int(unset[1]) > int(older[1])  # warns about the missing argument
     assert "use_reentrant parameter should be passed explicitly" in rows[1]
 
 

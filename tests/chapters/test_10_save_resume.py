@@ -22,7 +22,7 @@ def floats(text):
     return [float(number) for number in re.findall(r"\d+\.\d*|\d+", text)]
 
 
-def test_resuming_with_all_pieces_is_bit_equal_and_each_piece_is_needed(chapter):
+def test_resuming_is_bitwise_identical_only_with_all_pieces_of_state(chapter):
     rows = chapter.table_of('{"forgotten": ""')
     first = {row["forgotten"]: row["first loss that differs"] for row in rows}
     assert first.pop("nothing") == "–"
@@ -42,7 +42,7 @@ def test_the_optimizer_state_is_twice_as_large_as_the_parameters(chapter):
     assert "328 GiB of weights, 2,298 GiB" in chapter.text_of("bloom = 176")
 
 
-def test_rank_0_holds_everything_plus_a_slice_or_only_a_slice(chapter):
+def test_rank_0_holds_everything_plus_a_shard_or_only_a_shard(chapter):
     rank_0, sharded = (list(row.values())[1:6] for row in chapter.table_of("def cost_of(run)"))
     assert rank_0 == ["1.25", "0.25", "0.25", "0.25", "0.75"]
     assert sharded == ["0.25", "0.25", "0.25", "0.25", "0.00"]
@@ -74,7 +74,7 @@ def test_renamed_files_are_complete(chapter):
 
 
 def test_only_a_renamed_folder_is_always_a_checkpoint(chapter):
-    # The cell asserts what a restart finds at each moment.
+    # The cell checks what a restart would find at each moment.
     assert "a restart finds" in chapter.svg_of("disk_moments(saves, restart)")
 
 
@@ -85,7 +85,7 @@ def test_dcp_loads_four_ranks_files_on_two(chapter):
     assert "rank 0 of 2 has 128 of 256 rows" in printed
 
 
-def test_deepspeed_refuses_two_ranks_until_its_tools_convert_the_checkpoint(chapter):
+def test_deepspeed_loads_on_two_ranks_only_after_its_tools_convert_the_checkpoint(chapter):
     assert "used a DP world size of 4" in chapter.text_of("print(refused.message)")
     answer = chapter.text_of("predicted_two_load.compare(")
     assert "Two ranks can load it: measured no>" in answer

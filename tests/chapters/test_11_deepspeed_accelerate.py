@@ -48,7 +48,7 @@ def test_each_mistake_of_the_example_raises_its_error(chapter):
     assert "\nfast_init\n" in printed
 
 
-def test_the_example_that_starts_is_not_what_its_author_wanted(chapter):
+def test_the_example_starts_but_not_as_its_author_intended(chapter):
     rows = chapter.table_of("show_difference(first_settings)")
     wrong = {row["setting"]: row["the engine has"] for row in rows if row["as wanted"] == "no"}
     assert wrong == {
@@ -62,7 +62,7 @@ def test_the_example_that_starts_is_not_what_its_author_wanted(chapter):
     assert "that is what the first zero_optimization says" in printed
 
 
-def test_each_reader_misses_a_mistake(chapter):
+def test_each_json_reader_misses_a_mistake(chapter):
     rows = chapter.table_of("launch(both_readers")
     assert [tuple(row.values()) for row in rows] == [
         ("a comment", "JSONDecodeError", "accepted"),
@@ -71,7 +71,7 @@ def test_each_reader_misses_a_mistake(chapter):
     ]
 
 
-def test_the_repaired_example_is_what_its_author_wanted(chapter):
+def test_the_repaired_example_is_as_its_author_intended(chapter):
     printed = chapter.text_of('holds(f"with the JSON alone')
     assert "✓ every rank has what the author wanted" in printed
     files = chapter.table_of('{"in model_checkpoint.pt": ""')
@@ -111,7 +111,7 @@ def test_the_engine_steps_at_the_boundary_warms_up_late_and_clips(chapter):
     assert "✓ norm of the update / learning rate" in chapter.text_of("clipped_to = ")
 
 
-def test_zero_takes_over_the_optimizer_that_it_is_given(chapter):
+def test_zero_takes_over_the_optimizer_passed_to_it(chapter):
     code = "given, refused, by_json = "
     rows = [tuple(row.values())[1:] for row in chapter.table_of(code)]
     assert rows[0][0] == "SGD"
@@ -153,7 +153,7 @@ def test_one_key_in_five_changes_the_calls_of_stage_1(chapter):
     )
 
 
-def test_activation_checkpointings_keys_need_each_other(chapter):
+def test_keys_of_activation_checkpointing_depend_on_each_other(chapter):
     code = "checked = launch(try_checkpoint_sections"
     seen, waits = zip(*[tuple(row.values())[1:] for row in chapter.table_of(code)], strict=True)
     assert seen[0] == seen[5] == "ok"
@@ -198,7 +198,7 @@ def test_stages_2_and_3_exclude_pipelines(chapter):
     assert all("incompatible with pipeline parallelism" in each for each in gives[2:])
 
 
-def test_each_piece_of_the_port_makes_the_calls_of_the_loop_by_hand(chapter):
+def test_each_step_of_the_port_makes_the_calls_of_the_handwritten_loop(chapter):
     assert "backward, and divided too" in chapter.text_of("predicted_wrong.compare")
     assert chapter.text_of("right = [name for name in VERSIONS").count("✓") == 2
     rows = chapter.table_of("right = [name for name in VERSIONS")
@@ -210,7 +210,7 @@ def test_each_piece_of_the_port_makes_the_calls_of_the_loop_by_hand(chapter):
     assert chapter.text_of("def mean_losses").count("✓") == 1
 
 
-def test_your_scheduler_is_stepped_and_autocast_changes_a_matmul(chapter):
+def test_accelerate_steps_the_scheduler_and_autocast_changes_a_matmul(chapter):
     assert chapter.text_of("launch(own_scheduler").count("✓") == 2
     assert "✓ autocast changes the matmul only" in chapter.text_of("launch(device_and_dtypes")
     assert "optimizer states on: cpu" in chapter.text_of("launch(old_name_alone")
@@ -282,5 +282,5 @@ def test_accelerate_never_selects_fsdp_on_cpus(chapter):
 
 @pytest.mark.browser
 def test_reopened_pictures_fit(chapter, loaded_lab, artifacts):
-    """Plots and predictions: the chapter has no other widget."""
+    """Only plots and predictions: the chapter has no other widgets."""
     assert try_the_pictures(chapter, loaded_lab, artifacts) == set()

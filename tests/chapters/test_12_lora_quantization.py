@@ -42,11 +42,11 @@ def test_new_adapters_change_nothing_and_only_b_has_a_gradient(chapter):
     assert "largest gradient of any A: measured 0," in chapter.text_of("first = with_lora")
 
 
-def test_other_starts_learn_nothing_or_change_the_model(chapter):
+def test_other_initializations_learn_nothing_or_change_the_model(chapter):
     assert chapter.text_of("both_zero, both_random = ").count("✓") == 2
 
 
-def test_adapters_gradients_and_means_are_16_bytes_each(chapter):
+def test_each_adapter_parameter_takes_16_bytes(chapter):
     full, *by_rank = map(numbers, chapter.table_of("held |= "))
     assert full == [1_042_944, 1_042_944, 1_042_944, 2_085_888, 100]
     assert [row[1] for row in by_rank] == [4 * 3072 * r for r in (1, 4, 16)]
@@ -54,7 +54,7 @@ def test_adapters_gradients_and_means_are_16_bytes_each(chapter):
     assert chapter.text_of("held |= ").count("✓") == 3
 
 
-def test_counts_of_gpt3_are_the_published_ones(chapter):
+def test_counts_of_gpt3_match_the_published_ones(chapter):
     rows = chapter.table_of("gpt3_shapes = ")
     counts = {row["r"]: row["trained parameters"] for row in rows}
     assert counts == {"1": "4,718,592", "2": "9,437,184", "4": "18,874,368", "8": "37,748,736"}
@@ -102,7 +102,7 @@ def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
     assert "<svg" in chapter.svg_of("figure, (by_size, by_step)")
 
 
-def test_the_factor_of_a_small_rank_is_too_large_for_a_large_one(chapter):
+def test_a_scaling_tuned_for_a_small_rank_is_too_large_for_a_large_one(chapter):
     verdict = chapter.text_of("predicted_alpha.compare")
     assert "measured factor ¼, α 16" in verdict
     assert "the factor that suits r 4" in verdict
@@ -163,7 +163,7 @@ def test_an_outlier_of_8_times_the_largest_weight_makes_errors_8_times_as_large(
         assert float(each["error, %"]) < 0.7 * float(tensor["error, %"])
 
 
-def test_scales_take_bits(chapter):
+def test_scales_add_bits_per_weight(chapter):
     answer = chapter.text_of("predicted_bits.compare(")
     assert "row of 96: 8.333 bits, block of 64: 8.5 bits, block of 16: 10 bits" in answer
     assert column(chapter.table_of("percent(errors_of_the_others(group))"), "bits per weight") == [
@@ -173,12 +173,12 @@ def test_scales_take_bits(chapter):
     ]
 
 
-def test_half_a_bit_for_scales_of_blocks_is_well_spent_and_two_are_not(chapter):
+def test_half_a_bit_for_block_scales_pays_off_and_two_bits_do_not(chapter):
     assert chapter.text_of("fewer = np.array(").count("✓") == 3
     assert "<svg" in chapter.svg_of("axes.semilogy(bits")
 
 
-def test_an_outlier_feature_hurts_an_int8_product_unless_it_is_decomposed(chapter):
+def test_an_outlier_feature_hurts_an_int8_product_without_decomposition(chapter):
     rows = chapter.table_of("products = {")
     without, ours, undecomposed, decomposed, weights_only = column(rows, "error, %")
     assert ours > 5 * without
@@ -186,7 +186,7 @@ def test_an_outlier_feature_hurts_an_int8_product_unless_it_is_decomposed(chapte
     assert weights_only <= decomposed < 1.2 * weights_only < undecomposed / 2
 
 
-def test_defaults_differ(chapter):
+def test_defaults_of_the_formats_differ(chapter):
     printed = chapter.text_of("layer_defaults = ")
     assert re.findall(r"measured (\d)", printed) == ["0", "6"]
 
@@ -231,7 +231,7 @@ def test_the_best_format_of_equal_bits_is_the_one_with_small_blocks(chapter):
     assert chapter.text_of("nf4_in_32 = ").count("✓") == 1
 
 
-def test_q8_0_by_hand_is_ggufs_byte_for_byte(chapter):
+def test_handwritten_q8_0_matches_gguf_byte_for_byte(chapter):
     printed = chapter.text_of("different = sum(")
     assert "bytes that differ from gguf's, in all matrices: measured 0" in printed
     verdict = chapter.text_of("predicted_changed_bytes.compare")
@@ -239,7 +239,7 @@ def test_q8_0_by_hand_is_ggufs_byte_for_byte(chapter):
     assert "the scale, byte for byte" in verdict
 
 
-def test_q4_0_is_decoded_as_gguf_decodes_it(chapter):
+def test_q4_0_is_decoded_like_gguf(chapter):
     printed = chapter.text_of("unpack_q4_0(packed_q4_0")
     assert "✓ the weights that gguf reads" in printed
     assert "code of each block's largest weight" in printed
@@ -247,11 +247,11 @@ def test_q4_0_is_decoded_as_gguf_decodes_it(chapter):
     assert "Q4_0, 18 bytes" in picture
 
 
-def test_each_format_has_the_blocks_that_gguf_gives_it(chapter):
+def test_block_sizes_of_the_formats_match_gguf(chapter):
     assert chapter.text_of("ours_of_gguf = ").count("✓") == 2
 
 
-def test_feedback_makes_weights_worse_and_outputs_better(chapter):
+def test_error_feedback_makes_weights_worse_and_outputs_better(chapter):
     verdict = chapter.text_of("predicted_weight_error.compare")
     assert "measured larger" in verdict
     assert "what the error of the outputs is" in verdict
@@ -271,7 +271,7 @@ def test_a_fused_kernel_moves_a_fifth_of_the_bytes(chapter):
 
 
 def triton_on_a_cpu(program):
-    """As much of triton.language as the chapter's kernel uses, for one program of a grid."""
+    """The part of triton.language that the chapter's kernel uses, for one program of a grid."""
 
     def load(pointer, mask, other):
         memory, at = pointer
@@ -294,7 +294,7 @@ def triton_on_a_cpu(program):
 
 
 class Pointer(NamedTuple):
-    """Places in the memory of one tensor."""
+    """Offsets into the memory of a tensor."""
 
     memory: torch.Tensor
     at: torch.Tensor
@@ -303,7 +303,7 @@ class Pointer(NamedTuple):
         return Pointer(self.memory, self.at + offsets)
 
 
-def test_the_triton_kernel_of_the_text_computes_what_it_says():
+def test_the_triton_kernel_in_the_text_computes_the_product():
     [text] = [
         cell.source
         for cell in read("12_lora_quantization").cells
@@ -311,7 +311,12 @@ def test_the_triton_kernel_of_the_text_computes_what_it_says():
     ]
     code = re.search("```python\n(.+?)\n```", text, re.DOTALL).group(1)
     kernel = code.split("\n\ngrid = ")[0].removeprefix("@triton.jit\n")
-    rows, columns, inner, group = 19, 70, 128, 64  # no multiple of a block, but for the groups
+    rows, columns, inner, group = (
+        19,
+        70,
+        128,
+        64,
+    )  # not multiples of the block sizes, except inner and group
     torch.manual_seed(0)
     x = torch.randn(rows, inner).half()
     codes = torch.randint(-127, 128, (inner, columns), dtype=torch.int8)
@@ -330,7 +335,7 @@ def number(text):
     return float(text.replace(",", ""))
 
 
-def test_bitsandbytes_packs_as_computed_by_hand(chapter):
+def test_bitsandbytes_packs_like_the_handwritten_code(chapter):
     printed = chapter.text_of("codes_up, _ = nf4_codes")
     assert "✓ the 16 code points" in printed
     assert "✓ packed bytes that differ: measured 0" in printed
@@ -368,14 +373,14 @@ def test_quantizing_again_after_a_merge_costs_loss(chapter):
     assert rounded > separate + 0.005
 
 
-def test_the_papers_memory(chapter):
+def test_memory_matches_the_paper(chapter):
     seven, large = chapter.table_of("full_bytes = ")
     assert (seven["model"], large["model"]) == ("7B", "65B")
     assert float(large["16 bit, GB"]) > 780
     assert "3,865 MB by the formula" in chapter.text_of("7B: LoRA in 16 bits")
 
 
-def test_what_bitsandbytes_does_on_a_cpu(chapter):
+def test_behavior_of_bitsandbytes_on_a_cpu(chapter):
     results = {row["tried"]: row["result"] for row in chapter.table_of("tried = {")}
     works = ["Linear4bit, nf4", "Linear4bit, fp4", "Linear8bitLt", "Adam8bit"]
     assert [results[name] for name in works] == ["works"] * 4
@@ -383,7 +388,7 @@ def test_what_bitsandbytes_does_on_a_cpu(chapter):
     assert results["training the codes"].startswith("raises RuntimeError")
 
 
-def test_rows_that_are_no_multiple_of_a_block_are_decoded_wrongly_with_avx512(chapter):
+def test_rows_that_are_not_a_multiple_of_a_block_are_decoded_wrongly_with_avx512(chapter):
     rows = {row["matrix"]: row for row in chapter.table_of("def decoding_error")}
     assert all(0.05 < float(row["error, blocks of 32"]) < 0.11 for row in rows.values())
     of_64 = {name: float(row["blocks of 64"]) for name, row in rows.items()}
@@ -425,7 +430,7 @@ def test_zero_plus_plus_sends_a_quarter(chapter):
     assert last["between nodes, in Ψ"] == "0.75"
 
 
-def test_the_methods(chapter):
+def test_comparison_of_the_methods(chapter):
     full, lora, qlora, inference = chapter.table_of("    method_rows,")
     assert float(full["all bytes"]) == 16
     assert 1 - float(qlora["weights"]) / float(lora["weights"]) == pytest.approx(0.7, abs=0.02)
@@ -442,6 +447,6 @@ def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, arti
     assert kinds == {"lora-shapes", "quantization-grid"}
 
 
-def test_live_bytes_of_a_step_are_the_computed_ones(chapter):
+def test_live_bytes_of_a_step_match_the_formula(chapter):
     assert chapter.text_of("in_memory = launch(").count("✓") == 3
     assert "<svg" in chapter.svg_of("MiB at the peak of a step")
