@@ -28,15 +28,15 @@ check: env ## run only ruff and mypy
 	@.venv/bin/ruff format --check --quiet .
 	@.venv/bin/mypy --no-error-summary
 
-# Each worker runs whole files, so that module fixtures are set up once.  There is one more worker
-# than there are cores, because many tests wait: for a timeout, a browser or another process.
+# There is one more worker than there are cores, because many tests wait: for a timeout, a browser
+# or another process.  tests/conftest.py says which tests stay together.
 suite: env ## run only the tests; ARGS="tests/tools -k lock" selects some
 	@.venv/bin/python -m tools.browser > /dev/null || true
 	@.venv/bin/python -m tools.sandbox > /dev/null || true
 	@.venv/bin/python -m tools.postgres > /dev/null || true
 	@.venv/bin/python -m tools.hub > /dev/null || true
 	@.venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
-		--dist loadfile --no-loadscope-reorder --durations 10 $(ARGS)
+		--no-loadscope-reorder --durations 10 $(ARGS)
 
 bench: env ## compare with torchrun and stock nbgrader (half an hour; ARGS=--tiny: a minute)
 	@.venv/bin/python -m benchmarks.launch $(ARGS)
