@@ -161,7 +161,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(repo: Path) -> Iterator[Callable[..., str]]:
-    """What `python -m ...` prints there; it must succeed. The lab is built."""
+    """Runs `python -m ...`, which must succeed, and returns its output. The lab is built."""
     preloaded = (*WITHOUT_TORCH, "autograder.release.package")  # the last imports torch
     with forking(repo, environment(repo), preloaded) as fork:
 
@@ -197,7 +197,7 @@ def test_planted_mistakes_are_found_and_named(run: Callable[..., str]) -> None:
         assert re.search(rf"{name}.* PASSED", output), output
 
 
-def test_nbgrader_grades_it(repo: Path, run: Callable[..., str]) -> None:
+def test_nbgrader_grades_the_lab(repo: Path, run: Callable[..., str]) -> None:
     run("nbgrader", "generate_assignment", LAB)
     solved = repo / f"grading/submitted/anna/{LAB}/{LAB}.ipynb"
     solved.parent.mkdir(parents=True)
@@ -207,7 +207,9 @@ def test_nbgrader_grades_it(repo: Path, run: Callable[..., str]) -> None:
     assert ",2,3,0,0,5,5" in (repo / "scores.csv").read_text()
 
 
-def test_it_is_released_without_its_hidden_half(run: Callable[..., str], tmp_path: Path) -> None:
+def test_the_lab_is_released_without_its_hidden_half(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
     run("autograder", "release", "--to", str(tmp_path / "students"))
     names = {str(path.relative_to(tmp_path / "students")) for path in tmp_path.rglob("*.p*")}
     assert f"{EXERCISES}/recorded/mean_of_all.plain" in names

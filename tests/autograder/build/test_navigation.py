@@ -64,7 +64,7 @@ def test_a_lab_says_what_to_do_next(small: Course) -> None:
     assert "press *Validate*" in notebook.cells[-1].source
 
 
-def test_text_and_code_stay_as_they_are(small: Course) -> None:
+def test_text_and_code_are_unchanged(small: Course) -> None:
     notebook = linked(small, FIRST)
     assert notebook.cells[0].source.startswith("# 00 · First\n\n[Map")
     assert notebook.cells[0].source.endswith("→](02_second.ipynb)\n\nText.")
@@ -87,7 +87,7 @@ def test_a_map_with_links_and_minutes(small: Course) -> None:
     assert re.sub(r"\(.*?\)", "", row) == "| [02 Second] | 2 | [00] | [Lab 02 Second] | 1 | 3 |"
 
 
-def test_arrows_that_follow_from_others_are_left_out() -> None:
+def test_transitive_arrows_are_left_out() -> None:
     needs = {"a": (), "b": ("a", "gone"), "c": ("a", "b"), "d": ("a",)}
     assert arrows(needs) == [("a", "b"), ("b", "c"), ("a", "d")]
     placed = places(needs)

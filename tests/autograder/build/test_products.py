@@ -168,7 +168,7 @@ def test_a_lab_is_not_generated_after_a_failed_build(
     source.write_text(LAB)
     assert stale in generate()
     assert snapshot(repo) == before | {str(source): source.read_bytes()}
-    # An exercise got other points after the build.
+    # The points of an exercise changed after the build.
     assert run(repo) == 0
     monkeypatch.setattr(exercises, "points_of", lambda name: 3)
     assert stale in generate()

@@ -11,7 +11,7 @@ from autograder import build, exercises
 
 REPO = Path(__file__).parents[3]
 SOURCES = sorted((REPO / "solutions").glob("*/*.nb.py"))
-# Lines that labs 04 and 10 give, and that the checker runs next to an answer, too.
+# Lines that labs 04 and 10 provide and that the checker also runs next to an answer.
 GIVEN = {
     "if self.scaler.step(self.optimizer, self.parameters):",
     "self.scheduler.step()",
@@ -50,12 +50,12 @@ def lab_cells(lab: str = "*") -> list[str]:
 
 
 def content_lines(lines: str) -> list[str]:
-    """Lines with some content: not `return`, not a lone bracket."""
+    """Lines with content, unlike `return` or a single bracket."""
     return [line.strip() for line in lines.splitlines() if len(line.strip()) >= 12]
 
 
 def passages(text: str) -> set[tuple[str, str]]:
-    """Every two consecutive lines, because `loss.backward()` alone is not secret."""
+    """Pairs of consecutive lines, because `loss.backward()` alone is not secret."""
     return set(pairwise(content_lines(text)))
 
 

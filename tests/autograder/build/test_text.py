@@ -38,7 +38,7 @@ def test_cell_ids_are_grade_ids_or_positions(source: Path) -> None:
     ]  # fmt: skip
 
 
-def test_the_bytes_are_the_same_each_time(source: Path) -> None:
+def test_the_bytes_are_deterministic(source: Path) -> None:
     source.write_text(VALID)
     assert notebook_bytes(notebook_from_text(source)) == notebook_bytes(notebook_from_text(source))
 
@@ -77,7 +77,7 @@ BREAKAGES = {
         "cell 3 (line 8): 'double' is graded but has no positive points",
     ),
     "a graded cell without check": ("check(", "print(", "cell 4 (line 14): 'double_check' must"),
-    "an exercise that is computed": (
+    "a computed exercise name": (
         '"lab.double"',
         "name",
         "cell 4 (line 14): 'double_check' must",

@@ -1,4 +1,4 @@
-"""What `check` keeps on the student's computer, and what the front page makes of it."""
+"""What `check` stores on the student's computer, and how the front page shows it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def right() -> object:
 
 
 @pytest.mark.ranks
-def test_a_check_keeps_its_last_result() -> None:
+def test_the_last_result_of_a_check_is_stored() -> None:
     with pytest.raises(CheckFailed):
         check(NAME, lambda length, world_size: [])
     (failed,) = checks.last_checks().values()
@@ -43,7 +43,7 @@ def test_a_check_keeps_its_last_result() -> None:
     assert set(passed.tries.mistakes.values()) == {1}  # once, however many cases show it
 
 
-def test_a_placeholder_is_not_a_check() -> None:
+def test_the_check_of_a_placeholder_is_not_stored() -> None:
     with pytest.raises(CheckFailed):
         check(NAME, None)
     assert checks.last_checks() == {}
@@ -81,16 +81,14 @@ def test_a_broken_file_counts_as_no_check(folder: Path, content: str) -> None:
 
 
 @pytest.mark.ranks
-def test_a_folder_that_cannot_be_made_disturbs_neither_check_nor_page(folder: Path) -> None:
+def test_check_and_page_work_if_the_folder_cannot_be_created(folder: Path) -> None:
     folder.parent.write_text("a file in its place")
     check(NAME, right())
     assert checks.last_checks() == {}
     assert "No check has run" in repr(progress())
 
 
-def test_a_result_is_replaced_whole_or_not_at_all(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_result_is_replaced_atomically(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checks.remember(NAME, 1, 2)
 
     def full(source: str, target: Path) -> None:
@@ -114,7 +112,7 @@ def test_progress_names_what_to_do_next() -> None:
     assert repr(progress()).startswith("Next: read 02 DP vs DDP\nThen write Lab 02 DP vs DDP")
 
 
-def test_what_a_file_contains_is_text_on_the_page() -> None:
+def test_the_content_of_a_file_is_escaped_on_the_page() -> None:
     checks.remember("one_device.<script>", 1, 1)
     assert "<script>" not in progress()._repr_html_()
     assert Progress(course({}), {})._repr_html_()

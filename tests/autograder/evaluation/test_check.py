@@ -32,8 +32,8 @@ def test_right_answer_prints_its_table(capsys):
 
 
 @pytest.mark.ranks
-def test_wrong_answer_raises_with_the_name_of_the_mistake(capsys):
-    (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "skips_the_remainder"]
+def test_wrong_answer_raises_and_names_the_mistake(capsys):
+    (wrong,) = [each for each in planted.of_lab(LAB) if each.name == "skips_the_remainder"]
     with pytest.raises(CheckFailed) as caught:
         check(NAME, chunk_bounds(wrong.answers))
     assert isinstance(caught.value, AssertionError)
@@ -44,7 +44,7 @@ def test_wrong_answer_raises_with_the_name_of_the_mistake(capsys):
 
 
 @pytest.mark.ranks
-def test_a_stub_gives_one_line():
+def test_a_stub_is_reported_in_one_line():
     with pytest.raises(CheckFailed, match=r"^Not written yet: chunk_bounds\. .*$"):
         check(NAME, chunk_bounds(planted.untouched(LAB)))
 
@@ -58,7 +58,7 @@ def test_a_placeholder_needs_no_ranks(blank):
 @pytest.mark.ranks
 def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    (wrong,) = [one for one in planted.of_lab(LAB) if one.name == "both_send_first"]
+    (wrong,) = [each for each in planted.of_lab(LAB) if each.name == "both_send_first"]
     call = 'check("ring_all_reduce.reduce_scatter", reduce_scatter)'
     cells = [
         "import torch, torch.distributed as dist\nfrom autograder import check",
@@ -117,13 +117,13 @@ def test_an_unknown_name_lists_the_existing_ones():
         check("nothing.chunk_bounds", None)
 
 
-def test_an_answer_that_cannot_be_pickled_says_so():
+def test_an_answer_that_cannot_be_pickled_is_reported():
     lock = threading.Lock()
     with pytest.raises(CheckFailed, match=r"chunk_bounds cannot be sent.*lock"):
         check(NAME, lambda length, world_size: lock)
 
 
-def test_an_answer_that_is_too_large_says_so(monkeypatch):
+def test_an_answer_that_is_too_large_is_reported(monkeypatch):
     monkeypatch.setattr(answer, "MAX_ANSWER_BYTES", 1000)
     with pytest.raises(CheckFailed, match=r"chunk_bounds is too large.* the limit is 1,000"):
         check(NAME, b"x" * 2000)

@@ -19,7 +19,7 @@ DDP_STEP = exercises.load("dp_vs_ddp.ddp_step")
 
 
 def ddp_step(model: Any, inputs: Any, targets: Any, lr: float, step: int) -> None:
-    """Reduces in float64, and steps too far."""
+    """All-reduces in float64, and takes too large a step."""
     if step == 0:
         print("on", dist.get_rank())
         for tensor in [*model.parameters(), *model.buffers()]:
@@ -45,12 +45,12 @@ def test_an_unnamed_mistake_is_compared_with_the_solutions_calls() -> None:
         r"the course's solution calls all_reduce with 131,072 B there\.",
         result.calls_differ,
     )
-    # The training of this case starts again once, so each rank has step 0 twice.
+    # This case restarts training once, so each rank runs step 0 twice.
     assert result.printed.splitlines() == [
         f"rank {rank} printed: on {rank}" for rank in (0, 0, 1, 1)
     ]
 
 
-def test_a_grader_shows_neither() -> None:
+def test_a_grader_shows_neither_calls_nor_printed_text() -> None:
     result = first_case(ddp_step, Trust.UNTRUSTED)
     assert result.calls_differ == result.printed == ""

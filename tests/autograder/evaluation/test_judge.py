@@ -85,14 +85,14 @@ def test_a_broken_rule_fails_even_with_correct_outputs():
     assert judge(waiting, attempt(run=run_of([call("send")]))).passed
 
 
-def test_a_rule_that_cannot_read_wrong_outputs_is_left_out():
+def test_a_rule_that_raises_on_wrong_outputs_is_ignored():
     def reads_a_list(attempt):
         return "is empty" if not attempt.outputs[1][0] else None
 
     strict = exercise(rules=(reads_a_list,))
     result = judge(strict, attempt(outputs=(1, 2)))
     assert result.diagnosis == "rank 1 gives the wrong number (2, expected 1)"
-    with pytest.raises(TypeError):  # with right outputs it is our mistake, which must be seen
+    with pytest.raises(TypeError):  # with right outputs it is a bug of the rule's
         judge(strict, attempt())
 
 
@@ -150,7 +150,7 @@ def test_a_collective_on_the_wire_must_be_recorded(seen):
     assert judge(exercise(), attempt(run=recorded)).passed
 
 
-def spent_of_memory(inside, outside):
+def memory_spent(inside, outside):
     zero = (0, 0)
     return [
         Spent("live bytes", (inside, 5), (10, 10), zero, "live"),
@@ -168,7 +168,7 @@ def spent_of_memory(inside, outside):
     [(5, 5, True, True), (5, 50, False, False), (50, 50, False, True), (50, 5, False, True)],
 )
 def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed, is_right):
-    result = judge(exercise(), attempt(spent=spent_of_memory(inside, outside)))
+    result = judge(exercise(), attempt(spent=memory_spent(inside, outside)))
     assert (result.passed, result.record_is_right, result.trouble) == (passed, is_right, "")
     assert ("recorded tensors" in result.diagnosis) == (not is_right)
     small = CaseResult("small", False, 3, passed=True)
@@ -211,11 +211,11 @@ def test_resource_limits_and_tampering_are_reported(kind, message, trouble):
 
 
 @pytest.mark.parametrize(("cpu_s", "trouble"), [(0.1, ""), (19.5, "resource limit")])
-def test_a_timeout_is_a_resource_limit_only_if_it_computed(cpu_s, trouble):
+def test_a_timeout_is_a_resource_limit_only_if_it_used_the_processor(cpu_s, trouble):
     assert judge(exercise(), attempt(error=RunTimeout("20 s", cpu_s=cpu_s))).trouble == trouble
 
 
-def test_an_answer_that_cannot_be_called_is_said_without_a_line():
+def test_an_answer_that_cannot_be_called_is_reported_without_a_line():
     facts = {"rank": 0, "kind": "TypeError", "message": "f() takes 1 argument"}
     none = RankError("rank 0 failed: TypeError", **facts)
     says = judge(exercise(), attempt(error=none)).diagnosis
@@ -264,7 +264,7 @@ def test_outputs_far_larger_than_expected_are_not_diagnosed():
         ("\x1b[1;31mred\x1b[0m\x1b[K", "red"),
     ],
 )
-def test_texts_are_deterministic(text, expected):
+def test_text_is_made_deterministic(text, expected):
     assert deterministic(text) == expected
 
 
@@ -306,7 +306,7 @@ def test_the_first_sign_that_matches_wins():
 
 
 def test_a_mistake_that_a_later_case_contradicts_is_not_named():
-    """Also if a sign, which comes after the named mistakes, explains the later case."""
+    """Even if a sign, which is tried after the named mistakes, explains the later case."""
 
     def says_three(attempt):
         return Finding("a rank", "says three") if 3 in attempt.outputs else None
@@ -440,7 +440,7 @@ def test_stub_is_unwritten():
 
     assert is_stub()
     assert not is_stub("ValueError")
-    assert not is_stub(message="convolution_overrideable not implemented")  # torch's
+    assert not is_stub(message="convolution_overrideable not implemented")  # raised by torch
     assert not is_stub(in_user_code=False)
     assert not is_unwritten(attempt())
 
@@ -480,7 +480,7 @@ def test_passing_at_only_one_world_size_is_reported():
     assert pattern((4, True), (4, False), (3, False)) == ""
     assert pattern((2, True), (3, False), (8, False)) == ""  # two ranks hide most mistakes
     assert pattern((4, True), (3, True)) == ""
-    assert pattern((4, True), (3, False), (8, False)) == ""  # that case may differ otherwise
+    assert pattern((4, True), (3, False), (8, False)) == ""  # may differ in other ways
 
 
 def test_a_hidden_case_shows_neither_name_nor_bytes():

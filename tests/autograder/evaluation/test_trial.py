@@ -151,7 +151,7 @@ def test_no_rank_outlives_the_submission():
 
 
 def test_a_case_measured_from_outside_has_fresh_ranks():
-    """For them memory that an earlier case has freed would count as used before."""
+    """On used ranks, memory that an earlier case freed would count as already in use."""
     size_2 = Budget(
         "process memory",
         lambda run: [0] * run.world_size,
@@ -161,7 +161,7 @@ def test_a_case_measured_from_outside_has_fresh_ranks():
     pids, results = run_cases(lambda case: True, memory=True, budgets=(size_2,))
     assert all(result.passed for result in results)
     assert len({pids[0], pids[1], pids[2]}) == 3
-    assert pids[1] == pids[3]  # of sizes 3 and 1, where nothing is measured
+    assert pids[1] == pids[3]  # cases of 3 ranks and 1, where nothing is measured
 
 
 def test_live_bytes_are_recorded_only_in_cases_with_a_budget():

@@ -80,7 +80,7 @@ def test_a_rank_gets_only_its_own_input():
     assert verdict.passed, verdict.headline
 
 
-def test_a_rank_does_not_get_case_parameters_for_the_checker():
+def test_a_rank_does_not_get_case_parameters_meant_for_the_checker():
     def spy(given):
         import sys
 
@@ -176,7 +176,7 @@ def test_disabling_the_recorder_is_detected():
     assert verdict.points == 0.0
 
 
-def test_data_passed_through_the_rendezvous_store():
+def test_data_passed_through_the_rendezvous_store_is_tampering():
     def pass_it_on(given):
         import torch.distributed as dist
 

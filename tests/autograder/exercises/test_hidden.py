@@ -36,7 +36,7 @@ def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
     visible = {case.name for case in exercise.cases if not case.hidden}
     must_be_visible = BOUNDARIES if isinstance(exercise, Formula) else BOUNDARIES[:-1]
     only_hidden = {what for what in must_be_visible if declared[what] in names - visible}
-    assert only_hidden == set()  # or a green check would not mean that they are right
+    assert only_hidden == set()  # otherwise a passing check would not mean that they are right
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)

@@ -148,7 +148,7 @@ def test_mistakes_that_agree_in_one_case_are_distinguished_by_another(changes, m
 
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
-def test_micro_batches_take_the_step_of_one_batch(case):
+def test_micro_batches_give_the_same_step_as_one_batch(case):
     """All sequences padded to the longest: the padding comes last and does not count."""
     (given,) = ACCUMULATE.draw(case, rng_for(ACCUMULATE, case, 7))
     model, optimizer = accumulation.model_and_optimizer(given)
@@ -184,7 +184,7 @@ def test_wrong_weightings_are_distinguished():
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
 def test_clipping_changes_every_step(case):
-    """Gradients' norms are far above the usual limits."""
+    """Gradient norms are far above the usual limits."""
     (given,) = ACCUMULATE.draw(case, rng_for(ACCUMULATE, case, 7))
     model, _ = accumulation.model_and_optimizer(given)
     model.zero_grad()
@@ -256,7 +256,7 @@ def test_each_mistake_is_named(mistake):
 @pytest.mark.parametrize("case", MASTERS.cases, ids=lambda case: case.name)
 def test_lost_updates_far_exceed_the_tolerance(case):
     inputs = MASTERS.draw(case, rng_for(MASTERS, case, 7))
-    ends = [inputs[0]["weights"]]  # if nothing moves
+    ends = [inputs[0]["weights"]]  # if no update takes effect
     for message, outputs in MASTERS.required_half.mistakes(case, inputs):
         is_update = "computes the update" in message  # shows without momentum: see below
         if case.params["momentum"] and not is_update and re.search("velocity|momentum", message):
@@ -283,7 +283,7 @@ def test_fp64_masters_end_at_the_same_weights(case):
         assert torch.equal(parameter.detach().to(weight.dtype), end)
 
 
-def test_16_bit_products_show_where_weights_end_near_0():
+def test_16_bit_products_are_detected_where_weights_end_near_0():
     case, inputs = drawn(MASTERS, "bf16, tiny updates down to 0")
     found = [
         outputs[0]
@@ -307,7 +307,7 @@ def test_masters_agree_with_torchs_sgd_in_fp32():
     assert torch.equal(parameter.detach().bfloat16(), expected["weights"][0])
 
 
-def test_weights_that_do_not_move_are_explained_only_where_state_has_the_right_ones():
+def test_unchanged_weights_are_explained_only_if_the_state_holds_the_right_ones():
     case, inputs = drawn(MASTERS, "bf16, tiny updates down to 0")
     moved = masters.reference(case, inputs, wide_weights=True)["weights"]
     for state, message in ((moved, "never writes back"), ([], "leaves the weights as they were")):

@@ -27,7 +27,7 @@ from tests.submissions import planted
 
 LAB = "02_dp_vs_ddp"
 HUB_STEP, HUB_BYTES, DDP_STEP, RING_BYTES, BUCKETED_DDP = exercises.of_lab(LAB)
-TRAINED_BY = [HUB_STEP, DDP_STEP, BUCKETED_DDP]
+TRAINING = [HUB_STEP, DDP_STEP, BUCKETED_DDP]
 
 
 def right_attempt(exercise, case):
@@ -101,14 +101,14 @@ def test_wrong_pairs_are_explained(answer, message):
 # ---- buckets ------------------------------------------------------------------------------------
 
 
-def of_sizes(*sizes):
+def parameters_of_sizes(*sizes):
     return [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), False) for size in sizes]
 
 
 def test_buckets_agree_with_the_notebook():
     sizes = [40, 70, 10, 200, 30, 20]
     spec = planted.subjects(LAB, planted.solution(LAB))["bucket_spec"](sizes, 100)
-    got = bucketed_ddp.bucket_bytes(of_sizes(*sizes)[::-1], 100)
+    got = bucketed_ddp.bucket_bytes(parameters_of_sizes(*sizes)[::-1], 100)
     assert got == [sum(bucket) for bucket in spec] == [50, 200, 80, 40]
 
 
@@ -147,10 +147,10 @@ def test_buckets_complete_in_another_order_in_a_visible_case_and_in_a_hidden_one
 def test_right_gradients_in_wrong_places_are_named(case):
     attempt = right_attempt(BUCKETED_DDP, case)
     model = shared.build_with(case, attempt.inputs[0]["state"])
-    gradients = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     parameters = shared.trainable(model)
     for parameter in parameters:
-        parameter.grad = torch.from_numpy(gradients.standard_normal(parameter.shape)).float()
+        parameter.grad = torch.from_numpy(rng.standard_normal(parameter.shape)).float()
     wanted = shared.after_step(model)
     flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
     parts = flat.split([parameter.numel() for parameter in parameters[::-1]])
@@ -170,7 +170,7 @@ def test_right_gradients_in_wrong_places_are_named(case):
 
 
 @one_thread()
-@pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
+@pytest.mark.parametrize("exercise", TRAINING, ids=lambda exercise: exercise.answer)
 def test_no_named_mistake_gives_the_right_output(exercise):
     for case in exercise.cases:
         attempt = right_attempt(exercise, case)
@@ -179,11 +179,11 @@ def test_no_named_mistake_gives_the_right_output(exercise):
             if "buffers" in mistake and "gpt" in case.params:
                 continue  # a GPT has none
             if "by the number of buckets" in mistake:
-                continue  # it is right where there are as many ranks
+                continue  # right if there are as many ranks as buckets
             assert not all(map(equal, outputs, attempt.expected)), mistake
 
 
-@pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
+@pytest.mark.parametrize("exercise", TRAINING, ids=lambda exercise: exercise.answer)
 def test_every_element_is_compared(exercise):
     for case in exercise.cases:
         attempt = right_attempt(exercise, case)
@@ -200,7 +200,7 @@ def test_ranks_start_with_different_weights_if_a_broadcast_is_required():
         assert not equal(first["batches"][0][0], second["batches"][0][0])
 
 
-# ---- answers whose mistakes show in a hang or an error ------------------------------------------
+# ---- mistakes that cause a hang or an error -----------------------------------------------------
 
 
 def mistake_of(exercise, answer, case, timeout_s=20.0):
@@ -292,8 +292,8 @@ def test_a_broadcast_with_different_sources_is_named():
     assert "is its src the same on every rank?" in message
 
 
-@pytest.mark.parametrize("exercise", TRAINED_BY, ids=lambda exercise: exercise.answer)
-def test_half_precision_shows_in_every_case(exercise):
+@pytest.mark.parametrize("exercise", TRAINING, ids=lambda exercise: exercise.answer)
+def test_half_precision_is_detected_in_every_case(exercise):
     """Gradients that were rounded on the wire differ by more than the tolerance."""
     for case in exercise.cases:
         first = FirstStep(case, right_attempt(exercise, case).inputs)

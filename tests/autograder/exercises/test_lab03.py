@@ -1,4 +1,4 @@
-"""Lab 03's references and forms; test_planted.py runs its answers on real ranks."""
+"""Lab 03's references and the form of answers; test_planted.py runs answers on real ranks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ HIDDEN = [
 
 @pytest.mark.parametrize(("exercise", "case"), HIDDEN)
 def test_other_ranks_inputs_cannot_be_guessed(exercise, case):
-    """A bfloat16 has 16 values here: a single one was guessed once in some forty gradings."""
+    """A bfloat16 has 16 values here: a single one was guessed in about one of forty gradings."""
     draws = [exercise.draw(case, rng_for(exercise, case, seed))[-1] for seed in range(200)]
     times = [sum(torch.equal(one, other) for other in draws) for one in draws]
     assert max(times) <= 4

@@ -1,4 +1,4 @@
-"""Lab 04: references against plain training, mistakes named, other right answers."""
+"""Lab 04: references against plain training, named mistakes, other right answers."""
 
 from __future__ import annotations
 
@@ -120,13 +120,14 @@ def test_rounding_stays_far_below_the_tolerance_and_wrong_rules_far_above(exerci
 
     right = by(rules.mean)
     halved = by(lambda gradients: gradients.half().float().mean(0))
-    if exercise is not ZERO1_ADAMW or case.params["widths"][0] > 100:  # else few small updates
+    # In a smaller Zero1AdamW model, updates are few and small.
+    if exercise is not ZERO1_ADAMW or case.params["widths"][0] > 100:
         assert difference(right, halved) > 2 * exercise.tolerance
     reordered = by(lambda gradients: gradients.flip(0).sum(0) / len(gradients))
     assert difference(right, reordered) < exercise.tolerance / 5
     wrong = list(rules.WRONG_RULES.values())
     if case.world_size == 2:
-        del wrong[-1]  # N − 1 is 1 there: the sum
+        del wrong[-1]  # dividing by N − 1 = 1 is the sum
     for one, other in combinations([right, *map(by, wrong)], 2):
         assert difference(one, other) > 20 * exercise.tolerance
 
@@ -261,8 +262,8 @@ def test_each_mistake_in_the_bounds_is_named(wrong, says):
     assert says in diagnosis_of(SHARD_BOUNDS, case, answers)
 
 
-def test_a_mistake_that_gives_the_right_answers_too_is_named_first():
-    """On 5 ranks, one element more for N slices gives the same slices; on one rank it does not."""
+def test_the_mistake_that_explains_every_answer_is_named():
+    """On 5 ranks, one more element in each slice has the same effect, but not on one rank."""
 
     def answers(asked):
         return [rows(sum(-(-size // n) for size in sizes), n) for sizes, n in asked]

@@ -1,4 +1,4 @@
-"""Lab 05: traces against fresh runs and formulas, references, mistakes named."""
+"""Lab 05: traces against fresh runs and formulas, references, named mistakes."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_no_update_changes_a_bf16_weight_and_all_change_fp32(case):
 SHARDED_BLOCKS = """    for block in model.blocks:
         fully_shard(block, mp_policy=policy)
 """
-SLIPS = {
+MISTAKES = {
     "optimizer before fully_shard": (
         [
             (
@@ -199,11 +199,11 @@ SLIPS = {
 
 
 @pytest.mark.ranks
-def test_slips_are_named_by_what_was_seen():
+def test_mistakes_in_stalled_are_named():
     case, solution = STALLED.cases[0], planted.solution(LAB)
     with RankPool() as ranks:
         ranks.expect(STALLED, [case])
-        for name, (changes, says) in SLIPS.items():
+        for name, (changes, says) in MISTAKES.items():
             source = solution["stalled"]
             for old, new in changes:
                 assert source.count(old) == 1, name
@@ -231,7 +231,7 @@ def big_layer():
 
 @pytest.mark.ranks
 def test_the_figures_of_the_question():
-    """24B on 8 ranks; while a unit's gradient is reduced there are its bf16 gradient and an fp32
+    """24B on 8 ranks; while a unit's gradient is reduced, memory holds it in bf16 and an fp32
     copy, but not its parameters: 2 + 4 bytes for each parameter of the unit."""
     states = memory.model_states(40 * 0.5e9 + 4e9, stage=3, world_size=8)
     assert states.device_bytes == 48e9

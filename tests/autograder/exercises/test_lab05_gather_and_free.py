@@ -1,4 +1,4 @@
-"""Lab 05: references against plain training and a real HSDP run, mistakes named, other answers."""
+"""Lab 05: references against plain training and a real HSDP run, named mistakes, other answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_row_is_fsdp_and_one_column_is_ddp(n):
 
 
 def step_on_a_mesh():
-    """{reshard_after_forward: calls of a step as (op, bytes, ranks of the group)} of rank 0."""
+    """Two steps on a 2 x 2 mesh: with reshard_after_forward, and without."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -82,7 +82,7 @@ def step_on_a_mesh():
 
 
 @pytest.mark.ranks
-def test_the_formula_is_what_fully_shard_sends_on_a_2_by_2_mesh():
+def test_the_formula_matches_what_fully_shard_sends_on_a_2_by_2_mesh():
     calls = launch(step_on_a_mesh, world_size=4, quiet=True).calls
     for rank in range(4):
         own = [call for call in calls if call.rank == rank]
@@ -93,7 +93,7 @@ def test_the_formula_is_what_fully_shard_sends_on_a_2_by_2_mesh():
 
 
 def sent_on_a_mesh(calls):
-    """What rings send for these calls: (n - 1)/n of a whole tensor, twice in an all-reduce."""
+    """Bytes that rings send in these calls: (n - 1)/n of a whole tensor, twice in an all-reduce."""
     sent = {"within": 0.0, "across": 0.0}
     for call in calls:
         n = len(call.group)
@@ -112,16 +112,16 @@ def diagnosis_of(exercise, case, answers):
     return judge(exercise, attempt).result.diagnosis
 
 
-@pytest.mark.parametrize("said", hsdp_bytes.MISTAKES)
-def test_each_mistake_in_the_bytes_is_named(said):
+@pytest.mark.parametrize("message", hsdp_bytes.MISTAKES)
+def test_each_mistake_in_the_bytes_is_named(message):
     """In the case with several sizes, fp32, and parameters that stay whole."""
-    mistake, case = hsdp_bytes.MISTAKES[said], HSDP_BYTES.cases[1]
+    mistake, case = hsdp_bytes.MISTAKES[message], HSDP_BYTES.cases[1]
     for wrong in mistake if isinstance(mistake, tuple) else (mistake,):
         diagnosis = diagnosis_of(HSDP_BYTES, case, lambda asked, f=wrong: [f(*q) for q in asked])
-        assert said in diagnosis
+        assert message in diagnosis
 
 
-def test_an_answer_of_another_form_is_no_guess():
+def test_an_answer_of_the_wrong_form_is_described():
     case = HSDP_BYTES.cases[0]
     assert "should give a dict" in diagnosis_of(HSDP_BYTES, case, lambda asked: [(1, 2)] * 4)
     assert "lacks 'across'" in diagnosis_of(
@@ -150,12 +150,12 @@ def test_the_reference_is_sgd_on_all_batches_together(case):
         x, targets = (torch.cat(side) for side in zip(*batches, strict=True))
         y = model(x)
         gather_and_free.loss_of(y, targets).backward()
-        near = {"rtol": gather_and_free.NEAR / 2, "atol": gather_and_free.NEAR / 2}
+        tolerances = {"rtol": gather_and_free.NEAR / 2, "atol": gather_and_free.NEAR / 2}
         for rank, outputs in enumerate(y.detach().chunk(n)):
-            torch.testing.assert_close(expected[rank]["y"][step], outputs, **near)
+            torch.testing.assert_close(expected[rank]["y"][step], outputs, **tolerances)
             for block, got in zip(model, expected[rank]["gradients"][step], strict=True):
                 flat = hidden_gather.flat_of([each.grad for each in block.parameters()], n)
-                torch.testing.assert_close(got, flat.chunk(n)[rank], **near)
+                torch.testing.assert_close(got, flat.chunk(n)[rank], **tolerances)
         sgd.step()
         sgd.zero_grad()
 
@@ -270,7 +270,7 @@ WITH_A_HOOK_OF_THE_MODULE = changed(
 )
 
 
-# It starts the exchange at once, and waits for it after the next unit.
+# Starts the exchange immediately, and waits for it after the next unit.
 WAITS_LATER = changed(
     "gather_and_free",
     (

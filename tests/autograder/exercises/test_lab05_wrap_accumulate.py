@@ -1,4 +1,4 @@
-"""Lab 05: references against plain training, the least number of units, other right answers."""
+"""Lab 05: references against plain training, the minimum number of units, other right answers."""
 
 from __future__ import annotations
 
@@ -76,14 +76,14 @@ def test_the_reference_of_accumulate_is_the_gradient_of_all_micro_batches_togeth
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
 def test_wrong_gradients_are_far_from_right_ones_and_from_each_other(case):
-    """Other than by the order of additions; some mistakes are equal for one micro-batch."""
+    """By more than the order of additions; with one micro-batch, some mistakes are the same."""
     inputs = inputs_of(ACCUMULATE, case)
     right = flat_of(hidden_accumulate.reference(case, inputs))
     reversed_order = [{**given, "batches": given["batches"]} for given in inputs[::-1]]
     again = hidden_accumulate.reference(case, reversed_order)
     assert (flat_of(again) - right).abs().max() < nested_model.NEAR / 5
     count, n = case.params["micro_batches"], case.world_size
-    assert count != n, "else dividing twice by the one is dividing by the other"
+    assert count != n, "otherwise dividing by one is dividing by the other"
     if count > 1:
         wrong = [flat_of(w(case, inputs)) for w in each_mistake()]
         assert all((each - right).abs().max() > 20 * nested_model.NEAR for each in wrong)
@@ -98,7 +98,7 @@ def flat_of(outputs):
     return torch.cat([each.flatten() for own in outputs for g in own["gradients"] for each in g])
 
 
-# ---- wrap: what its budgets admit ---------------------------------------------------------------
+# ---- wrap: what its budgets allow ---------------------------------------------------------------
 
 
 def own_bytes(module):
@@ -121,8 +121,8 @@ def unit_sizes(model, chosen):
 
 
 @pytest.mark.parametrize("case", WRAP.cases, ids=lambda case: case.name)
-def test_no_smaller_choice_of_units_fits(case):
-    """Every smaller choice is tried; the right one is found by leaving out the heaviest first."""
+def test_no_smaller_set_of_units_fits(case):
+    """Tries every smaller set; the reference is greedy and splits off the largest child first."""
     model, limit = nested_model.on_meta(case), case.params["unit_bytes"]
     modules = [each for each in model.modules() if each is not model]
     assert max(map(own_bytes, modules)) <= limit, "a layer cannot be split"
@@ -130,7 +130,7 @@ def test_no_smaller_choice_of_units_fits(case):
     for fewer in range(least - 1):
         for chosen in combinations(modules, fewer):
             assert max(unit_sizes(model, set(chosen))) > limit
-    if least < 6:  # else there are too many choices
+    if least < 6:  # otherwise there are too many sets
         assert any(
             max(unit_sizes(model, set(chosen))) <= limit
             for chosen in combinations(modules, least - 1)
@@ -150,12 +150,12 @@ def test_the_budgets_exclude_simple_choices(case):
     assert is_right == (case is WRAP.cases[0]), "a unit for each block fits the first case only"
 
 
-def test_levels_counts_the_units_around_each_other():
+def test_levels_counts_nested_units():
     assert wrap.levels([(1, 2)]) == 2
     assert wrap.levels([(1, 2), [(1, 2)], [[(2, 1)]]]) == 4
 
 
-# ---- accumulate: what its budgets admit ---------------------------------------------------------
+# ---- accumulate: what its budgets allow ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
@@ -166,7 +166,7 @@ def test_the_budgets_of_memory_exclude_whole_gradients_and_whole_parameters(case
     shards = accumulate.shards(case)
     assert shards == 2 * whole / n
     assert whole / n + whole > 1.05 * shards, "whole gradients between micro-batches"
-    # Units that do not reshard after forward, and shards of both.
+    # Units that do not reshard after forward, and shards of parameters and gradients.
     assert shards + whole > 1.05 * accumulate.shards_and_units(case), "whole parameters"
 
 

@@ -111,7 +111,7 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     if case.params["rates"]["weight_decay"]:
         output = trained(case, inputs, weight_decay=0.0)
         assert "leaves out weight decay" in diagnosis_of(ADAM, case, output, inputs)
-    other = trained(case, inputs, eps=0.01)  # an unknown mistake is given no name
+    other = trained(case, inputs, eps=0.01)  # an unknown mistake is not named
     assert "wrong values in" in diagnosis_of(ADAM, case, other, inputs)
 
 
@@ -124,7 +124,7 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
         ("device float32", 4, "moves float32 to the device"),
     ],
 )
-def test_unnecessary_moves_are_named(way, times, words):
+def test_unnecessary_transfers_are_named(way, times, words):
     case = ADAM.cases[0]
     inputs = ADAM.draw(case, RNG)
     output = trained(case, inputs)
@@ -190,7 +190,7 @@ def test_only_a_dict_reaches_deepspeed():
 
 
 @pytest.mark.parametrize("exercise", [WRITE, FIX], ids=lambda exercise: exercise.answer)
-def test_an_error_in_the_answer_is_not_taken_for_deepspeeds(exercise):
+def test_an_error_in_the_answer_is_not_attributed_to_deepspeed(exercise):
     case = exercise.cases[0]
     inputs = exercise.draw(case, RNG)
     message = "name 'train_batch_size' is not equal to a name"
@@ -276,7 +276,7 @@ def test_only_repaired_json_reaches_deepspeed(answers, words):
         ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
     ],
 )
-def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value, words):
+def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, words):
     case = FIX.cases["ABCDE".index(letter)]
     right = FIX.expect(case, FIX.draw(case, RNG))[0]
     assert diagnosis_of(FIX, case, right) == ""
@@ -302,7 +302,7 @@ def test_a_repair_that_loses_what_the_author_wanted_is_named(letter, key, value,
         ),
     ],
 )
-def test_a_setting_that_changes_without_need_is_named(letter, change, words):
+def test_an_unnecessary_change_of_a_setting_is_named(letter, change, words):
     case = FIX.cases["ABCDE".index(letter)]
     right = FIX.expect(case, FIX.draw(case, RNG))[0]
     config = {}

@@ -59,7 +59,7 @@ def result_of(exercise, case, changed):
 
 
 @pytest.mark.parametrize(("exercise", "case"), cases_of("ColumnLinear"))
-def test_columns_side_by_side_are_the_whole_product(exercise, case):
+def test_concatenated_columns_are_the_whole_product(exercise, case):
     inputs, expected = drawn(exercise, case)
     whole, x = inputs[0]["whole"], inputs[0]["x"]
     y = torch.cat([right["y"] for right in expected], dim=-1)
@@ -89,7 +89,7 @@ def test_blocks_of_heads_add_up_to_attention(exercise, case):
 
 @pytest.mark.parametrize(("exercise", "case"), cases_of("vocab_parallel_cross_entropy"))
 def test_every_rank_has_a_target_and_gradients_sum_to_zero(exercise, case):
-    """Softmax minus one-hot sums to 0 over all words of a token."""
+    """Softmax minus one-hot sums to 0 over the vocabulary."""
     inputs, expected = drawn(exercise, case)
     owns = vocab_parallel_cross_entropy.Parts(inputs).owns
     without = case.world_size - case.params["owners"]
@@ -131,9 +131,9 @@ def test_no_mistake_looks_right_or_like_another_mistake(exercise, case):
     assert made
     for mistake, wrong in made:
         assert differs(expected, wrong, 20 * NEAR), mistake
-    for (mistake, wrong), (its_mistake, other) in combinations(made, 2):
-        if mistake != its_mistake and wrong[0].keys() == other[0].keys():
-            assert differs(wrong, other, 20 * NEAR), (mistake, its_mistake)
+    for (mistake, wrong), (other_mistake, other) in combinations(made, 2):
+        if mistake != other_mistake and wrong[0].keys() == other[0].keys():
+            assert differs(wrong, other, 20 * NEAR), (mistake, other_mistake)
 
 
 def differs(one, other, tolerance):
@@ -156,7 +156,7 @@ def test_no_two_mistakes_in_bytes_give_the_same_answers():
 
 
 def test_the_figures_of_the_last_question():
-    """GPT-3's size: 8 ranks on 450 GB/s, 16 on 8 cards of 50 GB/s; 6 FLOPs at 400 TFLOP/s."""
+    """GPT-3's size: 8 ranks on 450 GB/s, 16 on 8 NICs of 50 GB/s; 6 FLOPs at 400 TFLOP/s."""
     sent = {n: 96 * traffic.tensor_parallel_layer(2048, 12288, n).total_bytes for n in (8, 16)}
     assert (sent[8] / 1e9, sent[16] / 1e9) == pytest.approx((33.8, 36.2), abs=0.05)
     sends_s = {8: sent[8] / 450e9, 16: sent[16] / (8 * 50e9)}
@@ -181,7 +181,7 @@ def test_the_figures_of_the_last_question():
 
 
 def split_gpt(size, attention, mlp):
-    """A step to run on ranks: a GPT with both halves of its layers split; its loss, a gradient."""
+    """A step to run on ranks: the loss and a gradient of a GPT with split attention and MLP."""
 
     def step():  # nested, so that it is pickled by value: ranks need not import this module
         torch.manual_seed(0)
@@ -209,8 +209,8 @@ def test_a_layer_makes_two_all_reduces_forward_and_two_backward(world_size, size
     tokens = torch.arange(12).view(2, 6)
     loss = model(tokens, tokens)
     loss.backward()
-    for rank, (its_loss, gradient) in enumerate(run.outputs):
-        torch.testing.assert_close(its_loss, loss.detach(), rtol=0, atol=1e-5)
+    for rank, (rank_loss, gradient) in enumerate(run.outputs):
+        torch.testing.assert_close(rank_loss, loss.detach(), rtol=0, atol=1e-5)
         torch.testing.assert_close(gradient, model.token.weight.grad, rtol=0, atol=1e-5)
         for block in ("forward", "backward"):
             calls = collectives_in(run, rank, block)

@@ -92,7 +92,7 @@ def test_wrong_gradients_cannot_be_confused(answer):
     wrong = [outputs for outputs in mistakes if "gradients" in outputs[0]]
     first = [exercise.expect(case, inputs)[0]["gradients"][0][0]]
     for each in wrong:
-        if not torch.equal(each[0]["gradients"][0][0], first[0]):  # else the loss is wrong
+        if not torch.equal(each[0]["gradients"][0][0], first[0]):  # else only the loss is wrong
             first.append(each[0]["gradients"][0][0])
     assert len(first) > 2
     for number, one in enumerate(first):
@@ -119,7 +119,7 @@ def test_limits_match_the_published_schedules(p, m):
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 4, 2), (4, 12, 3), (8, 16, 4)])
 def test_messages_that_take_time_need_megatrons_warm_up(p, m, v):
-    """Half of it idles no longer while messages take none."""
+    """With instantaneous messages, half of that warm-up adds no idle time."""
     short = [
         list(
             library.generators.alternate(
@@ -232,7 +232,7 @@ def test_stage_and_micro_batch_in_the_wrong_order_are_named(p, m, kinds):
     assert plans.swapped(submitted(right, p, m)) is None
 
 
-def test_an_order_of_chunks_is_named_only_where_all_actions_have_it():
+def test_an_order_of_chunks_is_named_only_if_all_actions_follow_it():
     right = plain(library.interleaved_one_f_one_b(4, 4, 2))
     reversed_cool_down = [
         [*[a for a in each if a[0] == "F"], *[a for a in each if a[0] == "B"][::-1]]
@@ -242,7 +242,7 @@ def test_an_order_of_chunks_is_named_only_where_all_actions_have_it():
     assert interleaved_schedule.wrong_order(submitted(reversed_cool_down, 4, 4, 2)) is None
 
 
-def test_a_schedule_of_another_kind_shows_its_first_action_that_differs():
+def test_an_unknown_schedule_is_described_by_its_first_different_action():
     in_twos = [[[kind, s, k + n] for k in (0, 2) for kind in "FB" for n in (0, 1)] for s in (0, 1)]
     rule = plans.differs_from("1F1B", library.one_f_one_b)
     assert one_f_one_b_schedule.wrong_warm_up(submitted(in_twos, 2, 4)) is None
@@ -324,7 +324,7 @@ def test_the_message_that_never_arrives_is_named(calls, states, says):
 
 
 def test_a_rank_that_waits_for_an_earlier_message_is_not_blamed():
-    """Rank 0 blocks in a send: rank 1's wait says nothing."""
+    """Rank 0 blocks in a send, so rank 1's wait is not its own mistake."""
     calls = [call(0, "send", 1, end_s=None), call(1, "send", 0, end_s=None)]
     attempt = deadlock(calls, "send to rank 1", "send to rank 0")
     assert shared.message_never_arrives(naive_step.in_turn)(attempt) is None
@@ -370,10 +370,10 @@ def test_costs_are_computed_where_no_student_code_runs():
         assert used(RunOf({"plans": given, **claims, **output})) == [limit if expected else -1]
 
 
-@pytest.mark.parametrize("odd", [None, 3, {}, {"costs": []}])
-def test_a_rank_without_costs_has_no_schedule(odd):
+@pytest.mark.parametrize("output", [None, 3, {}, {"costs": []}])
+def test_a_rank_without_costs_has_no_schedule(output):
     right = {"costs": [plans.cost_of(plain(library.gpipe(2, 4)))], "asked": [[2, 4]]}
-    assert plans.measured("idle")(RunOf(odd, right)) == [plans.NOT_A_SCHEDULE, 3]
+    assert plans.measured("idle")(RunOf(output, right)) == [plans.NOT_A_SCHEDULE, 3]
 
 
 def test_a_device_does_not_make_up_for_another():
@@ -520,7 +520,7 @@ def test_the_puzzle_gives_partial_credit_and_shows_the_score():
 
 
 @pytest.mark.ranks
-def test_a_schedule_that_cannot_run_says_why_and_counts_no_slots():
+def test_a_schedule_that_cannot_run_is_explained_and_has_no_slots():
     source = """
 def gpipe_schedule(devices, micro_batches):
     every = range(micro_batches)

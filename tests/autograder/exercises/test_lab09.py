@@ -1,4 +1,4 @@
-"""Lab 09: byte counts match real layers, the best cut beats all others, and further mistakes."""
+"""Lab 09: byte counts match real layers, the best cut beats all others, further mistakes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import call
 import cloudpickle
 import pytest
 import torch
-import torch.utils.checkpoint as of_torch
+import torch.utils.checkpoint as torch_checkpoint
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
@@ -72,7 +72,7 @@ def test_torchs_own_checkpoint_matches_the_reference(case):
     (wanted,) = CHECKPOINT.expect(case, given)
 
     def reentrant(function, *args):
-        return of_torch.checkpoint(function, *args, use_reentrant=True)
+        return torch_checkpoint.checkpoint(function, *args, use_reentrant=True)
 
     ran = shared.step(partial(networks.network, reentrant), given[0], case)
     got = shared.results(ran, case)
@@ -89,8 +89,8 @@ def test_other_random_numbers_are_far_outside_the_tolerance(case):
         torch.cat([each.flatten() for name in shared.VALUES[1:] for each in ran[name]])
         for ran in runs
     ]
-    differs = float((gradients[0] - gradients[1]).abs().max())
-    assert differs > 1000 * shared.NEAR if case.params["keep"] < 1 else differs == 0
+    difference = float((gradients[0] - gradients[1]).abs().max())
+    assert difference > 1000 * shared.NEAR if case.params["keep"] < 1 else difference == 0
 
 
 def test_a_case_leaves_no_state_in_the_process():
@@ -103,7 +103,7 @@ def test_a_case_leaves_no_state_in_the_process():
 def calls_torch_checkpoint(reentrant):
     shared.close_torchs_own()
     x = torch.ones(1, requires_grad=True)
-    return of_torch.checkpoint(torch.sin, x, use_reentrant=reentrant)
+    return torch_checkpoint.checkpoint(torch.sin, x, use_reentrant=reentrant)
 
 
 @pytest.mark.ranks
@@ -239,7 +239,7 @@ def test_graphs_hold_exactly_the_bytes_of_the_formula(case):
         x, start = arguments[0], 0
         for length in cut[:-1]:
             part = layers[start : start + length]
-            x = of_torch.checkpoint(in_order, part, x, use_reentrant=True)
+            x = torch_checkpoint.checkpoint(in_order, part, x, use_reentrant=True)
             start += length
         return [in_order(layers[start:], x)]
 
@@ -311,9 +311,9 @@ def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
     (right,) = BYTES.expect(case, inputs)
     for mistake, (wrong,) in BYTES.required_half.mistakes(case, inputs):
         for number, other in zip(right, wrong, strict=True):
-            away = 0 if other is None else abs(other - number) / number
-            is_same = away < activation_bytes.TOLERANCE / 4
-            assert is_same or away > 2 * activation_bytes.TOLERANCE, mistake
+            difference = 0 if other is None else abs(other - number) / number
+            is_equal = difference < activation_bytes.TOLERANCE / 4
+            assert is_equal or difference > 2 * activation_bytes.TOLERANCE, mistake
 
 
 # ---- partitioned_checkpoint ---------------------------------------------------------------------
@@ -353,7 +353,7 @@ OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
         (("ctx.shape", "PartitionedCheckpoint.shape"), "3 ranks, nested", "RuntimeError"),
     ],
 )
-def test_more_mistakes_with_pieces_are_named(change, name, says):
+def test_more_mistakes_in_partitioned_checkpoint_are_named(change, name, says):
     answers = changed("partitioned_checkpoint", change)
     result = result_of(PARTITIONED, case_of(PARTITIONED, name), answers)
     assert says in result.diagnosis

@@ -56,7 +56,7 @@ def inputs_of(exercise, case):
 
 
 @pytest.mark.parametrize("case", LOAD.cases, ids=lambda case: case.name)
-def test_load_shardeds_reference_is_the_resharded_state(case):
+def test_the_reference_of_load_sharded_is_the_resharded_state(case):
     state = shared.draw_state(case, rng_for(LOAD, case, SEED))
     for rank, expected in enumerate(LOAD.expect(case, inputs_of(LOAD, case))):
         for name, tensor in state.items():
@@ -88,8 +88,8 @@ def test_with_few_files_a_rank_gets_only_those_it_needs():
 def test_the_reference_after_a_kill_is_the_end_of_an_uninterrupted_run(case):
     (given,) = inputs_of(TRAIN, case)
     starts = {"starts": [train_resumable.public.NO_KILL]}
-    straight = dataclasses.replace(case, params={**case.params, **starts})
-    all_steps, all_losses = train_resumable.last_start(straight, given)
+    uninterrupted = dataclasses.replace(case, params={**case.params, **starts})
+    all_steps, all_losses = train_resumable.last_start(uninterrupted, given)
     steps, losses = train_resumable.last_start(case, given)
     lost = len(all_steps) - len(steps)
     assert steps == all_steps[lost:]
@@ -118,7 +118,7 @@ def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_loss_scale_and_its_count_of_good_steps_show_whatever_is_drawn(seed):
+def test_a_lost_loss_scale_or_count_of_good_steps_is_detected_for_every_seed(seed):
     for case in TRAIN.cases[:3]:
         inputs = list(TRAIN.draw(case, rng_for(TRAIN, case, seed)))
         curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
@@ -155,7 +155,7 @@ def test_forked_ranks_synchronize_and_share_files_and_tensors(tmp_path):
     assert [end.value for end in ends] == [(3, 3.0, 3)] * 3
 
 
-def test_a_rank_waits_for_an_asynchronous_collective_where_it_says_so(tmp_path):
+def test_a_rank_waits_for_an_asynchronous_collective_only_in_wait(tmp_path):
     """Rank 1, which runs last, writes its file before the first barrier."""
 
     def work(group):
@@ -173,7 +173,7 @@ def test_a_rank_waits_for_an_asynchronous_collective_where_it_says_so(tmp_path):
     assert [end.value for end in ends] == [[False, 1, True, 2], [True, 1, True, 2]]
 
 
-def test_asynchronous_and_other_collectives_keep_one_order():
+def test_asynchronous_and_synchronous_collectives_have_one_order():
     def work(group):
         number = torch.ones(1)
         works = [
@@ -285,7 +285,7 @@ def test_ranks_in_different_calls_are_named_with_their_calls():
 
 
 def restart_on_one_rank(tmp_path, answer):
-    """The failure of a restart on one rank after files of a killed run are left."""
+    """The failure of a restart on one rank with leftover files of a killed run."""
     given = {"old": ["a", "b"], "new": ["c", "d"]}
     case = COMMIT.cases[1]
     assert case.params["ranks after the kill"] == 1
@@ -295,7 +295,7 @@ def restart_on_one_rank(tmp_path, answer):
     return commits.restart(is_reversed=False)
 
 
-def test_a_failing_restart_is_tried_again_without_the_killed_runs_files(tmp_path):
+def test_a_failing_restart_is_retried_without_the_killed_runs_files(tmp_path):
     def makes_a_folder(root, step, write):
         (root / "unfinished").mkdir()
 
@@ -322,7 +322,7 @@ class Killer(forked_ranks.Observer):
 
 
 @pytest.fixture(params=["held calls", "traced lines"])
-def way_to_watch(request, monkeypatch):
+def how_it_is_watched(request, monkeypatch):
     def refused():
         raise OSError("no seccomp")
 
@@ -331,7 +331,7 @@ def way_to_watch(request, monkeypatch):
     return request.param
 
 
-def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, way_to_watch):
+def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, how_it_is_watched):
     def write_and_rename():
         folder = tmp_path / "folder"
         folder.mkdir()
@@ -365,14 +365,14 @@ COPIES = {
 }
 
 
-def run_in_thread(function, *given):
-    thread = threading.Thread(target=function, args=given)
+def run_in_thread(function, *arguments):
+    thread = threading.Thread(target=function, args=arguments)
     thread.start()
     thread.join()
 
 
 def copy_in_threads(source, target):
-    """The copies are on their way at the same time."""
+    """Copies the files concurrently."""
     with ThreadPoolExecutor(4) as pool:
         pool.submit(target.mkdir).result()
         for path in source.iterdir():
@@ -380,7 +380,7 @@ def copy_in_threads(source, target):
 
 
 @pytest.mark.parametrize("way", COPIES)
-def test_states_between_changes_are_seen_whatever_makes_them(tmp_path, way):
+def test_intermediate_states_are_seen_however_files_are_copied(tmp_path, way):
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     for name in "ab":
@@ -497,7 +497,7 @@ def train_resumable(root, job, steps, every):
         atomic_commit(root, step + 1, write)
     return losses
 """,
-    "one file a rank, and the common state written under another name and renamed": """
+    "one file per rank, and the common state written under another name and renamed": """
 def train_resumable(root, job, steps, every):
     rank, losses, newest = dist.get_rank(), {}, latest(root)
     pieces = job.model, job.optimizer, job.scheduler, job.stream, job.scaler
@@ -527,7 +527,7 @@ def train_resumable(root, job, steps, every):
 }
 
 
-def passes(exercise, source, seed=SEED):
+def assert_passes(exercise, source, seed=SEED):
     answers = planted.solution(LAB) | {exercise.answer: source}
     subject = planted.subjects(LAB, answers)[exercise.answer]
     verdict = decide(exercise, cloudpickle.dumps(subject), seed)
@@ -537,13 +537,13 @@ def passes(exercise, source, seed=SEED):
 @pytest.mark.ranks
 @pytest.mark.parametrize("way", COMMITS)
 def test_right_commits_pass(way):
-    passes(COMMIT, COMMITS[way])
+    assert_passes(COMMIT, COMMITS[way])
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("way", JOBS)
 def test_right_training_loops_pass(way):
-    passes(TRAIN, JOBS[way])
+    assert_passes(TRAIN, JOBS[way])
 
 
 def test_no_temporary_files_are_left(tmp_path, monkeypatch):

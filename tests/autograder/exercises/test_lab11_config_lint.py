@@ -24,8 +24,8 @@ RUNS = config_runs.load() | hidden.RECORDED
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", ["A", "B"])
-def test_a_fresh_run_gives_what_was_recorded(name):
-    """A: on two machines' ranks, as Accelerate's launcher counts them."""
+def test_a_fresh_run_matches_the_recorded_one(name):
+    """A: on the ranks of two machines, as Accelerate's launcher counts them."""
     asked, ran = RUNS[name]
     assert record_configs.record(asked) == ran
 
@@ -53,14 +53,14 @@ def test_each_mistake_is_named_in_a_visible_case_and_in_a_hidden_one(message):
     assert found == {False, True}
 
 
-def refusals():
-    """What DeepSpeed says of a key in the wrong section, and of a file with two equal keys."""
+def rejections():
+    """DeepSpeed's errors for a key in the wrong section and for a file with duplicate keys."""
     import tempfile
 
     import deepspeed
 
     misplaced = {"train_batch_size": 1, "zero_optimization": {"gradient_clipping": 0.5}}
-    said = []
+    messages = []
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         file.write('{"train_batch_size": 1, "train_batch_size": 1}')
         file.flush()
@@ -68,12 +68,12 @@ def refusals():
             try:
                 deepspeed.DeepSpeedConfig(config)
             except ValueError as error:
-                said.append(str(error))
-    return said
+                messages.append(str(error))
+    return messages
 
 
 @pytest.mark.ranks
-def test_deepspeed_refuses_what_the_task_says_that_it_refuses():
-    extra, repeated = launch(refusals, world_size=1, device="cpu").outputs[0]
+def test_deepspeed_rejects_what_the_task_says_it_rejects():
+    extra, repeated = launch(rejections, world_size=1, device="cpu").outputs[0]
     assert "Extra inputs are not permitted" in extra
     assert "Duplicate keys in DeepSpeed config: ['train_batch_size']" in repeated

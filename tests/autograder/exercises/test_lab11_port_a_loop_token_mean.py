@@ -1,4 +1,4 @@
-"""Lab 11: references against plain training, other right answers, slips that are named."""
+"""Lab 11: references against plain training, other right answers, named mistakes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_reference_of_port_a_loop_is_training_on_large_batches(case):
     size = p["batch_size"] * case.world_size * p["accumulation"]
     losses = []
     for x, y in zip(*(each.split(size) for each in inputs[0]["data"]), strict=True):
-        loss = cross_entropy(model(x), y) * len(x) / size  # the last step has fewer
+        loss = cross_entropy(model(x), y) * len(x) / size  # the last step has fewer samples
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), p["max_norm"])
@@ -66,12 +66,12 @@ def test_the_reference_of_token_mean_is_the_mean_over_one_large_batch(case):
             torch.testing.assert_close(got, parameter.grad, rtol=5e-6, atol=2e-6)
 
 
-# {what the answer does otherwise: (changes, part of the diagnosis, or "" where it is right)}
 CLIPS = """            if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(model.parameters(), max_norm)
             optimizer.step()
             optimizer.zero_grad()
 """
+# {what the answer does differently: (changes, part of the diagnosis, or "" if it is right)}
 VERSIONS = {
     "port_a_loop": {
         "gathers the losses": (
@@ -127,7 +127,7 @@ VERSIONS = {
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("answer", VERSIONS)
-def test_other_right_answers_pass_and_slips_are_named(answer):
+def test_other_right_answers_pass_and_mistakes_are_named(answer):
     exercise, solution = BY_ANSWER[answer], planted.solution(LAB)
     case = exercise.cases[0]
     with RankPool() as ranks:

@@ -1,4 +1,4 @@
-"""Lab 12's count_and_ship: against shardlab's estimate and a real model; every mistake differs."""
+"""Lab 12's count_and_ship, against shardlab's estimates for a real model; every mistake differs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXERCISE = next(
 )
 
 
-def test_it_agrees_with_the_estimates_for_a_real_model():
+def test_counts_agree_with_the_estimates_for_a_real_model():
     model = models.separate_projections(models.gpt("0.1M"))
     parameters = model.named_parameters(remove_duplicate=False)
     shapes = {name: tuple(each.shape) for name, each in parameters}

@@ -27,7 +27,7 @@ def inputs_of(case, seed=3):
 
 
 @pytest.mark.parametrize("case", LORA.cases, ids=lambda case: case.name)
-def test_the_layer_is_that_of_peft(case):
+def test_the_layer_matches_peft(case):
     peft = pytest.importorskip("peft")
     r, alpha, given = case.params["r"], case.params["alpha"], inputs_of(case)[0]
     config = peft.LoraConfig(r=r, lora_alpha=alpha, target_modules=["0"])
@@ -47,7 +47,7 @@ def test_the_layer_is_that_of_peft(case):
         x = own(x).tanh()
 
 
-def test_one_weight_that_is_sent_exceeds_the_budget():
+def test_sending_one_weight_exceeds_the_budget():
     limits = {case.name: sent_limit(case) for case in LORA.cases}
     limited = [case for case in LORA.cases if limits[case.name]]
     assert {case.hidden for case in limited} == {False, True}
@@ -60,8 +60,8 @@ def test_one_weight_that_is_sent_exceeds_the_budget():
         assert limits[case.name].most < ring * (adapters + 4 * widths[0] * widths[1])
 
 
-def test_every_mistake_is_wrong_somewhere_and_is_no_other():
-    """By what the layers compute: names of parameters are those of a right answer."""
+def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
+    """Only in what the layers compute: parameters have the names of a right answer."""
     inputs = {case.name: inputs_of(case) for case in LORA.cases}
     right = [hidden.reference(case, inputs[case.name]) for case in LORA.cases]
     assert right[0][0]["trained"] == [ADAPTER]

@@ -25,7 +25,7 @@ def inputs_of(case, seed=3):
 
 @CASES
 def test_the_reference_is_integer_arithmetic(case):
-    """In Python's own numbers, element by element, for the first row and output."""
+    """Computed in plain Python, element by element, for the first row and output."""
     x, w = inputs_of(case)[0].values()
     features = range(x.shape[1])
     columns = [j for j in features if max(abs(v) for v in x[:, j].tolist()) > THRESHOLD]
@@ -44,7 +44,7 @@ def test_the_reference_is_integer_arithmetic(case):
 
 
 @CASES
-def test_no_value_is_near_the_middle_of_two_codes(case):
+def test_no_value_is_near_the_midpoint_of_two_codes(case):
     for seed in range(5):
         for matrix in inputs_of(case, seed)[0].values():
             regular = np.delete(matrix.double().numpy(), case.params["columns"], axis=1)
@@ -54,18 +54,18 @@ def test_no_value_is_near_the_middle_of_two_codes(case):
 
 
 @CASES
-def test_int8_arithmetic_is_outside_of_the_tolerance_of_the_exact_product(case):
+def test_int8_arithmetic_differs_from_the_exact_product_by_more_than_the_tolerance(case):
     x, w = inputs_of(case)[0].values()
     y = hidden.reference(case, inputs_of(case))["y"]
     is_near = torch.isclose(y, x @ w.T, rtol=NEAR, atol=NEAR)
     assert is_near.float().mean() < 0.5
-    # and yet near to it, next to what the outliers would cost in int8
+    # but far less than if the outliers were left out
     if case.params["columns"]:
         without = hidden.product(x, w, hidden.nothing)
         assert (y - x @ w.T).square().mean() < 0.3 * (without - x @ w.T).square().mean()
 
 
-def test_every_mistake_is_wrong_somewhere_and_is_no_other():
+def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
     outputs = {
         (message, i): [
             hidden.reference(case, inputs_of(case)) | made

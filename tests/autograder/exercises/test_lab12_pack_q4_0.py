@@ -1,4 +1,4 @@
-"""Lab 12, pack_q4_0: the reference writes the bytes of gguf, and other right answers pass."""
+"""Lab 12, pack_q4_0: the reference packs the same bytes as gguf."""
 
 from __future__ import annotations
 
@@ -18,31 +18,29 @@ SEED = 11
 (EXERCISE,) = (each for each in exercises.of_lab(LAB) if each.answer == "pack_q4_0")
 
 
-def bytes_of_gguf(weights: torch.Tensor) -> torch.Tensor:
+def gguf_bytes(weights: torch.Tensor) -> torch.Tensor:
     blocks = weights.view(-1, 32).numpy()
     return torch.from_numpy(gguf.quants.quantize(blocks, gguf.GGMLQuantizationType.Q4_0))
 
 
-def blocks_of_the_reference(case: Case, inputs: Any) -> torch.Tensor:
+def reference_blocks(case: Case, inputs: Any) -> torch.Tensor:
     return EXERCISE.expect(case, inputs)[0]["blocks"]
 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("case", EXERCISE.cases, ids=lambda case: case.name)
-def test_each_case_expects_the_bytes_of_gguf(case: Case, seed: int) -> None:
+def test_each_case_expects_the_same_bytes_as_gguf(case: Case, seed: int) -> None:
     inputs = EXERCISE.draw(case, np.random.default_rng(seed))
-    expected = bytes_of_gguf(inputs[0]["weights"])
-    assert torch.equal(blocks_of_the_reference(case, inputs), expected)
+    expected = gguf_bytes(inputs[0]["weights"])
+    assert torch.equal(reference_blocks(case, inputs), expected)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-2, 1e-6, 1e-9, 1e4])
-def test_random_weights_have_the_bytes_of_gguf(scale: float) -> None:
+def test_random_weights_are_packed_as_by_gguf(scale: float) -> None:
     weights = torch.randn(3200, generator=torch.Generator().manual_seed(0)) * scale
     weights[64:96] = -0.0
     weights[96:128] = scale
     weights[128:160:2] = -scale * 4
     weights[129:160:2] = scale * 4
     case = Case("random", 1, {"blocks": [block_of(1.0)]})
-    assert torch.equal(
-        blocks_of_the_reference(case, [{"weights": weights}]), bytes_of_gguf(weights)
-    )
+    assert torch.equal(reference_blocks(case, [{"weights": weights}]), gguf_bytes(weights))

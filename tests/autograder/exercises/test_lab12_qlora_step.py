@@ -25,7 +25,7 @@ def inputs_of(case, seed=3):
     return STEP.draw(case, np.random.default_rng(seed))
 
 
-def test_the_layout_is_that_of_bitsandbytes():
+def test_the_layout_matches_bitsandbytes():
     functional = pytest.importorskip("bitsandbytes.functional")
     dequantize = planted.subjects(LAB, planted.solution(LAB))["dequantize_nf4"]
     weight = torch.randn(24, 40)
@@ -37,7 +37,7 @@ def test_the_layout_is_that_of_bitsandbytes():
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
-def test_the_reference_is_what_autograd_computes(case):
+def test_the_reference_matches_autograd(case):
     """One model and one optimizer, with the mean of all ranks' losses."""
     inputs = inputs_of(case)
     layers = copy.deepcopy(inputs[0]["layers"])
@@ -56,7 +56,7 @@ def test_the_reference_is_what_autograd_computes(case):
         torch.testing.assert_close([each.detach() for each in adapters], right)
 
 
-def test_one_weight_that_is_kept_exceeds_the_budget():
+def test_keeping_one_weight_exceeds_the_budget():
     large = [case for case in STEP.cases if is_large(case)]
     assert large
     for case in large:
@@ -64,7 +64,7 @@ def test_one_weight_that_is_kept_exceeds_the_budget():
         assert kept_bytes(case) < weight_bytes
 
 
-def test_every_mistake_is_wrong_somewhere_and_is_no_other():
+def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
     outputs = {
         (message, i): [wrong(case, inputs_of(case)) for case in SMALL]
         for message, each in hidden.MISTAKES.items()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.ranks
 LAB = "12_lora_quantization"
 SEED = 11
 RIGHT = {
-    ("LoRALinear", "keeps the merged weight apart, in lists"): """
+    ("LoRALinear", "keeps the original weight in a list"): """
 class LoRALinear(nn.Module):
     def __init__(self, linear, r, alpha):
         super().__init__()
@@ -104,7 +104,7 @@ def quantize_blockwise(weights, block, points=None):
             codes.append(torch.bucketize(scaled, boundaries).to(torch.uint8))
     return torch.cat(codes).reshape_as(weights), torch.stack(scales)
 """,
-    ("quantize_blockwise", "a smallest divisor, and rounding by hand"): """
+    ("quantize_blockwise", "a minimum divisor, and rounding by hand"): """
 def quantize_blockwise(weights, block, points=None):
     n = weights.numel()
     rows = torch.zeros(-(-n // block), block)
@@ -166,7 +166,7 @@ def outliers(x, w, threshold):
     y = [[a @ b * (s * t) for b, t in columns] for a, s in map(quantize, x[:, regular])]
     return torch.tensor(np.array(y, np.float32) + x[:, others] @ w[:, others].T)
 """,
-    ("qlora_step", "recomputes by checkpoint, and sends one flat tensor"): """
+    ("qlora_step", "recomputes with checkpoint, and sends one flat tensor"): """
 def qlora_step(layers, x, loss_of, alpha, lr):
     from torch.utils.checkpoint import checkpoint
 
@@ -187,7 +187,7 @@ def qlora_step(layers, x, loss_of, alpha, lr):
         for each, mean in zip(adapters, flat.split([each.numel() for each in adapters])):
             each.add_(mean.view_as(each), alpha=-lr)
 """,
-    ("qlora_step", "writes backward out"): """
+    ("qlora_step", "writes backward by hand"): """
 def qlora_step(layers, x, loss_of, alpha, lr):
     def weight(layer):
         shape = len(layer["B"]), layer["A"].shape[1]

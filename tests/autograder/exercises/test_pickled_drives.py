@@ -41,7 +41,7 @@ print(*loaded)
 
 
 def pickled(exercise: Exercise, case: Case) -> bytes:
-    """As launch pickles it."""
+    """What launch sends to a rank."""
     execute = codec.encode_any(exercise.execute)
     sent = codec.encode_any(exercise.drive), case_on_ranks(exercise, case)
     return codec.encode_any((on_rank, sent)) + execute
@@ -86,13 +86,14 @@ def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.name)
 def test_no_drive_carries_code_that_is_worth_points_later(exercise: Exercise) -> None:
-    """Answers of one student share ranks, in the order of the lab, so code that a drive brings may
-    be kept for the same answer or a later one.  What replaces an earlier answer is named after it.
+    """One student's answers share ranks, in the order of the lab, so an answer can keep code that a
+    drive brings, for itself or for a later answer.  Replacements of earlier answers have their
+    names.
     """
     of_lab = [each for each in EXERCISES if each.name.partition(".")[0] == chapter_of(exercise)]
-    still_to_come = of_lab[of_lab.index(exercise) :]
+    this_and_later = of_lab[of_lab.index(exercise) :]
     defined = {normal(name) for name in definitions_in(codec.encode_any(exercise.drive))}
-    for later in still_to_come:
+    for later in this_and_later:
         assert not [name for name in defined if normal(later.answer) in name], later.name
     if exercise.execute is not None:  # it runs where no student code does
         on_clean_ranks = set(definitions_in(codec.encode_any(exercise.execute)))
@@ -108,7 +109,7 @@ def normal(name: str) -> str:
 
 
 def definitions_in(blob: bytes) -> Iterator[str]:
-    """Names of the functions and classes that a pickle brings, rather than names a module for."""
+    """Names of the functions and classes that are pickled by value."""
     seen: set[int] = set()
     waiting: list[object] = [cloudpickle.loads(blob)]
     while waiting:
@@ -116,12 +117,12 @@ def definitions_in(blob: bytes) -> Iterator[str]:
         if id(each) in seen or isinstance(each, ModuleType):
             continue
         seen.add(id(each))
-        is_brought = getattr(each, "__module__", "").startswith("autograder.exercises")
-        if isinstance(each, FunctionType) and is_brought:
+        is_by_value = getattr(each, "__module__", "").startswith("autograder.exercises")
+        if isinstance(each, FunctionType) and is_by_value:
             yield each.__name__
             waiting += [*each.__globals__.values()] if each.__globals__ is not globals() else []
             waiting += [cell.cell_contents for cell in each.__closure__ or ()]
-        elif isinstance(each, type) and is_brought:
+        elif isinstance(each, type) and is_by_value:
             yield each.__name__
             waiting += [*vars(each).values()]
         elif isinstance(each, functools.partial):
@@ -130,7 +131,7 @@ def definitions_in(blob: bytes) -> Iterator[str]:
             waiting.append(each.__func__)
 
 
-def test_the_search_finds_what_a_drive_brings() -> None:
+def test_definitions_pickled_by_value_are_found() -> None:
     ring = next(each for each in EXERCISES if each.answer == "ring_all_reduce")
     found = set(definitions_in(codec.encode_any(ring.drive)))
     assert {"drive", "direct_reduce_scatter", "exchange", "bounds_in"} <= found

@@ -39,7 +39,7 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
 
 @functools.lru_cache(maxsize=8)  # more than a lab has
 def exercise_of(lab: str, answer: str) -> Exercise:
-    """Its references, right and wrong ones, are computed once: all mistakes have one seed."""
+    """Computes its references, right and wrong, only once: all mistakes have the same seed."""
     (exercise,) = (each for each in exercises.of_lab(lab) if each.answer == answer)
     return remembering(exercise)
 
@@ -138,24 +138,24 @@ MEASURED = [
 
 @pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
 def test_live_bytes_are_compared_with_the_process_memory(exercise: Exercise) -> None:
-    """They are recorded next to student code, so one hidden case is large and seen from outside."""
+    """They are recorded in the student's process: a large hidden case is measured from outside."""
     outside = [budget for budget in exercise.budgets if budget.from_outside]
     checked = [case for case in exercise.cases for budget in outside if budget.limit(case)]
     assert checked
     assert all(case.hidden for case in checked)
 
 
-def stops(*_: object, **__: object) -> None:
+def raises(*_: object, **__: object) -> None:
     raise RuntimeError("a mistake of the student's")
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
-def test_an_answer_that_stops_at_once_gets_a_verdict(
+def test_an_answer_that_raises_immediately_gets_a_verdict(
     exercise: Exercise, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A budget's moments never came, which is no error of the grader."""
+    """The moments of its budgets are never reached, which is not an error of the grader."""
     caplog.set_level("INFO", "autograder.evaluation")
-    verdict = decide(exercise, cloudpickle.dumps(stops), SEED, trust=Trust.OWN)
+    verdict = decide(exercise, cloudpickle.dumps(raises), SEED, trust=Trust.OWN)
     assert verdict.points == 0
     assert not caplog.records

@@ -36,7 +36,7 @@ def forks() -> Run:
 
 @dataclass(frozen=True)
 class Course:
-    """A copy of the repository's grading side. ``db_url``: another database than SQLite's file."""
+    """A course with a copy of the solutions. ``db_url``: a database instead of the SQLite file."""
 
     root: Path
     db_url: str = ""
@@ -55,7 +55,7 @@ class Course:
         return self._python("-m", "nbgrader", *arguments)
 
     def nbgrader_unforked(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The same in a new Python, as a person starts it."""
+        """The same in a new Python process, as from a terminal."""
         return subprocess.run(
             [sys.executable, "-m", "nbgrader", *arguments],
             cwd=self.root,

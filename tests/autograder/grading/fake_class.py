@@ -1,6 +1,6 @@
 """Grading without running anything: a comment in an answer sets its points, "# worth 1.5".
 
-As a program it is `python -m autograder` with such fake workers:
+Run as a script, it is `python -m autograder` with such fake workers:
 
     python fake_class.py grade 03_ring_all_reduce --jobs 2
 """
@@ -61,7 +61,7 @@ class FakePool:
     def __init__(self) -> None:
         self.graded: list[str] = []
         self.bonus = 0.0
-        self.fails_at: dict[str, str] = {}  # {student: why the machine fails}
+        self.failures: dict[str, str] = {}  # {student: why the machine fails}
 
     def __enter__(self) -> FakePool:
         return self
@@ -78,7 +78,7 @@ class FakePool:
             if on_start:
                 on_start(task)
             self.graded.append(task.student)
-            why = self.fails_at.get(task.student)
+            why = self.failures.get(task.student)
             yield failed(task, why) if why else decide(task, self.bonus)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def task(student: str, behavior: str = "", timeout_s: float = 300, code: str = "") -> Task:
-    """``behavior``: see ``grade``; pids are written to a path after it. ``code``: of the lab."""
+    """``behavior``: see ``grade``; a path after it receives pids. ``code``: a cell of the lab."""
     return Task(
         "03_ring",
         student,

@@ -1,4 +1,4 @@
-"""Runs nbgrader's commands one after another in one process: it and its sandbox start once.
+"""Runs nbgrader commands one after another in one process, with one start of the sandbox.
 
 python -m tests.autograder.grading.run_in_one_process "autograde 04_zero" "autograde 06_offload"
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    # Imported here: worker processes import this file too, and need no nbgrader.
+    # Imported here, because worker processes also import this file and do not need nbgrader.
     from nbgrader.apps import NbGraderApp
     from traitlets.config import Application
 

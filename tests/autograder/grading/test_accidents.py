@@ -1,6 +1,6 @@
 """Notebooks that were damaged by accident: each gets the best possible grade.
 
-They are read and rebuilt as for grading; answers are tried here, as far as that needs no ranks.
+They are read and rebuilt as for grading; their answers are checked as far as that needs no ranks.
 Some of them go through the real command in test_attacks.py.
 """
 
@@ -87,7 +87,7 @@ def is_stub(subject: FunctionType) -> bool:
 
 
 @pytest.mark.parametrize("name", ACCIDENTS)
-def test_an_accident_costs_no_more_than_it_must(
+def test_an_accident_costs_as_little_as_possible(
     name: str, released: NotebookNode, tmp_path: Path
 ) -> None:
     accident = import_module(f"tests.submissions.accidents.{name}")
@@ -105,13 +105,13 @@ def test_an_accident_costs_no_more_than_it_must(
     assert (json.dumps(again[0]), again[1]) == (json.dumps(notebook), notes)
 
 
-def test_the_right_name_is_taken_whatever_is_next_to_it(tmp_path: Path) -> None:
+def test_the_expected_name_takes_precedence_over_other_files(tmp_path: Path) -> None:
     for name in (f"{LAB}.ipynb", f"{LAB} (1).ipynb", "a.zip"):
         (tmp_path / name).write_text("{}")
     assert find_notebook(tmp_path, LAB) == (tmp_path / f"{LAB}.ipynb", "")
 
 
-def test_a_link_is_not_taken_for_the_notebook(tmp_path: Path) -> None:
+def test_a_link_is_not_read_as_the_notebook(tmp_path: Path) -> None:
     (tmp_path / "homework.ipynb").symlink_to("/etc/passwd")
     path, note = find_notebook(tmp_path, LAB)
     assert path is None

@@ -1,7 +1,7 @@
-"""The corpus through the real command: classes of attackers, with honest neighbors among them.
+"""The corpus, graded by the real command: classes of attackers with some honest students.
 
-Each attack earns no undeserved points and ends in its state, and nothing that it tried to read is
-in its record.  Together they change nobody else's grade and no file, and leave no process and no
+Each attack earns no undeserved points and ends in its state, and nothing that it tried to steal is
+in its record.  Together they change no other grade and no file, and leave no process and no new
 file behind.
 """
 
@@ -29,7 +29,7 @@ import pytest
 
 from autograder.grading.record.record import STATES, Record
 from tests.autograder.grading.course import REPO, Course, forks, source_of, with_answers
-from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_user
+from tests.autograder.sandbox.without_root import is_possible, run_without_root
 from tests.submissions import corpus
 from tests.submissions.corpus import LAB, NAME, Entry, Place
 
@@ -46,8 +46,8 @@ LIMITS = {
 SECRET = "CANARY-7f3a"
 MARK = f"mark{os.getpid()}"
 WITH_NEIGHBOR = ("fork_bomb", "kills_the_parent", "opens_the_gradebook", "shared_memory_bomb")
-# Attacks that depend on the user who grades; an ordinary user's class has only these.
-OF_AN_ORDINARY_USER = (
+# Attacks that depend on who grades; without root, the class has only these.
+WITHOUT_ROOT = (
     "disk_bomb", "fork_bomb", "fork_bomb_on_a_rank", "goes_online", "hard_link", "kills_the_parent",
     "malicious_pickle", "memory_bomb_by_many_processes", "opens_the_gradebook", "orphans", "ptrace",
     "raises_its_limits", "reads_all_files", "reads_the_environment", "uses_the_shell",
@@ -101,7 +101,7 @@ class Class:
     home: Path
     temporary: Path
     calls: list[str]  # sockets outside that were reached
-    before: dict[str, str] = field(default_factory=dict)  # {path: hash} of all that may not change
+    before: dict[str, str] = field(default_factory=dict)  # {path: hash} of what must not change
     output: str = ""
 
     def record(self, student: str, lab: str = LAB) -> Record:
@@ -119,7 +119,7 @@ class Class:
         }
 
     def run_quietly(self, student: str) -> None:
-        """A class of one, which nobody attacks: its process need not be a new one."""
+        """Grades one student before the attacks, in a fork of this process."""
         command = ["python", "-m", "autograder", "grade", LAB, "--student", student, "--jobs", "1"]
         self._add(forks()(command, self.course.root, self.environment))
 
@@ -244,7 +244,7 @@ def test_an_attack_earns_nothing_and_is_named(graded: Class, entry: Entry) -> No
 
 
 @by_name(HONEST)
-def test_honest_work_that_looks_odd_keeps_its_marks(graded: Class, entry: Entry) -> None:
+def test_honest_work_that_looks_suspicious_keeps_its_points(graded: Class, entry: Entry) -> None:
     record = graded.record(entry.name)
     scores = graded.course.scores(LAB, entry.name)
     assert {name: points for name, points in scores.items() if points} == entry.earns, (
@@ -305,17 +305,17 @@ def test_no_attack_is_an_infrastructure_error(graded: Class) -> None:
 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
-@pytest.mark.skipif(os.geteuid() != 0, reason="this is an ordinary user already")
-def test_an_ordinary_user_grades_them_as_safely() -> None:
-    """This file again without root, with the attacks for which that could matter, or those in
+@pytest.mark.skipif(os.geteuid() != 0, reason="already without root")
+def test_grading_without_root_is_as_safe() -> None:
+    """Runs this file again without root, with the attacks for which that could matter or those in
     SHARDLAB_CORPUS."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
     with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's folders are only for root
-        done = run_as_ordinary_user(
+        done = run_without_root(
             [*command, f"--basetemp={home}/t"],
             Path(home),
             cwd=REPO,
-            env={"SHARDLAB_CORPUS": ",".join(CHOSEN or OF_AN_ORDINARY_USER)},
+            env={"SHARDLAB_CORPUS": ",".join(CHOSEN or WITHOUT_ROOT)},
         )
     assert done.returncode == 0, done.stdout[-5000:]
 
@@ -325,7 +325,7 @@ def test_an_entry_names_one_state(entry: Entry) -> None:
     assert entry.state in STATES
 
 
-def test_every_kind_of_attack_is_there() -> None:
+def test_every_kind_of_attack_is_present() -> None:
     kinds = {entry.kind for entry in corpus.attacks()}
     assert kinds == {"forging", "theft", "destruction", "smuggling", "distributed"}
     for entry in corpus.attacks():

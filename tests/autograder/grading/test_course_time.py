@@ -1,4 +1,4 @@
-"""Times without a zone are in the course's, also where clocks change."""
+"""Times without a time zone are in the course's, also when clocks are set back or forward."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_feedback_pages_show_the_courses_time(berlin: Config) -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-10-02 13:00 Berlin", "soon", "2026-10-02 13:00 +0200 UTC"])
-def test_what_is_not_a_time_is_rejected(berlin: Config, text: str) -> None:
+def test_an_invalid_time_is_rejected(berlin: Config, text: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         to_utc(text)
 
 
-def test_an_unknown_zone_says_how_to_write_one() -> None:
+def test_the_error_for_an_unknown_zone_shows_a_valid_one() -> None:
     with pytest.raises(ValueError, match="'Berlin': write a name such as Europe/Berlin"):
         use_timezone(Config(), "Berlin")
 
@@ -86,7 +86,7 @@ def test_an_unknown_zone_says_how_to_write_one() -> None:
 def test_nbgrader_reads_submissions_and_due_dates_in_the_zone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, berlin: Config
 ) -> None:
-    """A zip collected in Berlin, and a due date typed there, in a course of its own."""
+    """A zip collected in Berlin, and a due date entered there, in a separate course."""
     text = (REPO / "nbgrader_config.py").read_text()
     assert 'use_timezone(c, "UTC")' in text
     config = text.replace('use_timezone(c, "UTC")', 'use_timezone(c, "Europe/Berlin")')
@@ -116,7 +116,7 @@ def test_nbgrader_reads_submissions_and_due_dates_in_the_zone(
         assert lab.duedate == datetime(2026, 10, 25, 11)
 
 
-def test_what_is_not_a_submission_time_is_named_and_read_as_none(
+def test_an_invalid_submission_time_is_reported_and_read_as_none(
     tmp_path: Path, berlin: Config, caplog: pytest.LogCaptureFixture
 ) -> None:
     """By nbgrader's own commands and formgrader, which read a whole class."""
@@ -128,7 +128,7 @@ def test_what_is_not_a_submission_time_is_named_and_read_as_none(
     assert f"{tmp_path}/timestamp.txt: write a time such as 2026-10-02 13:00:00 UTC" in caplog.text
 
 
-def test_formgrader_shows_and_takes_due_dates_in_the_zone(tmp_path: Path, berlin: Config) -> None:
+def test_formgrader_shows_and_accepts_due_dates_in_the_zone(tmp_path: Path, berlin: Config) -> None:
     from autograder.pages.formgrader.api import ClassAPI
 
     (tmp_path / "gradebook.db").write_bytes(empty_gradebook())

@@ -1,4 +1,4 @@
-"""A real class is graded: by our command with two workers, and by nbgrader's with one."""
+"""A real class, graded by our command with two workers and by nbgrader's with one."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Graded:
 
 
 @dataclass(frozen=True)
-class TwoWays:
+class BothCommands:
     by_command: Graded
     by_nbgrader: Graded
     output: str
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory: pytest.TempPathFactory) -> TwoWays:
+def graded(tmp_path_factory: pytest.TempPathFactory) -> BothCommands:
     course = Course.create(tmp_path_factory.mktemp("course"))
     course.leave_out_demonstrations(LAB)
     assert course.nbgrader("generate_assignment", LAB).returncode == 0
@@ -54,7 +54,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> TwoWays:
         journal.path(student).unlink()
     again = course.nbgrader("autograde", LAB, "--force")
     assert again.returncode == 0, again.stderr[-3000:]
-    return TwoWays(by_command, results_of(course), done.stdout)
+    return BothCommands(by_command, results_of(course), done.stdout)
 
 
 def submissions(course: Course) -> dict[str, Notebook | str]:
@@ -79,7 +79,7 @@ def results_of(course: Course) -> Graded:
     )
 
 
-def test_both_commands_give_identical_records(graded: TwoWays) -> None:
+def test_both_commands_give_identical_records(graded: BothCommands) -> None:
     for student, record in graded.by_command.records.items():
         again = graded.by_nbgrader.records[student]
         assert again.decided() == record.decided()
@@ -87,11 +87,11 @@ def test_both_commands_give_identical_records(graded: TwoWays) -> None:
         assert record.timing != again.timing or student == "no_notebook"
 
 
-def test_nbgraders_own_command_fills_the_same_gradebook(graded: TwoWays) -> None:
+def test_nbgraders_own_command_fills_the_same_gradebook(graded: BothCommands) -> None:
     assert graded.by_nbgrader.scores == graded.by_command.scores
 
 
-def test_each_ends_in_its_state(graded: TwoWays) -> None:
+def test_each_submission_ends_in_its_state(graded: BothCommands) -> None:
     records = graded.by_command.records
     assert {student: record.state for student, record in records.items()} == {
         "right": GRADED, "wrong": GRADED, "crash": STUDENT_ERROR, "no_notebook": STUDENT_ERROR,
@@ -102,7 +102,7 @@ def test_each_ends_in_its_state(graded: TwoWays) -> None:
     assert "student error             2" in graded.output
 
 
-def test_points_are_those_of_the_verdicts(graded: TwoWays) -> None:
+def test_points_match_the_verdicts(graded: BothCommands) -> None:
     for student, record in graded.by_command.records.items():
         scores = graded.by_command.scores[student]
         for name, points in record.points.items():
@@ -112,7 +112,7 @@ def test_points_are_those_of_the_verdicts(graded: TwoWays) -> None:
     assert graded.by_command.records["wrong"].points["check_all_gather"] == 0
 
 
-def test_pictures_are_of_the_students_own_run(graded: TwoWays) -> None:
+def test_pictures_are_of_the_students_own_run(graded: BothCommands) -> None:
     records = graded.by_command.records
     traffic, calls = records["right"].pictures["check_all_gather"]
     assert traffic["title"].startswith("Who sent how much to whom")

@@ -1,4 +1,4 @@
-"""A class of students through nbgrader's own command line and into its own gradebook."""
+"""A class of students, graded by nbgrader's own commands into its own gradebook."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Class:
 
 
 def damaged(solution: Notebook, lab: Notebook) -> Notebook:
-    """One check deleted, another one twice, a warning on stderr; no long answers."""
+    """One check deleted, another one duplicated, a warning on stderr; no long answers."""
     easy = {name: source_of(solution, name) for name in ("chunk_bounds", "bytes_per_rank")}
     easy["bytes_per_rank"] = (
         "import sys; print('look out', file=sys.stderr)\n" + easy["bytes_per_rank"]

@@ -1,4 +1,4 @@
-"""The other labs through nbgrader's own commands, as test_nbgrader.py does with lab 03."""
+"""The other labs, graded by nbgrader's own commands as lab 03 is in test_nbgrader.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.autograder.grading.course import (
 )
 from tests.submissions import planted
 
-# Their sandbox contains DeepSpeed: last, because all others share one.
+# Graded last: their sandbox contains DeepSpeed, and all other labs share one without it.
 WITH_DEEPSPEED = ["06_offload", "11_deepspeed_accelerate"]
 LABS = [lab for lab in exercises.labs() if lab not in ("03_ring_all_reduce", *WITH_DEEPSPEED)]
 LABS += WITH_DEEPSPEED
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.long, pytest.mark.nbgrader, pytest.mark.ranks, pytest.
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Course:
-    """Graded: in each lab two students alternate in having the solution's answers."""
+    """Graded; in each lab, two students have alternate answers of the solution."""
     course = Course.create(tmp_path_factory.mktemp("course"))
     for_each_lab(course, "generate_assignment")
     for lab in LABS:
@@ -65,4 +65,4 @@ def test_a_lab_is_released_and_each_answer_graded_by_itself(course: Course, lab:
             check = cell_of(course.autograded(lab, student), f"check_{exercise.answer}")
             text = json.dumps(check["outputs"], ensure_ascii=False)
             assert f"Not written yet: {exercise.answer}." in text
-        assert set(scores.values()) <= {0.0}  # questions that nobody wrote anything about
+        assert set(scores.values()) <= {0.0}  # unanswered questions

@@ -261,7 +261,7 @@ WITHOUT_RANKS += ["lora_quantization.pack_q4_0"]
 
 
 @pytest.mark.parametrize("name", WITHOUT_RANKS)
-def test_it_would_have_been_correct(name: str) -> None:
+def test_the_ready_made_solution_would_have_been_correct(name: str) -> None:
     """So these modules must be closed; others may stay open."""
     if name == "pipeline.bubble_fraction":
         pytest.skip("the library's schedules need many steps for it")
@@ -288,7 +288,7 @@ def reference(exercise: Exercise) -> object:
 
 
 def modules_called(function: object, seen: set[object] | None = None) -> Iterator[str]:
-    """Modules of the functions it calls, directly or through functions of the exercises."""
+    """Modules of the functions called by ``function``, directly or through exercises."""
     seen = set() if seen is None else seen
     if not isinstance(function, FunctionType) or function in seen:
         return
@@ -348,22 +348,22 @@ def exercise_that_closes(*closed: str) -> Exercise:
 @pytest.mark.parametrize("trust", Trust)
 def test_a_module_stays_open_on_the_ranks_of_other_exercises(trust: Trust) -> None:
     """Both exercises take their ranks from one pool, as those of one submission do."""
-    is_open, is_closed_here = exercise_that_closes(), exercise_that_closes("shardlab.estimate")
+    other, closing = exercise_that_closes(), exercise_that_closes("shardlab.estimate")
     with RankPool(trust=trust) as ranks:
         by_hand, by_library = pickled_answer(BY_HAND), pickled_answer(BY_LIBRARY)
-        assert decide(is_closed_here, by_hand, SEED, trust=trust, ranks=ranks).passed
-        assert decide(is_open, by_library, SEED, trust=trust, ranks=ranks).passed
+        assert decide(closing, by_hand, SEED, trust=trust, ranks=ranks).passed
+        assert decide(other, by_library, SEED, trust=trust, ranks=ranks).passed
         assert len({kind.closed for kind in ranks._rank_sets}) == 2
-        verdict = decide(is_closed_here, by_library, SEED, trust=trust, ranks=ranks)
+        verdict = decide(closing, by_library, SEED, trust=trust, ranks=ranks)
     assert not verdict.passed
     assert "ring_sent_bytes, which is a ready-made solution" in verdict.cases[0].diagnosis
-    assert find_forbidden(BY_LIBRARY, None, "answer", is_closed_here.closed)
-    assert not find_forbidden(BY_LIBRARY, None, "answer", is_open.closed)
+    assert find_forbidden(BY_LIBRARY, None, "answer", closing.closed)
+    assert not find_forbidden(BY_LIBRARY, None, "answer", other.closed)
 
 
 @pytest.mark.ranks
-def test_a_library_that_is_not_installed_is_refused_by_name() -> None:
-    """A grader need not install what students may have."""
+def test_a_library_that_is_not_installed_is_rejected_by_name() -> None:
+    """A grader does not have to install every library that students may have."""
     source = "def answer(x):\n    import uninstalled.nf4\n    return uninstalled.nf4.linear(x)\n"
     with RankPool() as ranks:
         verdict = decide(
@@ -388,7 +388,7 @@ CLOSED = (
 )
 
 
-# What it does cannot be undone, so these functions run in processes of their own.
+# Closing a module cannot be undone, so these functions run in separate processes.
 
 
 def in_another_process(fn: Callable[[], Any]) -> Any:
@@ -497,7 +497,7 @@ def test_no_object_of_the_process_leads_to_the_original_code() -> None:
     assert in_another_process(codes_left_in_memory) == []
 
 
-NOT_INSTALLED = {"torchao"}  # here; it may be where a student works
+NOT_INSTALLED = {"torchao"}  # here; students may have it
 
 
 @pytest.mark.parametrize("lab", exercises.labs())

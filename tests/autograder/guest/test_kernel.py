@@ -147,7 +147,7 @@ def test_outputs_are_as_in_jupyter(
     ran: tuple[dict[str, NotebookNode], CellsRun], name: str, expected: list[tuple[str, str]]
 ) -> None:
     found = outputs(ran, name)
-    assert [one for one in found if "UserWarning" not in one[1]] == expected
+    assert [each for each in found if "UserWarning" not in each[1]] == expected
 
 
 def test_values_and_figures(ran: tuple[dict[str, NotebookNode], CellsRun]) -> None:

@@ -27,7 +27,7 @@ def as_on_a_rank(name, decorate=lambda function: function):
     return namespace, cloudpickle.loads(cloudpickle.dumps(decorate(namespace[name])))
 
 
-def test_functions_are_replaced_also_in_helpers():
+def test_functions_are_also_replaced_in_helpers():
     _, answer = as_on_a_rank("answer")
     assert answer() == ("the student's", "the student's")
     assert with_functions_replaced(answer, piece=lambda: "ours")() == ("ours", "ours")

@@ -1,6 +1,6 @@
-"""A machine with its own users: /etc, /home and /srv are folders of a test, seen by nobody else.
+"""A machine with its own users: its /etc, /home and /srv are private folders of a test.
 
-Its processes are in Linux namespaces of their own (mounts and process ids), which root can create;
+Its processes are in separate Linux namespaces (mounts and process ids), which root can create;
 the network is this machine's. When the test ends, even by a kill, all its processes end.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import psutil
 
-from tests.autograder.sandbox.ordinary_user import make_reachable
+from tests.autograder.sandbox.without_root import make_reachable
 from tests.running_lab import ROOT
 
 COMMANDS = ("unshare", "nsenter", "setpriv", "useradd", "chpasswd")
-OWN = ("etc", "home", "srv")
+PRIVATE = ("etc", "home", "srv")
 
 
 def why_impossible() -> str | None:
@@ -47,7 +47,7 @@ class PrivateMachine:
         self.path(absolute).write_text(text)
 
     def add_user(self, name: str, password: str) -> None:
-        """With this system's defaults, in /home."""
+        """Adds a user with this system's defaults, and a folder in /home."""
         self.run(f"useradd --create-home --shell /bin/bash {name}")
         self.run(f"echo {name}:{password} | chpasswd")
 
@@ -61,7 +61,7 @@ class PrivateMachine:
         ]
 
     def run(self, script: str, user: str = "root", **variables: str) -> str:
-        """What the script prints; it must succeed."""
+        """Runs the script, which must succeed, and returns what it prints."""
         command = self.command(script, user, **variables)
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
@@ -71,13 +71,13 @@ class PrivateMachine:
 @contextmanager
 def private_machine(folder: Path) -> Iterator[PrivateMachine]:
     shutil.copytree("/etc", folder / "etc", symlinks=True)
-    for name in OWN[1:]:
+    for name in PRIVATE[1:]:
         (folder / name).mkdir()
     script = [
         *make_reachable(Path(sys.base_prefix), Path(sys.prefix), ROOT),
-        *(f"mount --bind {folder / name} /{name}" for name in OWN),
+        *(f"mount --bind {folder / name} /{name}" for name in PRIVATE),
         "echo ready",
-        "exec cat",  # until the test closes its input, or is gone
+        "exec cat",  # until the test closes its input or exits
     ]
     with subprocess.Popen(
         ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "sh", "-ec", "\n".join(script)],

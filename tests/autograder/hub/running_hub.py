@@ -20,7 +20,7 @@ LIMIT_S = 280  # a busy machine is not an error
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who has logged in, and their server."""
+    """A user who has logged in, and their server."""
 
     url: str
     name: str
@@ -30,17 +30,17 @@ class Person:
         self.request("POST", f"hub/api/users/{self.name}/server")
         progress = self.request(
             "GET", f"hub/api/users/{self.name}/server/progress"
-        )  # until its end
+        )  # ends once the server is ready
         assert '"ready": true' in progress.text, progress.text
 
     def server(self, method: str, path: str, **options: Any) -> Any:
-        """What the person's own server answers."""
+        """The JSON response of the person's server."""
         return self.request(method, f"user/{self.name}/{path}", **options).json()
 
     def request(self, method: str, path: str, **options: Any) -> requests.Response:
-        answer = self.session.request(method, f"{self.url}{path}", timeout=LIMIT_S, **options)
-        assert answer.ok, f"{path}: {answer.status_code} {answer.text}"
-        return answer
+        response = self.session.request(method, f"{self.url}{path}", timeout=LIMIT_S, **options)
+        assert response.ok, f"{path}: {response.status_code} {response.text}"
+        return response
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,21 @@ class Hub:
     url: str
 
     def log_in(self, name: str, password: str) -> Person:
-        """By the form of the login page; then with a token of one's own."""
+        """Submits the login form, then requests an API token."""
         session = requests.Session()
         session.get(f"{self.url}hub/login", timeout=LIMIT_S)
         form = {"username": name, "password": password, "_xsrf": _xsrf(session)}
-        answer = session.post(f"{self.url}hub/login", form, allow_redirects=False, timeout=LIMIT_S)
-        assert answer.status_code == 302, answer.text
-        answer = session.post(
+        response = session.post(
+            f"{self.url}hub/login", form, allow_redirects=False, timeout=LIMIT_S
+        )
+        assert response.status_code == 302, response.text
+        response = session.post(
             f"{self.url}hub/api/users/{name}/tokens",
             headers={"X-XSRFToken": _xsrf(session)},
             timeout=LIMIT_S,
         )
         with_token = requests.Session()
-        with_token.headers["Authorization"] = f"token {answer.json()['token']}"
+        with_token.headers["Authorization"] = f"token {response.json()['token']}"
         return Person(self.url, name, with_token)
 
 
@@ -72,7 +74,7 @@ def _xsrf(session: requests.Session) -> str:
 
 @contextmanager
 def running_hub(machine: PrivateMachine, start: str) -> Iterator[Hub]:
-    """``start``: the shell lines that start it, the last one with its command."""
+    """``start``: a shell script that starts the hub with its last command."""
     hub, hub_api, proxy_api = (f"http://127.0.0.1:{port}/" for port in _free_ports(3))
     options = [
         f"--JupyterHub.bind_url={hub}",
@@ -90,7 +92,7 @@ def running_hub(machine: PrivateMachine, start: str) -> Iterator[Hub]:
             stderr=output,
         )
         try:
-            _wait_until_it_answers(hub, process)
+            _wait_until_ready(hub, process)
             yield Hub(hub)
         except BaseException:
             print(log.read_text()[-20_000:])
@@ -100,7 +102,7 @@ def running_hub(machine: PrivateMachine, start: str) -> Iterator[Hub]:
             process.wait()
 
 
-def _wait_until_it_answers(url: str, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline and process.poll() is None:
         try:

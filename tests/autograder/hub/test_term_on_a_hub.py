@@ -1,5 +1,5 @@
-"""docs/jupyterhub.md, line by line: a lab's way from an instructor to two students and back, on a
-JupyterHub whose users are Unix users."""
+"""Follows docs/jupyterhub.md line by line: a lab goes from an instructor to two students and back,
+on a JupyterHub whose users are Unix users."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Class:
 
 
 def instruct(machine: PrivateMachine, *commands: str) -> str:
-    """Run the commands as the instructor. Those of nbgrader share a process: it starts slowly."""
+    """Runs commands as the instructor. nbgrader starts slowly: its commands share a process."""
     if all(command.startswith("nbgrader ") for command in commands):
         quoted = " ".join(f"'{command.removeprefix('nbgrader ')}'" for command in commands)
         commands = (f"python tests/autograder/grading/run_in_one_process.py {quoted}",)
     lines = "\n".join(["cd shardlab", *commands]).replace("LAB", LAB)
-    # The environment has the original checkout on its import path: the copy comes first.
+    # The environment has the original checkout on its import path, so the copy must come first.
     return machine.run(
         lines, "teacher",
         PATH=f"{sys.prefix}/bin:/usr/bin:/bin", PYTHONPATH=f"{CHECKOUT}:{CHECKOUT}/course",
@@ -107,7 +107,7 @@ def make_checkout(machine: PrivateMachine) -> None:
 
 
 def make_environment(package: Path) -> None:
-    """What `make env` does there, with the packages of this Python's environment."""
+    """Like `make env` there, but with the packages of this Python's environment."""
     venv.create(package / ".venv")
     (site_packages,) = (package / ".venv/lib").glob("python*/site-packages")
     paths = (STUDENTS, f"{STUDENTS}/course", sysconfig.get_path("purelib"))
@@ -120,8 +120,8 @@ def make_environment(package: Path) -> None:
         (package / ".venv/bin" / name).chmod(0o755)
 
 
-def list_of(person: Person, action: str = "", status: str = "") -> list[dict[str, Any]]:
-    """The person's assignment list, after an action in it; ``status``: only such entries."""
+def assignments_of(person: Person, action: str = "", status: str = "") -> list[dict[str, Any]]:
+    """The person's assignment list after an action such as fetch, filtered by ``status``."""
     about = {"course_id": "shardlab", "assignment_id": LAB}
     method, path = ("POST", f"assignments/{action}") if action else ("GET", "assignments")
     answer = person.server(method, path, **({"json": about} if action else {"params": about}))
@@ -130,7 +130,7 @@ def list_of(person: Person, action: str = "", status: str = "") -> list[dict[str
 
 
 def work(person: Person, answer: str) -> None:
-    """Type the answer and save the notebook."""
+    """Writes the answer and saves the notebook."""
     content = person.server("GET", f"api/contents/{NOTEBOOK}")["content"]
     for cell in content["cells"]:
         if cell["metadata"].get("nbgrader", {}).get("grade_id") == "mean_bytes":
@@ -140,9 +140,9 @@ def work(person: Person, answer: str) -> None:
 
 
 def require_bob_sees_only_his_own(course: Class) -> None:
-    """He tries to read what is there now."""
+    """Bob tries to read all files that exist at this point."""
     machine = course.machine
-    (adas,) = machine.path(INBOUND).glob("ada+*+????????????")
+    (ada_submission,) = machine.path(INBOUND).glob("ada+*+????????????")
     paths = [
         f"/home/ada/{NOTEBOOK}",
         "/home/ada/.local/share/jupyter/nbgrader_cache",
@@ -154,13 +154,13 @@ def require_bob_sees_only_his_own(course: Class) -> None:
     assert [path for path in paths if not machine.path(path).exists()] == []
     tests = "\n".join(f"[ ! -r '{path}' ] || echo '{path}'" for path in paths)
     assert machine.run(tests, "bob") == ""
-    # In no other folder that bob can list is a solution.
+    # No folder that bob can list contains a solution.
     search = f"grep -rlF '{FORMULA}' /srv /home /etc 2> /dev/null || true"
     assert machine.run(search, "bob") == ""
     assert f"{CHECKOUT}/solutions/{NOTEBOOK}" in machine.run(search)
     # nbgrader's files in the exchange are protected by their random names only.
-    assert FORMULA in machine.run(f"cat '{INBOUND}/{adas.name}/{LAB}.ipynb'", "bob")
-    # Also where the checkout is in a folder that everybody may enter.
+    assert FORMULA in machine.run(f"cat '{INBOUND}/{ada_submission.name}/{LAB}.ipynb'", "bob")
+    # The checkout might be in a folder that everybody may enter.
     assert machine.path(f"{CHECKOUT}/grading").stat().st_mode & 0o077 == 0
 
     for person in (course.ada, course.teacher):
@@ -171,14 +171,14 @@ def require_bob_sees_only_his_own(course: Class) -> None:
 def test_a_lab_goes_to_students_and_back_and_each_sees_only_their_own(course: Class) -> None:
     machine, ada, bob = course.machine, course.ada, course.bob
     for person in (ada, bob):
-        assert [each["status"] for each in list_of(person)] == ["released"]
-        assert [each["status"] for each in list_of(person, "fetch")] == ["fetched"]
+        assert [each["status"] for each in assignments_of(person)] == ["released"]
+        assert [each["status"] for each in assignments_of(person, "fetch")] == ["fetched"]
     work(ada, FORMULA)
     work(bob, "0")
     validated = ada.server("POST", "assignments/validate", json={"path": NOTEBOOK})
     assert validated == {"success": True, "value": {}}
     for person in (ada, bob):
-        list_of(person, "submit")
+        assignments_of(person, "submit")
     machine.run(UNPACK, "bob")
     assert machine.path("/home/bob/shardlab-students/course/front_page.ipynb").exists()
 
@@ -192,7 +192,7 @@ def test_a_lab_goes_to_students_and_back_and_each_sees_only_their_own(course: Cl
 
     course.instruct(*feedback)
     for person in (ada, bob):
-        (submitted,) = list_of(person, "fetch_feedback", "submitted")
+        (submitted,) = assignments_of(person, "fetch_feedback", "submitted")
         assert submitted["student_id"] == person.name
         (submission,) = submitted["submissions"]
         page = f"{submission['local_feedback_path']}/{LAB}.html"

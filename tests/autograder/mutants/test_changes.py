@@ -1,4 +1,4 @@
-"""Mutants of small programs: which places are changed, and how."""
+"""Mutants of small programs: what is changed, and how."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def test_each_mutant_differs_in_one_place_and_names_it() -> None:
         "def f(x: 1 + 1) -> 2: ...",
     ],
 )
-def test_texts_messages_annotations_and_imports_are_left_alone(source: str) -> None:
+def test_strings_messages_annotations_and_imports_are_unchanged(source: str) -> None:
     assert {mutant.old for mutant in mutants(source)} <= {source}
 
 
-def test_what_is_not_a_program_is_refused() -> None:
+def test_invalid_source_is_rejected() -> None:
     with pytest.raises(SyntaxError):
         mutants("def f(:")

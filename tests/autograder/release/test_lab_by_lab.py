@@ -1,4 +1,4 @@
-"""A term that opens lab by lab: what students get first, and how they take the rest later."""
+"""Labs released one by one: what students get first, and how they get the rest later."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_checks_of_one_lab_import_without_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_records")
-def test_more_labs_later_replace_no_work(tmp_path: Path) -> None:
+def test_an_update_with_more_labs_replaces_no_work(tmp_path: Path) -> None:
     write(package(REPO, [FIRST]), tmp_path / "mine")
     work = tmp_path / f"mine/labs/{FIRST}/{FIRST}.ipynb"
     work.write_bytes(work.read_bytes().replace(b"NotImplementedError()", b"my answer"))
-    wrote = work.read_bytes()
+    written = work.read_bytes()
     front_page = tmp_path / "mine/course/front_page.ipynb"  # it was run: its map must be updated
     front_page.write_bytes(front_page.read_bytes().replace(b'"outputs": []', b'"outputs": [{}]'))
     assert b"[{}]" in front_page.read_bytes()
@@ -100,29 +100,29 @@ def test_more_labs_later_replace_no_work(tmp_path: Path) -> None:
             cwd=tmp_path / "mine", capture_output=True, text=True,
         )  # fmt: skip
 
-    for name, todo in (("broken.zip", "download it again"), ("package.tar.gz", "use the .zip")):
+    for name, advice in (("broken.zip", "download it again"), ("package.tar.gz", "use the .zip")):
         (tmp_path / name).write_bytes(new.read_bytes()[:5000])
         refused = update(tmp_path / name)
         assert refused.returncode
-        assert todo in refused.stderr
+        assert advice in refused.stderr
     assert not (tmp_path / f"mine/labs/{THIRD}").exists()
 
     done = update(new)
     assert done.returncode == 0, done.stderr
     assert f"  labs/{THIRD}/{THIRD}.ipynb" in done.stdout
     assert f"kept labs/{FIRST}/{FIRST}.ipynb: you ran or changed it" in done.stdout
-    assert work.read_bytes() == wrote
+    assert work.read_bytes() == written
     assert (tmp_path / "mine/notes.txt").read_text() == "mine"
     for name, content in later.items():
         assert name == f"labs/{FIRST}/{FIRST}.ipynb" or (
             (tmp_path / "mine" / name).read_bytes() == content
         )
-    again = update(new)  # work that was kept still is
-    assert work.read_bytes() == wrote
+    again = update(new)  # the kept work is kept again
+    assert work.read_bytes() == written
     assert again.stdout.startswith("0 files are new or changed\nkept ")
 
 
-def test_an_unknown_lab_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_lab_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["release", "--lab", "03_ring", "--repo", str(REPO), "--to", str(tmp_path / "to")]
     assert main(arguments) == 1
     assert "no lab 03_ring; there are: 01_one_device, " in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The students' package: it works alone, and it contains no answer."""
+"""The students' package works without this repository and contains no answer."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
         assert f"course/chapters/{lab}.ipynb" in files
     assert "course/front_page.ipynb" in files
     assert "course/shardlab/widgets/widgets.css" in files
-    rooms = {name.split("/")[1] for name in files if name.startswith("autograder/")}
-    assert rooms == {"__init__.py", "guest", "exercise", "exercises", "course", "evaluation"}
+    packages = {name.split("/")[1] for name in files if name.startswith("autograder/")}
+    assert packages == {"__init__.py", "guest", "exercise", "exercises", "course", "evaluation"}
     folders = {
         name.split("/")[3] for name in files if re.match("autograder/exercises/lab.*/.*/", name)
     }
@@ -91,7 +91,9 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
-def test_it_contains_no_passage_of_a_solution(source: Path, read: dict[str, Passages]) -> None:
+def test_the_package_contains_no_passage_of_a_solution(
+    source: Path, read: dict[str, Passages]
+) -> None:
     answers = [
         answer
         for cell in build.notebook_from_text(source).cells
@@ -104,7 +106,7 @@ def test_it_contains_no_passage_of_a_solution(source: Path, read: dict[str, Pass
     assert {name: found for name, text in read.items() if (found := secret & text)} == {}
 
 
-def test_it_contains_no_passage_of_a_hidden_half(read: dict[str, Passages]) -> None:
+def test_the_package_contains_no_passage_of_a_hidden_half(read: dict[str, Passages]) -> None:
     folder = REPO / "autograder/exercises"
     hidden = {
         path: path.read_text() for path in folder.rglob("*.py") if path.parent.name == "hidden"
@@ -124,7 +126,7 @@ def test_recorded_references_are_small(files: dict[str, bytes]) -> None:
     assert sum(recorded.values()) <= 5_000_000, sorted(recorded.items(), key=lambda item: -item[1])
 
 
-def test_it_contains_no_hidden_case(texts: dict[str, str]) -> None:
+def test_the_package_contains_no_hidden_case(texts: dict[str, str]) -> None:
     visible = {case.name for exercise in EXERCISES for case in exercise.cases if not case.hidden}
     hidden = {case.name for exercise in EXERCISES for case in exercise.cases if case.hidden}
     assert hidden - visible
@@ -134,12 +136,12 @@ def test_it_contains_no_hidden_case(texts: dict[str, str]) -> None:
         assert "hidden=True" not in text or not name.startswith("autograder/exercises"), name
 
 
-# ---- it works alone --------------------------------------------------------------------------
+# ---- it works without this repository --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def students_python(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of an environment as the package's `make lab` creates it, without this repository."""
+    """Python of an environment like that of the package's `make lab`, without this repository."""
     root = tmp_path_factory.mktemp("student")
     write(files, root / "course")
     venv.create(root / "venv", with_pip=False, symlinks=True)
@@ -304,7 +306,7 @@ def test_a_release_replaces_only_an_unchanged_release(tmp_path: Path) -> None:
         write(FILES, other)
 
 
-def test_archives_are_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_archives_are_deterministic(tmp_path: Path) -> None:
     made = [path.read_bytes() for path in archives(FILES, tmp_path / "students")]
     backwards = dict(reversed(FILES.items()))
     paths = archives(backwards, tmp_path / "students")

@@ -37,7 +37,7 @@ from shardlab.rank_set import RankSet
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 from shardlab.trace import wire
-from tests.autograder.sandbox.ordinary_user import is_possible, run_as_ordinary_user
+from tests.autograder.sandbox.without_root import is_possible, run_without_root
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -66,7 +66,7 @@ def all_reduce_some() -> list[float]:
     return values[:3].tolist()
 
 
-def test_results_and_traffic_are_as_outside_of_a_sandbox(sandbox: Sandbox) -> None:
+def test_results_and_traffic_are_the_same_as_outside_a_sandbox(sandbox: Sandbox) -> None:
     inside = contained(sandbox, all_reduce_some, world_size=4)
     outside = launch(all_reduce_some, world_size=4, device="cpu", quiet=True)
     assert inside.outputs == outside.outputs
@@ -182,7 +182,7 @@ def test_ranks_share_nothing_but_counted_sockets(sandbox: Sandbox) -> None:
 
 
 def pass_data_on() -> list[str]:
-    """Each rank leaves data in places that need no new socket; how the other one can read it."""
+    """Leaves data in places that need no new socket; returns where it finds the other rank's."""
     rank, found, mine = dist.get_rank(), [], f"data of {dist.get_rank()}".encode()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(15, mine, 0, 0, 0)  # PR_SET_NAME
@@ -220,7 +220,7 @@ def pass_data_on() -> list[str]:
     for fd in inherited_files():
         with contextlib.suppress(OSError):
             found += ["inherited"] * (b"data of" in os.read(fd, 100))
-    assert os.sched_getaffinity(0)  # each may ask for itself
+    assert os.sched_getaffinity(0)  # a process may query itself
     assert resource.getrlimit(resource.RLIMIT_NOFILE)
     dist.barrier()
     return found
@@ -286,11 +286,11 @@ def try_clones() -> dict[str, Any]:
     }
 
 
-def test_no_namespaces_and_no_threads_with_files_of_their_own(sandbox: Sandbox) -> None:
+def test_no_namespaces_and_no_threads_with_separate_file_tables(sandbox: Sandbox) -> None:
     assert contained(sandbox, try_clones).outputs[0] == {
         "namespaces": ["EPERM"] * len(_NEW_NAMESPACES),
         "thread with own files": "EPERM",
-        "thread": "EINVAL",  # the operating system's answer
+        "thread": "EINVAL",  # from the operating system
         "process": "EINVAL",
         "clone3": "ENOSYS",  # so that the C library uses clone
         "unshare files": "EPERM",
@@ -392,13 +392,13 @@ def test_killing_all_processes_does_not_affect_other_runs(sandbox: Sandbox) -> N
 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
-def test_isolation_is_the_same_for_an_ordinary_user() -> None:
+def test_isolation_is_the_same_without_root() -> None:
     """Runs this file again, without root."""
     if os.geteuid() != 0:
-        pytest.skip("already an ordinary user")
+        pytest.skip("already without root")
     with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's belong to root
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
-        done = run_as_ordinary_user([*command, f"--basetemp={home}/t"], Path(home), cwd=REPO)
+        done = run_without_root([*command, f"--basetemp={home}/t"], Path(home), cwd=REPO)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "failed" not in done.stdout
 
@@ -457,7 +457,7 @@ def signal_other_ranks() -> list[str]:
         signal.pidfd_send_signal(os.pidfd_open(other), 0)
         possible.append("pidfd")
     dist.barrier()
-    os.kill(os.getpid(), 0)  # signalling itself is allowed
+    os.kill(os.getpid(), 0)  # signaling itself is allowed
     return [str(call) for call in possible]
 
 

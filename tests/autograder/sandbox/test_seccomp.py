@@ -1,5 +1,6 @@
-"""The filters on system calls, for both machines: their numbers against Linux's headers, and what
-they return, computed here.  No test runs on an arm64 machine: there, only these prove them."""
+"""The seccomp filters of both architectures: system call numbers against Linux's headers, and what
+filters return, computed here.  No tests run on arm64, so these are the only tests of its filters.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +40,13 @@ def numbers(column: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("column", [0, 1], ids=["x86_64", "aarch64"])
 @pytest.mark.parametrize("table", TABLES)
-def test_numbers_are_those_of_linux(table: str, column: int) -> None:
+def test_numbers_match_linux(table: str, column: int) -> None:
     linux = numbers(column)
     ours = {name: both[column] for name, both in TABLES[table].items()}
     assert ours == {name: linux.get(name) for name in ours}
 
 
-def test_architectures_are_those_of_linux() -> None:
+def test_architectures_match_linux() -> None:
     """AUDIT_ARCH_…: the machine of ELF files, 64 bits, little endian."""
     machines = {"x86_64": 62, "aarch64": 183}
     ours = {name: each[0] for name, each in filters._MACHINES.items()}
@@ -54,7 +55,7 @@ def test_architectures_are_those_of_linux() -> None:
 
 
 def returned(lines: Sequence[filters.Line], machine: int, call: int, *arguments: int) -> int:
-    """What a filter returns: Linux's interpreter, as far as our filters use it."""
+    """What a filter returns, by an interpreter of the instructions that our filters use."""
     data = struct.pack("=IIQ6Q", call, machine, 0, *arguments, *[0] * (6 - len(arguments)))
     loaded, at = 0, 0
     while True:
@@ -117,7 +118,7 @@ MEASURED = {("socketpair", socket.AF_UNIX, STREAM, 0): REFUSED, ("clone", THREAD
 
 @pytest.mark.parametrize("machine", filters._MACHINES)
 @pytest.mark.parametrize(
-    ("load", "wanted"),
+    ("load", "expected"),
     [
         (seccomp.install, INSTALLED),
         (seccomp.refuse_connections, CONNECTED),
@@ -128,7 +129,7 @@ def test_what_a_filter_returns(
     monkeypatch: pytest.MonkeyPatch,
     machine: str,
     load: Callable[[], None],
-    wanted: Mapping[tuple[str, int], int],
+    expected: Mapping[tuple[str, int], int],
 ) -> None:
     loaded: list[list[filters.Line]] = []
     monkeypatch.setattr(platform, "machine", lambda: machine)
@@ -137,7 +138,7 @@ def test_what_a_filter_returns(
     (lines,) = loaded
     assert all(0 <= skip < 256 for line in lines for skip in line[1:3])
     architecture, column, number = filters._MACHINES[machine]
-    for (name, *arguments), value in wanted.items():
+    for (name, *arguments), value in expected.items():
         call = seccomp._NUMBERS[name][column] or 0
         assert returned(lines, architecture, call, *arguments) == value, (name, arguments)
         assert returned(lines, architecture ^ 1, call, *arguments) == KILLED

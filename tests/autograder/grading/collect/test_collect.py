@@ -87,9 +87,9 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     first = {
         f"lovelaceada_LATE_12345_678901_{LAB}.ipynb": notebook(LAB, "first"),
         f"lovelaceada_LATE_12345_678955_{LAB}-1.ipynb": notebook(LAB, "second"),
-        # The id decides, whatever the name.
+        # The id takes precedence over the name.
         "garcíamárquezjosé_222_678902_Untitled (1).ipynb": notebook(LAB, "jose"),
-        "oneilbob_999_678903_my lab.ipynb": notebook(LAB, "bob"),  # no such id: the name decides
+        "oneilbob_999_678903_my lab.ipynb": notebook(LAB, "bob"),  # no such id, so the name is used
         "charissecyd_444_678904_lab.ipynb": notebook(OTHER),
         "charissecyd_444_678905_lab.ipynb": "{ broken",
         "nobodyned_555_678906_lab.ipynb": notebook(LAB),
@@ -122,7 +122,7 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
         assert "3 unchanged" in printed
         assert snapshot(enrolled) == after
 
-    # A week later: Ada and Bob submitted again, Bob what he had first; Jose did not.
+    # A week later, Ada and Bob have resubmitted; in the third week, Bob submits his first version.
     week, two = AT + timedelta(days=7), AT + timedelta(days=14)
     name = "oneilbob_333_{}_lab.ipynb"
     third = f"lovelaceada_12345_700001_{LAB}-2.ipynb"
@@ -137,7 +137,7 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     back = {name.format(8): notebook(LAB, "bob")}
     run("collect", LAB, "--from", zipped(tmp_path / "3.zip", back, two))
     assert submitted(enrolled, "bob") == notebook(LAB, "bob")
-    # An old download changes nothing any more.
+    # Collecting an old download again changes nothing.
     after = snapshot(enrolled)
     run("collect", LAB, "--from", download, code=3)
     assert snapshot(enrolled) == after
@@ -209,7 +209,7 @@ def test_gradescope_names_submitters_and_times(
     assert earlier(enrolled, "ada") == {"2026-09-30_06-59-59": notebook(LAB, "older")}
 
 
-def test_hostile_and_odd_files_stop_nobody(
+def test_hostile_and_unusual_files_do_not_affect_other_students(
     course: Path, run: Callable[..., str], tmp_path: Path
 ) -> None:
     """Without a roster: STUDENT is the name of the folder or file."""
@@ -258,7 +258,7 @@ def test_hostile_and_odd_files_stop_nobody(
     os.mkfifo(files / "hal/pipe.ipynb")
     printed = run("collect", LAB, "--from", files, code=3)
     assert "1 new, 3 skipped" in printed
-    # Copied by hand, under another name: it moves to the history as a whole.
+    # Copied by hand, under another name: its whole folder is moved to the history.
     by_hand = folder(course / "grading/submitted/kim" / LAB, {"my.ipynb": notebook(LAB)})
     run("collect", LAB, "--from", folder(tmp_path / "k", {"kim.ipynb": notebook(LAB, "k")}))
     assert submitted(course, "kim") == notebook(LAB, "k")
@@ -303,10 +303,10 @@ def test_files_that_are_equally_new_are_named(
     assert submitted(course, "ada") == notebook(LAB, "2")
 
 
-def test_times_of_a_zip_are_in_the_courses_zone(
+def test_times_in_a_zip_are_in_the_courses_time_zone(
     course: Path, run: Callable[..., str], tmp_path: Path
 ) -> None:
-    """A zip stores what a clock showed, and the machine that collects may be elsewhere."""
+    """A zip stores local times, and the collecting machine may be in another time zone."""
     with (course / "nbgrader_config.py").open("a") as config:
         config.write('use_timezone(c, "Europe/Berlin")\n')
     try:
@@ -347,7 +347,7 @@ def test_an_interrupted_run_loses_nothing(
     assert earlier(course, "ada")[kept.name] == notebook(LAB, "0")
 
 
-def test_what_cannot_be_collected_says_what_to_do(
+def test_errors_of_collect_say_what_to_do(
     course: Path, run: Callable[..., str], tmp_path: Path
 ) -> None:
     assert set(PLATFORMS) == set(READERS)

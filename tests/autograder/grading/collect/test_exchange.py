@@ -101,7 +101,7 @@ def test_a_submitter_who_is_not_on_the_roster_is_named(
     assert "cid is not on the roster" not in caplog.text
 
 
-def test_only_plain_files_that_the_student_made(
+def test_only_regular_files_of_the_student_are_collected(
     course: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Anybody can create a folder in a student's name, or one with links to the solution."""
@@ -114,7 +114,7 @@ def test_only_plain_files_that_the_student_made(
     submit(course, 0, "bob")  # not made by bob
     submit(course, 1, me).rename(course / "elsewhere")
     submitted.with_name(f"{me}+{LAB}+{TIMES[1]}+secret1").symlink_to(course / "elsewhere")
-    collect("--Collect.check_owner=True")  # the default; this process has the other one
+    collect("--Collect.check_owner=True")  # the default, which other tests here change
     collected = course / "grading/submitted" / me / LAB
     assert sorted(os.listdir(collected)) == [f"{LAB}.ipynb", "timestamp.txt"]
     assert "[0]" in (collected / f"{LAB}.ipynb").read_text()

@@ -146,19 +146,19 @@ def test_a_class_is_graded_once(lab: Class) -> None:
 
 def test_a_failing_machine_writes_no_zero(lab: Class) -> None:
     lab.submit(ann=2, bob=1)
-    lab.pool.fails_at = {"bob": "its worker died (killed by SIGKILL)"}
+    lab.pool.failures = {"bob": "its worker died (killed by SIGKILL)"}
     assert lab.grade() == 3
     output = lab.output
     assert "infrastructure error      1  bob\n" in output
     assert "bob: its worker died (killed by SIGKILL)" in output
     assert lab.points() == {"ann": 2}
 
-    lab.pool.fails_at = {}
+    lab.pool.failures = {}
     assert lab.grade() == 0
     assert lab.pool.graded == ["bob"]
     assert lab.points() == {"ann": 2, "bob": 1}
 
-    lab.pool.fails_at = {"bob": "no memory"}
+    lab.pool.failures = {"bob": "no memory"}
     lab.submit(bob=2)
     assert lab.grade() == 3
     assert lab.points() == {"ann": 2, "bob": 1}  # the earlier grade is kept
@@ -438,8 +438,8 @@ def test_wrong_usage_says_what_to_do(lab: Class, arguments: list[str], says: str
     assert says in lab.output
 
 
-def test_a_flag_is_written_in_full(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):  # and not taken for --regrade
+def test_flags_cannot_be_abbreviated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):  # rather than regrading
         main(["grade", LAB, "--regrad"])
     assert "unrecognized arguments: --regrad" in capsys.readouterr().err
 
@@ -488,14 +488,14 @@ def test_a_killed_run_continues_where_it_stopped(lab: Class, tmp_path: Path) -> 
     assert counts == ["s0", "s1", "s2", "s2", "s3", "s3", "s4"]
 
 
-def test_without_a_policy_a_penalty_written_by_hand_survives_grading(lab: Class) -> None:
+def test_without_a_policy_a_manual_penalty_survives_grading(lab: Class) -> None:
     lab.submit(ann=2, bob=2)
     lab.submitted_at("bob", "2026-10-03 11:00 UTC")
     with lab.gradebook() as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 12:00")
     assert lab.grade() == 0
     with lab.gradebook() as gradebook:
-        for student in ("ann", "bob"):  # in time, and late
+        for student in ("ann", "bob"):  # on time, and late
             notebook = gradebook.find_submission_notebook(LAB, LAB, student)
             notebook.late_submission_penalty = 1.5
         gradebook.db.commit()
@@ -505,7 +505,7 @@ def test_without_a_policy_a_penalty_written_by_hand_survives_grading(lab: Class)
     assert lab.penalties() == {"ann": 1.5, "bob": 1.5}
 
 
-def test_a_wrong_extension_stops_grading_and_a_right_one_counts(lab: Class) -> None:
+def test_an_invalid_extension_stops_grading_and_a_valid_one_counts(lab: Class) -> None:
     lab.deduct(points_per_day=0.5)
     lab.submit(ann=2, bob=2)
     for student in ("ann", "bob"):

@@ -31,4 +31,4 @@ def test_new_grades_and_declined_regrades_are_both_counted() -> None:
     heading = "3 submissions, 1 graded now in 0:00:06 (2.0 s each), 2 regraded, but not written"
     assert printed.startswith(f"03_ring: {heading}\n")
     assert "ann: 1.0 s" in printed
-    assert "bob: 1.0 s" not in printed  # an old run's
+    assert "bob: 1.0 s" not in printed  # graded in an earlier run

@@ -54,24 +54,24 @@ def test_a_hang_is_named_with_its_time_and_does_not_stop_the_estimate(
     progress.redraw()
     assert "0:28 left · running: eve 0:15, bob 0:05" in terminal.line
 
-    for second, done, begun in ((20, "bob", "cid"), (30, "cid", "dan"), (40, "dan", "fay")):
+    for second, done, started in ((20, "bob", "cid"), (30, "cid", "dan"), (40, "dan", "fay")):
         clock.now_s = second
         progress.finish(record(done))
-        progress.start(task(begun))
+        progress.start(task(started))
     # eve hangs: 2 wait and fay is running, all on the other worker.
     assert "4/8 graded · 0.1 per s · 0:30 left · running: eve 0:40, fay 0:00" in terminal.line
     clock.now_s = 48
     progress.redraw()
     assert "0:22 left · running: eve 0:48, fay 0:08" in terminal.line
 
-    for second, done, begun in ((50, "fay", "gus"), (60, "gus", "hal"), (70, "hal", "")):
+    for second, done, started in ((50, "fay", "gus"), (60, "gus", "hal"), (70, "hal", "")):
         clock.now_s = second
         progress.finish(record(done))
-        if begun:
-            progress.start(task(begun))
+        if started:
+            progress.start(task(started))
     clock.now_s = 3730
     progress.redraw()
-    assert terminal.line == "7/8 graded · running: eve 1:02:10"  # nobody knows how long it takes
+    assert terminal.line == "7/8 graded · running: eve 1:02:10"  # no estimate
 
     progress.finish(record("eve", INFRASTRUCTURE_ERROR, "the disk is full"))
     assert "eve: infrastructure error (the disk is full), 3730.0 s\n8/8" in terminal.getvalue()

@@ -1,4 +1,4 @@
-"""A resubmission with the same written answer stays graded; a changed answer waits for a person."""
+"""A resubmission with the same written answer stays graded; a changed answer is graded again."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_an_unchanged_written_answer_stays_graded(course: Course, command: str) 
         grade(command)  # an answer that waits is still waiting
 
 
-def test_a_grade_that_was_never_written_does_not_pass_for_the_graded_one(
+def test_an_answer_missing_in_the_gradebook_is_not_taken_for_the_graded_one(
     course: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record is saved before the gradebook is written: a run may be killed in between."""

@@ -1,4 +1,4 @@
-"""`python -m autograder move-gradebook`: everything in a gradebook, in another database."""
+"""`python -m autograder move-gradebook` copies a whole gradebook to another database."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_everything_is_moved_once(
         assert submission.score == 3 * 2.75
         assert submission.extension == timedelta(days=1, hours=2)
 
-    # A shell that still has the old address is told the new one, and nothing is changed.
+    # Commands in a shell with the old address name the new one, and change nothing.
     commands = (["late"], ["report", LAB], ["export"], ["feedback", LAB], ["roster", "people.csv"])
     Path("people.csv").write_text("student\nnew\n")
     for command in commands:
@@ -138,7 +138,7 @@ def test_everything_is_moved_once(
     assert rows_of(target) == before
 
 
-def test_all_or_nothing(
+def test_a_failed_move_changes_nothing(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is written for a missing source, and no row is left after a failure."""
@@ -155,13 +155,13 @@ def test_all_or_nothing(
 
     (tmp_path / "new.db").write_bytes(empty_gradebook())
 
-    def copies_less(table: Any, here: Any, there: Any, copy: Any = move._copy) -> None:
+    def loses_values(table: Any, here: Any, there: Any, copy: Any = move._copy) -> None:
         copy(table, here, there)
         if table.name == "grade":
             there.execute(text("UPDATE grade SET extra_credit = 0"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(move, "_copy", copies_less)
+        patch.setattr(move, "_copy", loses_values)
         assert main(["move-gradebook", "--to", target]) == 2
     assert "the table grade differs (3 rows, copied 3)" in capsys.readouterr().err
     left = rows_of(target)
@@ -172,7 +172,7 @@ def test_all_or_nothing(
 
 
 def test_the_printed_address_works_without_the_password() -> None:
-    """It goes into a shell's profile: neither a password nor *** in its place."""
+    """It is meant for a shell profile, so it has neither a password nor *** in its place."""
     query = "?connect_timeout=10"
     shown = f"postgresql+psycopg://ada@host:5433/course{query}"
     for password in (f":s3cr%40t@host:5433/course{query}", f"@host:5433/course{query}&password=x"):
@@ -186,7 +186,7 @@ def test_the_printed_address_works_without_the_password() -> None:
                 ["feedback", LAB], ["roster", "people.csv"]],
 )  # fmt: skip
 @pytest.mark.parametrize("damage", ["not a database", "no such folder"])
-def test_a_database_that_cannot_be_used_says_what_to_do(
+def test_the_error_for_an_unusable_database_says_what_to_do(
     source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str],
     damage: str, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip

@@ -1,4 +1,4 @@
-"""A class in a PostgreSQL gradebook: the same grades as in nbgrader's own file."""
+"""A class in a PostgreSQL gradebook gets the same grades as in nbgrader's SQLite file."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def test_an_unreachable_server_is_named_without_its_password(server: str) -> Non
     assert "sesame" not in str(caught.value)
 
 
-def test_an_invalid_address_is_answered_with_the_right_form() -> None:
+def test_the_error_for_an_invalid_address_shows_a_valid_one() -> None:
     with pytest.raises(GradebookError, match="postgresql\\+psycopg://user@host/database"):
         prepare("postgres at localhost")

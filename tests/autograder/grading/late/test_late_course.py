@@ -62,7 +62,7 @@ def gradebook_of(course: Path) -> Gradebook:
 
 
 def penalties(course: Path) -> dict[str, list[float]]:
-    """{student: in each lab}"""
+    """{student: the penalty for each lab}"""
     with gradebook_of(course) as gradebook:
         return {
             student.id: [s.late_submission_penalty for s in student.submissions]
@@ -73,10 +73,10 @@ def penalties(course: Path) -> dict[str, list[float]]:
 def test_free_days_extensions_and_their_withdrawal(
     course: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    none = {"ada": [0, 0], "bob": [0, 0], "cyd": [0]}
+    no_penalties = {"ada": [0, 0], "bob": [0, 0], "cyd": [0]}
     assert main(["late", "--dry-run"]) == 0
     assert "bob, 03_ring_all_reduce: late penalty 0 -> 4" in capsys.readouterr().out
-    assert penalties(course) == none
+    assert penalties(course) == no_penalties
     # bob: 1 free of 1, then 1 free of 3. cyd: 2 of 4 are free.
     assert main(["late"]) == 0
     assert penalties(course) == {"ada": [0, 0], "bob": [0, 4], "cyd": [4]}
@@ -103,7 +103,7 @@ def test_free_days_extensions_and_their_withdrawal(
     ]  # fmt: skip
     written = course / f"grading/submitted/bob/{SECOND}/timestamp.txt"
     written.parent.mkdir(parents=True)
-    written.write_text("2026-10-10 12:00:01\n")  # in Berlin: what the gradebook has
+    written.write_text("2026-10-10 12:00:01\n")  # in Berlin: the time in the gradebook
     assert main(["late", "--dry-run"]) == 0
     assert "timestamp.txt" not in capsys.readouterr().err
     written.write_text("2026-10-09 10:00:00 UTC\n")
@@ -111,7 +111,7 @@ def test_free_days_extensions_and_their_withdrawal(
     warning = capsys.readouterr().err
     assert f"{written} is not in the gradebook yet: run `python -m autograder grade" in warning
     written.unlink()
-    assert "ill" not in printed.out  # a reason may be nobody's business
+    assert "ill" not in printed.out  # a reason may be private
     assert penalties(course) == {"ada": [0, 0], "bob": [0, 2], "cyd": [0]}
     with gradebook_of(course) as gradebook:
         assert gradebook.find_submission(SECOND, "ada").duedate == datetime(2026, 10, 9, 16)
@@ -167,7 +167,7 @@ def test_wrong_rows_are_named_before_anything_changes(
     assert penalties(course) == before
 
 
-def test_penalties_of_an_instructors_own_plugin_stay(
+def test_penalties_of_an_instructors_own_plugin_are_kept(
     course: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (course / "nbgrader_config.py").open("a") as config:
@@ -177,7 +177,7 @@ def test_penalties_of_an_instructors_own_plugin_stay(
     assert penalties(course) == {"ada": [0, 0], "bob": [0, 0], "cyd": [0]}
 
 
-def test_without_a_policy_penalties_written_by_hand_stay(
+def test_without_a_policy_manual_penalties_are_kept(
     course: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = course / "nbgrader_config.py"
@@ -194,6 +194,6 @@ def test_without_a_policy_penalties_written_by_hand_stay(
     assert "Penalties stay as they are: nbgrader_config.py sets no c.LateDays." in printed
     assert printed.endswith("changed in the gradebook:\nnothing\n")
     assert penalties(course) == {"ada": [0, 0], "bob": [0, 3.5], "cyd": [0]}
-    config.write_text(without + "c.LateDays.share_per_day = 0\n")  # a policy: nothing costs
+    config.write_text(without + "c.LateDays.share_per_day = 0\n")  # a policy without penalties
     assert main(["late"]) == 0
     assert penalties(course)["bob"] == [0, 0]

@@ -1,4 +1,4 @@
-"""Days and points of late work, also where clocks change."""
+"""Late days and penalties, also when clocks are set back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_started_day_counts_and_one_has_25_hours(hours: float, days: int) -> N
     assert days_late(DUE + timedelta(hours=hours), DUE) == days
 
 
-def test_an_hour_that_occurs_twice_is_not_in_time() -> None:
+def test_work_in_a_repeated_hour_is_late() -> None:
     first = datetime(2026, 10, 25, 0, 30)  # 02:30 CEST; 45 minutes later it is 02:15 CET
     assert days_late(first + timedelta(minutes=45), first) == 1
 

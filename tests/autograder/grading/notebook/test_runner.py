@@ -1,4 +1,4 @@
-"""Student code may die, hang, flood or forge messages: the rest of the notebook still runs."""
+"""Student code may crash, hang, flood or forge messages: the rest of the notebook still runs."""
 
 from __future__ import annotations
 
@@ -274,13 +274,13 @@ if os.fork() == 0:
     assert all(cells.server.returncode is not None for cells in kept)
 
 
-def test_waiting_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_spent_waiting_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where this process hardly gets any CPU time."""
-    begun: dict[int | None, float] = {}
+    first_seen: dict[int | None, float] = {}
 
     def waited_ns(pid: int | None) -> int:
         now = process.time.monotonic()
-        return int((now - begun.setdefault(pid, now)) * 0.95e9)
+        return int((now - first_seen.setdefault(pid, now)) * 0.95e9)
 
     monkeypatch.setattr(process.thread, "waited_ns", waited_ns)
     notebook = new_notebook(cells=[new_code_cell("1")])
@@ -295,7 +295,7 @@ def test_waiting_for_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch)
         run_cells(notebook, lambda: scripted, limits, ())
 
 
-def test_it_runs_inside_an_event_loop_as_in_formgrader() -> None:
+def test_cells_run_inside_an_event_loop_as_in_formgrader() -> None:
     async def handler() -> list[NotebookNode]:
         return run("6 * 7")[0]
 

@@ -54,7 +54,7 @@ class Cluster:
         return self.client.scheduler.address
 
     def add_worker(self, *options: str) -> subprocess.Popen[bytes]:
-        """Returns once the scheduler knows it."""
+        """Returns once the worker is registered with the scheduler."""
         known = len(self.client.nthreads())
         process = self.started.enter_context(
             dask(
@@ -171,8 +171,8 @@ def test_a_killed_worker_costs_nobody_a_grade(running: Cluster) -> None:
     assert sum(records["ada"].points.values()) > 0 == sum(records["bob"].points.values())
 
 
-def graded_by(monkeypatch: pytest.MonkeyPatch, stand_in, running: Cluster, *tasks: Task):
-    monkeypatch.setattr(cluster, "grade_on_worker", stand_in)
+def graded_by(monkeypatch: pytest.MonkeyPatch, fake, running: Cluster, *tasks: Task):
+    monkeypatch.setattr(cluster, "grade_on_worker", fake)
     with ClusterPool(running.address) as pool:
         records = list(pool.grade_all(tasks))
     assert sorted(record.student for record in records) == sorted(task.student for task in tasks)
@@ -221,11 +221,11 @@ def test_an_interrupted_run_leaves_nothing_on_the_cluster(
         assert next(records).student == "ada"
         records.close()  # as an interrupt does
         # cancelled tasks disappear a moment later
-        until = time.monotonic() + 30
+        deadline = time.monotonic() + 30
         while left := running.client.run_on_scheduler(
             lambda dask_scheduler: [*dask_scheduler.tasks]
         ):
-            assert time.monotonic() < until, left
+            assert time.monotonic() < deadline, left
             time.sleep(0.1)
         never.touch()
 
@@ -236,7 +236,7 @@ def test_a_stop_ends_only_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None
             self.interrupted = threading.Event()
 
         def ask(self, task: Task) -> str:
-            begun.release()
+            started.release()
             return "stopped" if self.interrupted.wait(60) else "went on"
 
         def interrupt(self) -> None:
@@ -246,7 +246,7 @@ def test_a_stop_ends_only_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None
             pass
 
     monkeypatch.setattr(cluster, "Worker", Slow)
-    begun = threading.Semaphore(0)
+    started = threading.Semaphore(0)
     answers: dict[str, str] = {}
 
     def grade(round_name: str) -> None:
@@ -257,7 +257,7 @@ def test_a_stop_ends_only_its_own_round(monkeypatch: pytest.MonkeyPatch) -> None
     threads = [threading.Thread(target=grade, args=(name,)) for name in ("mine", "yours")]
     for thread in threads:
         thread.start()
-        begun.acquire()
+        started.acquire()
     cluster.stop_on_worker("mine")
     threads[0].join()
     assert answers["mine"]["failed"] == "stopped"
@@ -298,7 +298,7 @@ def test_a_task_is_the_same_after_a_round_trip_as_text() -> None:
 def test_a_dead_scheduler_is_reported(
     running: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The last in this file: there is no scheduler afterwards."""
+    """Must be the last test in this file: it kills the scheduler."""
     monkeypatch.setattr(cluster, "grade_on_worker", fake_graders.waits_for_file)
     done, never = tmp_path / "done", tmp_path / "never"
     done.touch()

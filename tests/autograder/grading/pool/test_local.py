@@ -41,7 +41,7 @@ def test_every_task_comes_back_once() -> None:
 
 
 def test_tasks_may_come_while_others_are_graded(tmp_path: Path) -> None:
-    """None: there is no task now, ask again; without one in flight, the call ends."""
+    """None means that there is no task yet; if none is in flight, the call ends."""
     with LocalPool(2, unsandboxed=True) as pool:
         assert list(pool.grade_all(iter([None, task("never")]))) == []
         tasks = iter([task("ann", "fail_once " + str(tmp_path / "ann")), None, task("bob"), None])
@@ -50,7 +50,7 @@ def test_tasks_may_come_while_others_are_graded(tmp_path: Path) -> None:
 
 
 def test_workers_share_a_fork_server_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also workers that started for an earlier lab: they would each start one of their own."""
+    """Including workers from an earlier lab, which would otherwise each start their own."""
     ends = []
 
     def fork_server(engine: str) -> SharedForkServer:

@@ -42,7 +42,7 @@ def names(source, allows=P2P, kind=CALL, answer=""):
         "%time dist.all_reduce(t)\n!ls\nhelp?\ndist.all_reduce(t)",
     ],
 )
-def test_a_call_is_found_by_any_name(source):
+def test_a_call_is_found_under_any_name(source):
     assert set(names(source)) == {"all_reduce"}
 
 
@@ -109,7 +109,7 @@ def test_suspicious_tools_are_found(source, name):
     assert name in names(source, kind=SUSPICIOUS)
 
 
-def test_huge_sources_do_no_harm():
+def test_huge_sources_are_searched_without_an_error():
     assert find_forbidden("(" * 100_000, P2P) == []
     assert find_forbidden("x" + ".y" * 50_000, P2P) == []
     assert find_forbidden("-" * 50_000 + "1", P2P) == []
@@ -133,8 +133,8 @@ def test_planted_mistakes_are_flagged_only_for_forbidden_calls(lab):
         for exercise in exercises.of_lab(lab):
             found = find_forbidden(source, exercise.allows, exercise.answer)
             message = mistake.says.get(exercise.answer, "")
-            assert {one.kind for one in found} <= {CALL}
-            assert not found or any(message in one.says for one in found)
+            assert {each.kind for each in found} <= {CALL}
+            assert not found or any(message in each.says for each in found)
 
 
 @pytest.mark.parametrize("lab", exercises.labs())
@@ -142,4 +142,4 @@ def test_planted_cheats_are_flagged(lab):
     for cheat in (each for each in planted.of_lab(lab) if each.cheats):
         for answer in cheat.loses:
             found = find_forbidden("\n\n".join(cheat.answers.values()), None, answer)
-            assert {one.kind for one in found} == {SUSPICIOUS}, cheat.name
+            assert {each.kind for each in found} == {SUSPICIOUS}, cheat.name

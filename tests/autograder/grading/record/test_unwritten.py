@@ -1,4 +1,4 @@
-"""An answer that nobody has written yet needs ranks once for the whole class, not per student."""
+"""Unwritten answers are decided on ranks once for the whole class, not once per student."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ EXERCISE = exercises.load("zero.Zero1AdamW")  # a class, which cloudpickle names
 def test_equal_stubs_are_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = []
 
-    def counted(*given: Any, **named: Any) -> Verdict:
-        seeds.append(given[2])
-        return decide(*given, **named)
+    def counted(*arguments: Any, **options: Any) -> Verdict:
+        seeds.append(arguments[2])
+        return decide(*arguments, **options)
 
     decide = grade_submission.decide
     monkeypatch.setattr(grade_submission, "decide", counted)
@@ -45,7 +45,7 @@ def test_equal_stubs_are_decided_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first.seed, second.seed) == (1, 2)
     assert second.to_plain() | {"seed": 1} == first.to_plain()
 
-    begun = stub.replace("NotImplementedError", "ValueError")
-    assert begun != stub
-    assert not decided(begun, seed=3).unwritten
+    changed = stub.replace("NotImplementedError", "ValueError")
+    assert changed != stub
+    assert not decided(changed, seed=3).unwritten
     assert seeds == [1, 3]

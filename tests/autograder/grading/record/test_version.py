@@ -1,4 +1,4 @@
-"""A change of anything that decides a grade is a new version, which --regrade compares."""
+"""A change of code that decides a grade gives a new version, which --regrade compares."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ import pytest
 from autograder.grading.record import version
 
 
-def test_what_decides_a_grade_is_where_the_version_looks() -> None:
+def test_every_folder_in_the_version_exists() -> None:
     for folder in version.DECIDING:
         assert list((version.AUTOGRADER / folder).glob("*.py")), folder
 
 
 @pytest.mark.parametrize("folder", version.DECIDING)
-def test_a_changed_file_is_another_version(
+def test_a_changed_file_changes_the_version(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version, "AUTOGRADER", tmp_path)

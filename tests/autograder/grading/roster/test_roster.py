@@ -1,4 +1,4 @@
-"""`python -m autograder roster`: a table of students into the gradebook and grading/roster.csv."""
+"""`python -m autograder roster` imports students into the gradebook and grading/roster.csv."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_canvas_export_of_the_gradebook_is_a_roster(
         ("", "is empty"),
     ],
 )
-def test_a_wrong_table_changes_nothing(
+def test_an_invalid_table_changes_nothing(
     course: Path, roster: Callable[..., str], table: str, message: str
 ) -> None:
     assert message in roster(table, code=2)

@@ -1,4 +1,4 @@
-"""What students may do to a notebook, and what is graded then."""
+"""What students may do to a notebook, and what is then graded."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_intact_submission_needs_no_note(template: NotebookNode, solved: Note
     assert sources(rebuilt) == sources(solved)
 
 
-def test_an_answer_written_below_the_links_at_the_end_is_found(
+def test_an_answer_below_the_links_at_the_end_is_found(
     template: NotebookNode, solved: NotebookNode
 ) -> None:
     links = new_markdown_cell("[next](../next.ipynb)", id=END_LINKS)
@@ -146,7 +146,9 @@ def test_lost_metadata_costs_nothing(template: NotebookNode, solved: NotebookNod
     assert (sources(rebuilt), notes) == (sources(solved), [])
 
 
-def test_own_cells_stay_in_their_place(template: NotebookNode, solved: NotebookNode) -> None:
+def test_a_students_own_cells_keep_their_place(
+    template: NotebookNode, solved: NotebookNode
+) -> None:
     solved.cells.insert(1, new_code_cell("two = 2", metadata={"tags": ["skip-execution"]}))
     rebuilt, notes = rebuild(template, solved)
     assert sources(rebuilt) == sources(solved)
@@ -154,14 +156,14 @@ def test_own_cells_stay_in_their_place(template: NotebookNode, solved: NotebookN
     assert notes == []
 
 
-def test_odd_cells_are_tolerated(template: NotebookNode) -> None:
-    odd = [
+def test_malformed_cells_are_tolerated(template: NotebookNode) -> None:
+    malformed = [
         from_dict({"cell_type": "code", "metadata": {"nbgrader": 5}, "source": 7}),
         from_dict({"cell_type": "code", "metadata": {"nbgrader": {"grade_id": ["double"]}}}),
         from_dict({"cell_type": "heading", "metadata": {}, "source": "x", "id": {}}),
         from_dict({"cell_type": "code", "id": "double", "metadata": {}, "source": "\ud800"}),
     ]
-    rebuilt, _ = rebuild(template, from_dict({"cells": odd}))
+    rebuilt, _ = rebuild(template, from_dict({"cells": malformed}))
     assert rebuilt.cells[1].source == "?"
 
 
@@ -170,7 +172,7 @@ HOSTILE = {
     "deep brackets": "(" * 100_000,
     "a long chain": "x" + ".a" * 90_000,
     "an annotation of spaces": "double: " + " " * 150_000,
-    "signs": "-" * 190_000 + "1",
+    "minus signs": "-" * 190_000 + "1",
     "null bytes": "double = '\0'",
 }
 
@@ -181,9 +183,9 @@ def test_hostile_text_is_rebuilt_quickly(template: NotebookNode, kind: str) -> N
         copy_of(template.cells[1], text) for text in (HOSTILE[kind], f"{HOSTILE[kind]}\n1")
     )
     own = new_code_cell(HOSTILE[kind])
-    begun_s = time.process_time()
+    start_s = time.process_time()
     rebuild(template, new_notebook(cells=[first, second, own]))
-    assert time.process_time() - begun_s < 10  # magics took three minutes
+    assert time.process_time() - start_s < 10  # magics took three minutes
 
 
 def with_picture(cell: NotebookNode, data: str) -> NotebookNode:

@@ -1,17 +1,17 @@
-"""Grades reach nobody else: a notebook that several people submitted identifies none of them."""
+"""Grades reach only their student: a notebook of several people identifies none of them."""
 
 from __future__ import annotations
 
 from autograder.grading.roster.people import Person
-from autograder.pages.archive.feedback_zip import Place, assign
+from autograder.pages.archive.feedback_zip import Submitter, assign
 
 
 def test_a_notebook_identifies_only_the_one_person_who_can_be_its_author() -> None:
     ada, ida = Person("ada", canvas_id="1"), Person("ida")
-    own = Place("lovelaceada", "1", 11, frozenset({"solution"}))
-    stranger = Place("strangersam", "9", 12, frozenset({"solution"}))
+    own = Submitter("lovelaceada", "1", 11, frozenset({"solution"}))
+    stranger = Submitter("strangersam", "9", 12, frozenset({"solution"}))
     digests = {"ada": "solution", "ida": "solution"}
     assert assign([ada, ida], digests, [own, stranger]) == {"ada": own}
-    # A copy of ida's, under a number of Canvas that is not hers.
+    # A copy of ida's notebook, under a Canvas id that is not hers.
     assert assign([Person("ida", canvas_id="2")], {"ida": "solution"}, [stranger]) == {}
     assert assign([ida], {"ida": "solution"}, [stranger]) == {"ida": stranger}

@@ -52,7 +52,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tag(scores: Scores) -> str:
-    """By which a page shows which grade it was made of."""
+    """The tag that identifies the grade that a page shows."""
     return f'<meta name="shardlab-grade" content="{digest(scores, "")}">'
 
 
@@ -61,7 +61,7 @@ def notebook(student: str) -> str:
 
 
 def download(to: Path, files: dict[str, str]) -> str:
-    """{path in the zip: whose notebook}"""
+    """``files``: {path in the zip: student whose notebook it is}."""
     with zipfile.ZipFile(to, "w") as file:
         for path, student in files.items():
             file.writestr(path, notebook(student))
@@ -90,7 +90,7 @@ def test_a_folder_for_each_student(course: Path, capsys: pytest.CaptureFixture[s
     assert written.read_bytes() == before
 
 
-def test_moodle_takes_folders_with_its_own_numbers(
+def test_moodle_gets_folders_with_its_own_numbers(
     course: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     theirs = download(
@@ -114,10 +114,10 @@ def test_moodle_takes_folders_with_its_own_numbers(
     }
     # As Moodle reads it: the second of at least four parts is the number.
     assert all(path.split("/")[0].split("_", 4)[1].isdigit() for path in found)
-    assert "names no such student: s4, s5, zoe" in capsys.readouterr().out
+    assert ": s4, s5, zoe" in capsys.readouterr().out
 
 
-def test_canvas_takes_names_with_its_own_numbers(course: Path) -> None:
+def test_canvas_gets_names_with_its_own_numbers(course: Path) -> None:
     folder = course / "canvas"
     folder.mkdir()
     for name, student in (
@@ -148,14 +148,14 @@ def test_canvas_takes_names_with_its_own_numbers(course: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--platform", "gradescope"), "Gradescope has no upload of feedback files"),
+        (("--platform", "gradescope"), "Gradescope cannot import feedback files"),
         (("--platform", "moodle"), "pass that zip with --from"),
         (("--platform", "moodle", "--from", "nbgrader_config.py"), "nor a readable zip"),
-        (("--platform", "canvas", "--from", "grading"), "no files named as Canvas names them"),
-        (("--from", "grading"), "--from needs --platform"),
+        (("--platform", "canvas", "--from", "grading"), "is named as Canvas does it"),
+        (("--from", "grading"), "--from requires --platform"),
     ],
 )
-def test_what_cannot_be_written_says_what_to_do(
+def test_errors_of_the_archive_say_what_to_do(
     course: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], words: str
 ) -> None:
     assert run("--archive", *options) == 2
@@ -164,14 +164,14 @@ def test_what_cannot_be_written_says_what_to_do(
 
 
 @pytest.mark.parametrize("option", ["--platform=moodle", "--from=moodle.zip", "--to=x.zip"])
-def test_options_of_the_archive_need_it(
+def test_options_of_the_archive_require_it(
     course: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     assert run(option) == 2
-    assert "need --archive: add it" in capsys.readouterr().err
+    assert "require --archive: add it" in capsys.readouterr().err
 
 
-def test_without_pages_the_first_command_is_named(
+def test_without_pages_the_error_names_the_command_to_run_first(
     course: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.rmtree(course / "grading/feedback")

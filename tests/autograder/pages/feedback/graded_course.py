@@ -1,4 +1,4 @@
-"""A class as the grader leaves it, without grading: records, gradebook and autograded/."""
+"""A graded class, created without grading: records, gradebook and autograded/."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Submission:
     outputs: dict[str, list[Any]] = field(default_factory=dict)  # {cell id: outputs}
     pictures: dict[str, list[dict[str, str]]] = field(default_factory=dict)
     comments: dict[str, str] = field(default_factory=dict)
-    by_hand: float | None = None  # for the question
+    manual_score: float | None = None  # for the question
     state: str = GRADED
     reason: str = ""
     notes: tuple[str, ...] = ()
@@ -89,19 +89,19 @@ class GradedCourse:
         with self.gradebook as gradebook:
             gradebook.add_student(student, **names)
 
-    def grade(self, student: str, handed_in: Submission) -> None:
-        """Writes everything that `nbgrader autograde` and manual grading do."""
-        notebook, verdicts = self._decide(handed_in)
+    def grade(self, student: str, submission: Submission) -> None:
+        """Writes everything that `nbgrader autograde` and manual grading write."""
+        notebook, verdicts = self._decide(submission)
         key = f"key-of-{student}"
         record = Record(
-            self.lab, student, key, key, handed_in.state, handed_in.reason, handed_in.notes,
+            self.lab, student, key, key, submission.state, submission.reason, submission.notes,
             notebook=dict(notebook),
             points={name: verdict.points for name, verdict in verdicts.items()},
             verdicts={name: verdict.to_plain() for name, verdict in verdicts.items()},
-            pictures=handed_in.pictures,
-            timing=handed_in.timing,
+            pictures=submission.pictures,
+            timing=submission.timing,
         )  # fmt: skip
-        if handed_in.has_record:
+        if submission.has_record:
             Journal(self.root / "grading/records", self.lab).write(record)
             notebook.metadata["shardlab"] = {"key": key}
         folder = self.root / "grading/autograded" / student / self.lab
@@ -109,32 +109,32 @@ class GradedCourse:
         nbformat.write(notebook, folder / f"{self.lab}.ipynb")
         with self.gradebook as gradebook:
             gradebook.update_or_create_student(student)
-            gradebook.add_submission(self.lab, student, timestamp=handed_in.at)
+            gradebook.add_submission(self.lab, student, timestamp=submission.at)
             marked = gradebook.find_submission_notebook(self.lab, self.lab, student)
-            marked.late_submission_penalty = handed_in.penalty
+            marked.late_submission_penalty = submission.penalty
             for grade in marked.grades:
                 if grade.name in verdicts:
                     grade.auto_score = verdicts[grade.name].points
                     grade.needs_manual_grade = False
                 else:
-                    grade.manual_score = handed_in.by_hand
-                    grade.needs_manual_grade = handed_in.by_hand is None
+                    grade.manual_score = submission.manual_score
+                    grade.needs_manual_grade = submission.manual_score is None
             for comment in marked.comments:
-                comment.manual_comment = handed_in.comments.get(comment.name)
+                comment.manual_comment = submission.comments.get(comment.name)
             gradebook.db.commit()
 
-    def _decide(self, handed_in: Submission) -> tuple[NotebookNode, dict[str, Verdict]]:
+    def _decide(self, submission: Submission) -> tuple[NotebookNode, dict[str, Verdict]]:
         notebook = copy.deepcopy(self.released)
         verdicts = {}
         for cell in notebook.cells:
-            cell.source = handed_in.sources.get(cell.id, cell.source)
-            if cell.id in handed_in.outputs:
-                cell.outputs = [nbformat.from_dict(out) for out in handed_in.outputs[cell.id]]
+            cell.source = submission.sources.get(cell.id, cell.source)
+            if cell.id in submission.outputs:
+                cell.outputs = [nbformat.from_dict(out) for out in submission.outputs[cell.id]]
             if cell.id.startswith("check_"):
-                verdict = verdict_of(find_check(cell.source).exercise, handed_in)
+                verdict = verdict_of(find_check(cell.source).exercise, submission)
                 verdicts[cell.id] = verdict
                 write_verdict(cell, verdict)
-        for number, cell in enumerate(handed_in.own_cells):
+        for number, cell in enumerate(submission.own_cells):
             cell.id = f"own-{number:03d}"
             notebook.cells.insert(2 + number, cell)
         return notebook, verdicts
@@ -153,10 +153,10 @@ class GradedCourse:
         return path.read_text(encoding="utf-8")
 
 
-def verdict_of(name: str, handed_in: Submission) -> Verdict:
+def verdict_of(name: str, submission: Submission) -> Verdict:
     exercise = exercises.load(name)
-    failing = handed_in.failing.get(exercise.answer, {})
-    unwritten = exercise.answer in handed_in.unwritten
+    failing = submission.failing.get(exercise.answer, {})
+    unwritten = exercise.answer in submission.unwritten
     cases = [
         failing.get(case.name)
         or CaseResult(

@@ -31,8 +31,8 @@ def picture() -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
-def formgraders_page(path: Path, student: str) -> str:
-    """As formgrader makes it from ``path``, with the current folder's configuration."""
+def formgrader_page(path: Path, student: str) -> str:
+    """The page that formgrader renders from ``path``, with the current folder's configuration."""
     app = NbGrader()
     app.initialize([])
     app.config.HTMLExporter.template_name = "formgrade"
@@ -45,7 +45,7 @@ def formgraders_page(path: Path, student: str) -> str:
     return str(HTMLExporter(config=app.config).from_filename(str(path), resources=resources)[0])
 
 
-def test_it_is_shown_to_the_student_and_to_the_grader(
+def test_a_pasted_picture_is_shown_to_the_student_and_to_the_grader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     course = Course.create(tmp_path)
@@ -63,7 +63,7 @@ def test_it_is_shown_to_the_student_and_to_the_grader(
     assert done.returncode == 0, done.stderr[-3000:]
     feedback = (tmp_path / "grading/feedback/ann" / LAB / f"{LAB}.html").read_text()
     autograded = tmp_path / "grading/autograded/ann" / LAB / f"{LAB}.ipynb"
-    for page in (feedback, formgraders_page(autograded, "ann")):
+    for page in (feedback, formgrader_page(autograded, "ann")):
         shown = page.partition("As drawn: ")[2].partition("</p>")[0]
         assert f'src="data:image/png;base64,{picture()}"' in shown
         assert "The picture lost.png is not in the notebook that was graded." in shown

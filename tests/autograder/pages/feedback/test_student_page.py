@@ -30,10 +30,10 @@ CASES = exercises.load("ring_all_reduce.ring_all_reduce").cases
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
-    made = GradedCourse(tmp_path_factory.mktemp("course"))
-    made.enrol("ada", first_name="Ada", last_name="Lovelace")
-    made.grade(
+def graded(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
+    graded = GradedCourse(tmp_path_factory.mktemp("course"))
+    graded.enrol("ada", first_name="Ada", last_name="Lovelace")
+    graded.grade(
         "ada",
         Submission(
             failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, [CASES[1].name])},
@@ -41,7 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
             sources={QUESTION: "Nine times."},
             pictures={"check_ring_all_reduce": ring_pictures()},
             comments={QUESTION: "*Which* term wins?", "ring_all_reduce": "See `op`."},
-            by_hand=1.5,
+            manual_score=1.5,
             penalty=1.0,
             state="resource limit",
             reason="`ring_all_reduce`, 4 ranks: used more than 2 GB.",
@@ -49,16 +49,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
         ),
     )
     hidden = [case.name for case in CASES if case.hidden]
-    made.grade(
+    graded.grade(
         "grace",
         Submission(failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, hidden)}),
     )
-    made.grade("hand", Submission(by_hand=2.0, has_record=False))
+    graded.grade("hand", Submission(manual_score=2.0, has_record=False))
     html = [code_cell("show()", *outputs) for outputs in hostile.outputs().values()]
     prose = [prose_cell("\n\n".join(hostile.FRAGMENTS.values()))]
     prose += [prose_cell(source) for source in hostile.MARKDOWN.values()]
     tag = hostile.FRAGMENTS["script"]
-    made.grade(
+    graded.grade(
         "mallory",
         Submission(
             own_cells=[*html, *prose],
@@ -69,9 +69,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
             reason=f"failed with {tag}",
         ),
     )
-    done = made.nbgrader("generate_feedback", LAB)
+    done = graded.nbgrader("generate_feedback", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
-    return made
+    return graded
 
 
 def text_of(html: str) -> str:
@@ -84,8 +84,8 @@ def row_of(html: str, cell: str) -> str:
     return text_of(html.partition(f'<tr data-exercise="{cell}">')[2].partition("</tr>")[0]).strip()
 
 
-def test_points_by_exercise_add_up_to_the_total(made: GradedCourse) -> None:
-    page = made.feedback("ada")
+def test_points_by_exercise_add_up_to_the_total(graded: GradedCourse) -> None:
+    page = graded.feedback("ada")
     assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 6 of 6 cases 2 / 2"
     assert row_of(page, "check_ring_all_reduce") == "4 · ring_all_reduce 9 of 10 cases 4.5 / 5"
     assert row_of(page, "check_bytes_per_rank") == "5 · bytes_per_rank not written yet 0 / 2"
@@ -97,8 +97,8 @@ def test_points_by_exercise_add_up_to_the_total(made: GradedCourse) -> None:
     assert ", due 12 November 2026, 12:00 UTC: late" in text_of(page)
 
 
-def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: GradedCourse) -> None:
-    card = made.feedback("ada").partition('id="exercise-4"')[2].partition("</section>")[0]
+def test_the_failing_case_is_named_with_its_mistake_and_pictures(graded: GradedCourse) -> None:
+    card = graded.feedback("ada").partition('id="exercise-4"')[2].partition("</section>")[0]
     assert CASES[1].name in card
     assert f"rank 2 {MISTAKE}" in card
     assert card.count('<svg xmlns="http://www.w3.org/2000/svg" class="shardlab-static"') == 2
@@ -106,23 +106,23 @@ def test_the_failing_case_is_named_with_its_mistake_and_pictures(made: GradedCou
     assert "<p>See <code>op</code>.</p>" in card
 
 
-def test_state_repairs_and_comments_are_shown(made: GradedCourse) -> None:
-    page = made.feedback("ada")
+def test_state_repairs_and_comments_are_shown(graded: GradedCourse) -> None:
+    page = graded.feedback("ada")
     assert 'data-state="resource limit"' in page
     assert "<code>ring_all_reduce</code>, 4 ranks: used more than 2 GB." in page
     assert "The answer cell <code>chunk_bounds</code> appeared 2 times" in page
     assert "<em>Which</em> term wins?" in page
 
 
-def test_a_pending_answer_is_not_a_zero(made: GradedCourse) -> None:
-    page = made.feedback("grace")
+def test_a_pending_answer_is_not_a_zero(graded: GradedCourse) -> None:
+    page = graded.feedback("grace")
     assert row_of(page, QUESTION).endswith("waiting for manual grading ? / 2")
     assert "so far" in text_of(page)
     assert "data-state" not in page
 
 
-def test_names_and_inputs_of_hidden_cases_are_not_shown(made: GradedCourse) -> None:
-    page = made.feedback("grace")
+def test_names_and_inputs_of_hidden_cases_are_not_shown(graded: GradedCourse) -> None:
+    page = graded.feedback("grace")
     assert f"a rank {MISTAKE}" in page
     for exercise in exercises.of_lab(LAB):
         for case in exercise.cases:
@@ -132,16 +132,16 @@ def test_names_and_inputs_of_hidden_cases_are_not_shown(made: GradedCourse) -> N
     assert "seed" not in text_of(page)
 
 
-def test_without_a_record_the_page_shows_gradebook_and_notebook(made: GradedCourse) -> None:
-    page = made.feedback("hand")
+def test_without_a_record_the_page_shows_gradebook_and_notebook(graded: GradedCourse) -> None:
+    page = graded.feedback("hand")
     assert 'data-total="20.0"' in page
     assert row_of(page, "check_chunk_bounds").endswith("2 / 2")
     assert "chunk_bounds: all 6 cases pass" in text_of(page)  # in the notebook, as text
 
 
-def test_pages_are_self_contained_and_small(made: GradedCourse) -> None:
+def test_pages_are_self_contained_and_small(graded: GradedCourse) -> None:
     for student in ("ada", "grace", "hand", "mallory"):
-        page = made.feedback(student)
+        page = graded.feedback(student)
         assert len(page) < 400_000
         assert "<script" not in page
         for address in re.findall(r"\b(?:src|href|srcset|action)=\"([^\"]*)\"", page):
@@ -150,8 +150,8 @@ def test_pages_are_self_contained_and_small(made: GradedCourse) -> None:
         assert page.index("default-src 'none'") < page.index("<style")
 
 
-def test_a_hostile_notebook_is_shown_as_text(made: GradedCourse) -> None:
-    page = made.feedback("mallory")
+def test_a_hostile_notebook_is_shown_as_text(graded: GradedCourse) -> None:
+    page = graded.feedback("mallory")
     for attribute in ("onerror=", "onload=", "ontoggle=", "onfocus=", "srcdoc=", "position:fixed"):
         unescaped = re.findall(rf"<[^>]*{attribute}", page)
         assert unescaped == []
@@ -159,36 +159,36 @@ def test_a_hostile_notebook_is_shown_as_text(made: GradedCourse) -> None:
     assert page.count("</body>") == 1
 
 
-def test_feedback_needs_the_student_in_the_gradebook(made: GradedCourse) -> None:
-    of = {"assignment": LAB, "notebook": LAB, "student": "nobody", "db_url": made.db_url}
+def test_feedback_needs_the_student_in_the_gradebook(graded: GradedCourse) -> None:
+    of = {"assignment": LAB, "notebook": LAB, "student": "nobody", "db_url": graded.db_url}
     with pytest.raises(NotInGradebook, match=f"run `nbgrader autograde {LAB} --student nobody`"):
-        FeedbackExporter().from_notebook_node(made.released, {"nbgrader": of})
+        FeedbackExporter().from_notebook_node(graded.released, {"nbgrader": of})
 
 
 def test_a_page_older_than_its_grade_is_not_archived(
-    made: GradedCourse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    graded: GradedCourse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(made.root)
+    monkeypatch.chdir(graded.root)
     archive = ["feedback", LAB, "--archive"]
     assert main(archive) == 0
     assert "out of date" not in capsys.readouterr().out
-    record = made.root / f"grading/records/{LAB}/ada.json"
-    graded_before = record.read_bytes()
-    with made.gradebook as gradebook:
+    record = graded.root / f"grading/records/{LAB}/ada.json"
+    record_before = record.read_bytes()
+    with graded.gradebook as gradebook:
         marked = gradebook.find_grade(QUESTION, LAB, LAB, "grace")
         marked.manual_score, marked.needs_manual_grade = 1.0, False
         gradebook.db.commit()
         try:
-            record.write_bytes(graded_before.replace(b"key-of-ada", b"regraded!!"))
+            record.write_bytes(record_before.replace(b"key-of-ada", b"regraded!!"))
             assert main(archive) == 3
         finally:
-            record.write_bytes(graded_before)
+            record.write_bytes(record_before)
             marked.manual_score, marked.needs_manual_grade = None, True
             gradebook.db.commit()
     printed = capsys.readouterr().out
     assert (
         "since: ada, grace; run `nbgrader generate_feedback 03_ring_all_reduce --force`" in printed
     )
-    with zipfile.ZipFile(made.root / f"grading/feedback-{LAB}.zip") as file:
+    with zipfile.ZipFile(graded.root / f"grading/feedback-{LAB}.zip") as file:
         assert [name.partition("/")[0] for name in file.namelist()] == ["hand", "mallory"]
     assert main(archive) == 0

@@ -70,19 +70,19 @@ def text_of(html: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
 
 
-def of_hidden(**facts: Any) -> Submission:
+def failing_hidden_cases(**facts: Any) -> Submission:
     return Submission(
         failing={"ring_all_reduce": fail("ring_all_reduce", MISTAKE, HIDDEN, **facts)}
     )
 
 
 @pytest.fixture(scope="module")
-def right() -> str:
+def right_page() -> str:
     return page_of(record_of(Submission()))
 
 
-def test_a_right_answer_passes_its_visible_cases(right: str) -> None:
-    text = text_of(right)
+def test_a_right_answer_passes_its_visible_cases(right_page: str) -> None:
+    text = text_of(right_page)
     assert f"{len(VISIBLE)} of {len(VISIBLE)} visible cases" in text
     assert f"all {len(VISIBLE)} visible cases pass" in text
     assert "From 8 to 64 ranks" in text
@@ -94,16 +94,18 @@ def test_a_right_answer_passes_its_visible_cases(right: str) -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        record_of(of_hidden()),
-        record_of(of_hidden(), note="Every case with N = 4 passes, and no case with another N."),
-        record_of(of_hidden(record_is_right=False)),
+        record_of(failing_hidden_cases()),
         record_of(
-            of_hidden(trouble="resource limit"),
+            failing_hidden_cases(), note="Every case with N = 4 passes, and no case with another N."
+        ),
+        record_of(failing_hidden_cases(record_is_right=False)),
+        record_of(
+            failing_hidden_cases(trouble="resource limit"),
             "resource limit",
             f"ring_all_reduce, hidden case: a rank {MISTAKE}",
         ),
         record_of(
-            of_hidden(trouble="tampering"),
+            failing_hidden_cases(trouble="tampering"),
             "tampering",
             f"ring_all_reduce, hidden case: a rank {MISTAKE}",
         ),
@@ -111,12 +113,15 @@ def test_a_right_answer_passes_its_visible_cases(right: str) -> None:
     ],
     ids=["wrong", "pattern", "forged memory", "limit", "tampering", "pictures"],
 )
-def test_what_happens_in_hidden_cases_changes_nothing(record: Record, right: str) -> None:
-    assert page_of(record) == right
+def test_hidden_cases_do_not_change_the_page(record: Record, right_page: str) -> None:
+    assert page_of(record) == right_page
 
 
-def test_marks_comments_and_penalty_change_nothing(right: str) -> None:
-    assert page_of(record_of(Submission()), penalty=1.0, comments={"chunk_bounds": "Good"}) == right
+def test_marks_comments_and_penalty_do_not_change_the_page(right_page: str) -> None:
+    assert (
+        page_of(record_of(Submission()), penalty=1.0, comments={"chunk_bounds": "Good"})
+        == right_page
+    )
 
 
 def test_a_visible_case_that_fails_is_explained() -> None:

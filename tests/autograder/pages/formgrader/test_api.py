@@ -70,8 +70,8 @@ def course(db_url: str, tmp_path_factory: pytest.TempPathFactory) -> CourseDirec
             grade(gradebook, lab, "bob", code=1, words=1.5, task=0.5)
             grade(gradebook, lab, "cy", code=0, words=2, task=None)
             grade(gradebook, lab, "eve", code=2, words=2, task=1)
-        by_hand = gradebook.find_grade("code", "work", "one", "bob")
-        by_hand.manual_score, by_hand.extra_credit = 2.5, 0.25
+        manual = gradebook.find_grade("code", "work", "one", "bob")
+        manual.manual_score, manual.extra_credit = 2.5, 0.25
         gradebook.find_submission_notebook("work", "one", "bob").flagged = True
         gradebook.add_submission("two", "dee")  # recorded, and never graded
         gradebook.db.commit()
@@ -99,7 +99,7 @@ def grade(gradebook: Gradebook, lab: str, student: str, **scores: float | None) 
 
 
 PAGES: dict[str, Callable[[NbGraderAPI], Any]] = {
-    # Only the zone is ours: test_course_time.py.
+    # Only the time zone differs: test_course_time.py.
     "manage assignments": lambda api: [
         {**lab, "duedate_timezone": ""} for lab in api.get_assignments()
     ],
@@ -158,21 +158,21 @@ def counted_queries() -> Iterator[list[str]]:
     """The queries within this block, except those for the schema."""
     queries: list[str] = []
 
-    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+    def record(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "PRAGMA" not in statement and "pg_catalog" not in statement:
             queries.append(statement)
 
-    event.listen(Engine, "before_cursor_execute", note)
+    event.listen(Engine, "before_cursor_execute", record)
     try:
         yield queries
     finally:
-        event.remove(Engine, "before_cursor_execute", note)
+        event.remove(Engine, "before_cursor_execute", record)
 
 
 def test_a_gradebook_gets_its_indexes_once(
     course: CourseDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if nbgrader made its tables, and if the indexes exist already."""
+    """Even if nbgrader created the tables, or the indexes already exist."""
     monkeypatch.setattr(api, "_indexed", set())
     engine = create_engine(course.db_url)
     with engine.begin() as connection:
@@ -208,7 +208,7 @@ def test_the_server_extension_replaces_nbgraders_api(monkeypatch: pytest.MonkeyP
     assert handlers.to_numeric_tz("Europe/Berlin") == "Europe/Berlin"  # for a lab's due date
 
 
-def test_make_lab_loads_it_only_for_instructors(tmp_path: Path) -> None:
+def test_make_lab_loads_the_extension_only_for_instructors(tmp_path: Path) -> None:
     settings = "jupyter_server_config.py"
     students = tmp_path / "jupyter"
     students.mkdir()

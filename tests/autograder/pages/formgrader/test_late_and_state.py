@@ -20,30 +20,31 @@ from tests.autograder.pages.feedback.graded_course import LAB, QUESTION, GradedC
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> GradedCourse:
-    made = GradedCourse(tmp_path)
-    made.grade("ann", Submission(by_hand=0.0, penalty=1.0))
-    made.grade("bob", Submission(by_hand=1.5, state="tampering", reason="`import ctypes`"))
-    made.grade("cid", Submission(penalty=30.0, has_record=False))
+def graded(tmp_path: Path) -> GradedCourse:
+    graded = GradedCourse(tmp_path)
+    graded.grade("ann", Submission(manual_score=0.0, penalty=1.0))
+    graded.grade("bob", Submission(manual_score=1.5, state="tampering", reason="`import ctypes`"))
+    graded.grade("cid", Submission(penalty=30.0, has_record=False))
     (tmp_path / "solutions" / LAB).mkdir(parents=True)
     for student in ("ann", "bob", "cid", "dan"):
         folder = tmp_path / "grading/submitted" / student / LAB
         folder.mkdir(parents=True)
         (folder / "timestamp.txt").write_text(f"{Submission().at} UTC")
-    with made.gradebook as gradebook:  # bob submitted again: his mark waits to be confirmed
+    with graded.gradebook as gradebook:  # bob submitted again: his mark waits to be confirmed
         marked = gradebook.find_submission_notebook(LAB, LAB, "bob")
         for grade in marked.grades:
             grade.needs_manual_grade = grade.name == QUESTION
         gradebook.db.commit()
-    return made
+    return graded
 
 
 @pytest.fixture
-def api(made: GradedCourse, tmp_path: Path) -> ClassAPI:
+def api(graded: GradedCourse, tmp_path: Path) -> ClassAPI:
     config = Config()
     config.CourseDirectory.update(
-        root=str(made.root), db_url=made.db_url, course_id="shardlab", source_directory="solutions",
-        submitted_directory="grading/submitted", autograded_directory="grading/autograded",
+        root=str(graded.root), db_url=graded.db_url, course_id="shardlab",
+        source_directory="solutions", submitted_directory="grading/submitted",
+        autograded_directory="grading/autograded",
     )  # fmt: skip
     config.Exchange.root = str(tmp_path / "exchange")
     return ClassAPI(CourseDirectory(config=config), config=config)
@@ -53,8 +54,8 @@ def shown(row: dict[str, Any]) -> tuple[Any, ...]:
     return row["score"], row.get("late_penalty", 0.0), row["state"]
 
 
-def test_every_list_has_the_exported_points(made: GradedCourse, api: ClassAPI) -> None:
-    with made.gradebook as gradebook:
+def test_every_list_has_the_exported_points(graded: GradedCourse, api: ClassAPI) -> None:
+    with graded.gradebook as gradebook:
         exported = {scores.student: scores.total for scores in read_scores(gradebook, LAB)}
     expected = {
         "ann": (17.0, 1.0, "graded"),
@@ -83,18 +84,18 @@ def test_averages_are_of_the_listed_points(api: ClassAPI) -> None:
     (lab,), (notebook,) = api.get_assignments(), api.get_notebooks(LAB)
     for row in (lab, notebook):
         assert row["average_score"] == pytest.approx((17 + 18 + 0) / 3)
-        assert row["average_written_score"] == 0  # bob's mark of 1.5 waits, ann's is 0
+        assert row["average_written_score"] == 0  # bob's mark of 1.5 is pending, ann's is 0
 
 
-def test_one_students_lab_has_state_and_penalty(api: ClassAPI, made: GradedCourse) -> None:
-    """The list of a student's notebooks, which nbgrader makes without our queries."""
+def test_one_students_lab_has_state_and_penalty(api: ClassAPI, graded: GradedCourse) -> None:
+    """The list of a student's notebooks, which nbgrader builds without our queries."""
     for student, expected in {
         "ann": (17.0, 1.0, "graded"),
         "bob": (18.0, 0.0, "tampering"),
     }.items():
         (row,) = api.get_student_notebook_submissions(student, LAB)
         assert shown(row) == expected
-    (made.root / "grading/autograded/bob" / LAB / f"{LAB}.ipynb").unlink()
+    (graded.root / "grading/autograded/bob" / LAB / f"{LAB}.ipynb").unlink()
     (missing,) = api.get_student_notebook_submissions("bob", LAB)
     assert (missing["score"], missing["state"]) == (0, "tampering")
     assert api.get_student_notebook_submissions("dan", LAB) == []
@@ -102,10 +103,10 @@ def test_one_students_lab_has_state_and_penalty(api: ClassAPI, made: GradedCours
 
 @pytest.mark.parametrize("has_question", [True, False])
 def test_every_list_of_submissions_loads_the_script(
-    monkeypatch: pytest.MonkeyPatch, api: ClassAPI, made: GradedCourse, has_question: bool
+    monkeypatch: pytest.MonkeyPatch, api: ClassAPI, graded: GradedCourse, has_question: bool
 ) -> None:
     if not has_question:
-        with made.gradebook as gradebook:
+        with graded.gradebook as gradebook:
             gradebook.find_grade_cell(QUESTION, LAB, LAB).cell_type = "code"
             gradebook.db.commit()
     monkeypatch.setattr(base, "NbGraderAPI", None)
@@ -125,7 +126,7 @@ def test_every_list_of_submissions_loads_the_script(
     assert "var has_written_answers = false" in unknown
 
     assert base.BaseHandler.gradebook.fget(handler) == "theirs"
-    moved = Path(f"{made.root}/grading/gradebook.db.moved")
+    moved = Path(f"{graded.root}/grading/gradebook.db.moved")
     moved.write_text("postgresql+psycopg://host/new\n")
     refused = base.BaseHandler.render(handler, "manage_submissions.tpl", assignment_id=LAB)
     assert "export SHARDLAB_DB_URL=&#x27;postgresql+psycopg://host/new&#x27;" in refused

@@ -24,9 +24,9 @@ SHOWN = {
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ClassAPI]:
-    made = GradedCourse(tmp_path)
-    made.grade("graded-first", Submission(at=FIRST))
-    made.grade("graded-second", Submission(at=SECOND))
+    graded = GradedCourse(tmp_path)
+    graded.grade("graded-first", Submission(at=FIRST))
+    graded.grade("graded-second", Submission(at=SECOND))
     (tmp_path / "solutions" / LAB).mkdir(parents=True)
     for student in SHOWN:
         folder = tmp_path / "grading/submitted" / student / LAB
@@ -36,8 +36,9 @@ def api(tmp_path: Path) -> Iterator[ClassAPI]:
     config = Config()
     use_timezone(config, "Europe/Berlin")
     config.CourseDirectory.update(
-        root=str(made.root), db_url=made.db_url, course_id="shardlab", source_directory="solutions",
-        submitted_directory="grading/submitted", autograded_directory="grading/autograded",
+        root=str(graded.root), db_url=graded.db_url, course_id="shardlab",
+        source_directory="solutions", submitted_directory="grading/submitted",
+        autograded_directory="grading/autograded",
     )  # fmt: skip
     config.Exchange.root = str(tmp_path / "exchange")
     yield ClassAPI(CourseDirectory(config=config), config=config)

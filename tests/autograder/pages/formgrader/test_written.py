@@ -1,4 +1,4 @@
-"""One written question of all students: what the page shows, and what a wrong rubric says."""
+"""A written question of all students: what the page shows, and how rubrics are validated."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.autograder.pages.feedback.graded_course import (
 
 
 def test_the_page_has_each_answer_and_the_rubric(tmp_path: Path) -> None:
-    made = GradedCourse(tmp_path)
-    made.enrol("ann", first_name="Ann", last_name="Lee")
-    made.grade("ann", Submission(sources={QUESTION: "Nine <script>alert(1)</script> **times**"}))
-    made.grade("bob", Submission(by_hand=1.5, comments={QUESTION: "Well put."}))
-    made.grade("cid", Submission())
+    graded = GradedCourse(tmp_path)
+    graded.enrol("ann", first_name="Ann", last_name="Lee")
+    graded.grade("ann", Submission(sources={QUESTION: "Nine <script>alert(1)</script> **times**"}))
+    graded.grade("bob", Submission(manual_score=1.5, comments={QUESTION: "Well put."}))
+    graded.grade("cid", Submission())
     (tmp_path / "grading/autograded/cid" / LAB / f"{LAB}.ipynb").unlink()
     (tmp_path / "solutions" / LAB).mkdir(parents=True)
     shutil.copy(REPO / "solutions" / LAB / RUBRIC, tmp_path / "solutions" / LAB)
@@ -38,10 +38,10 @@ def test_the_page_has_each_answer_and_the_rubric(tmp_path: Path) -> None:
         root=str(tmp_path), source_directory="solutions", autograded_directory="grading/autograded"
     )
     coursedir = CourseDirectory(config=config)
-    with made.gradebook as gradebook:
+    with graded.gradebook as gradebook:
         questions = written_questions(gradebook, LAB)
         assert list(questions) == [QUESTION]
-        found = {one.student: one for one in answers(gradebook, coursedir, questions[QUESTION])}
+        found = {each.student: each for each in answers(gradebook, coursedir, questions[QUESTION])}
         assert set(found) == {"Lee, Ann (ann)", "bob", "cid"}
         assert "<strong>times</strong>" in found["Lee, Ann (ann)"].html
         assert "cannot be read" in found["cid"].html
@@ -63,33 +63,33 @@ def test_the_page_has_each_answer_and_the_rubric(tmp_path: Path) -> None:
 
 def test_extra_credit_is_not_part_of_the_mark(tmp_path: Path) -> None:
     """The page sends both numbers back: a mark that includes extra credit would add it again."""
-    made = GradedCourse(tmp_path)
-    made.grade("ann", Submission(by_hand=2.0))
-    made.grade("bob", Submission())  # waits for a mark
-    made.grade("cid", Submission())  # left it empty: nbgrader gives 0 points by itself
-    with made.gradebook as gradebook:
+    graded = GradedCourse(tmp_path)
+    graded.grade("ann", Submission(manual_score=2.0))
+    graded.grade("bob", Submission())  # waits for a mark
+    graded.grade("cid", Submission())  # left it empty, so nbgrader gives 0 points automatically
+    with graded.gradebook as gradebook:
         for student, auto in (("ann", None), ("bob", None), ("cid", 0.0)):
             grade = gradebook.find_grade(QUESTION, LAB, LAB, student)
             grade.extra_credit, grade.auto_score = 0.5, auto
         gradebook.db.commit()
         cell = written_questions(gradebook, LAB)[QUESTION]
-        found = {one.student: one for one in answers(gradebook, CourseDirectory(), cell)}
-    assert {student: (one.mark, one.extra_credit) for student, one in found.items()} == {
+        found = {each.student: each for each in answers(gradebook, CourseDirectory(), cell)}
+    assert {student: (each.mark, each.extra_credit) for student, each in found.items()} == {
         "ann": (2.0, 0.5), "bob": (None, 0.5), "cid": (0.0, 0.5),
     }  # fmt: skip
 
 
 def test_a_submission_older_than_the_question_does_not_hide_the_others(tmp_path: Path) -> None:
-    made = GradedCourse(tmp_path)
-    made.grade("old", Submission())
-    with made.gradebook as gradebook:
+    graded = GradedCourse(tmp_path)
+    graded.grade("old", Submission())
+    with graded.gradebook as gradebook:
         gradebook.add_grade_cell("added", LAB, LAB, max_score=3, cell_type="markdown")
         gradebook.add_solution_cell("added", LAB, LAB)
-    made.grade("new", Submission())
-    with made.gradebook as gradebook:
+    graded.grade("new", Submission())
+    with graded.gradebook as gradebook:
         shown = page(gradebook, CourseDirectory(root=str(tmp_path)), LAB, "added")
     assert shown.count('<section class="answer"') == 1
-    assert "graded before this question was added, so not listed: old" in shown
+    assert "Not listed, because graded before this question was added: old" in shown
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_submission_older_than_the_question_does_not_hide_the_others(tmp_path:
         ("[", "cannot be read"),
     ],
 )
-def test_the_build_rejects_a_wrong_rubric(tmp_path: Path, rubric: str, says: str) -> None:
+def test_the_build_rejects_an_invalid_rubric(tmp_path: Path, rubric: str, says: str) -> None:
     notebook = nbformat.read(REPO / "solutions" / LAB / f"{LAB}.ipynb", as_version=4)
     require_rubric(tmp_path, notebook)  # none is needed
     assert read_rubric(tmp_path) == {}

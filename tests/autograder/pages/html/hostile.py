@@ -1,4 +1,4 @@
-"""What a student may put in a notebook so that a page runs it, fetches it or is covered by it.
+"""What a student may put in a notebook to make a page run code, fetch something or be covered.
 
 Everything that runs sets ``window.pwned`` or the document's title; everything fetched is at EVIL.
 """

@@ -1,4 +1,4 @@
-"""TeX becomes MathML that a browser can render, and nothing else."""
+"""TeX is converted to MathML that a browser can render, and to nothing else."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def test_mathml_written_by_a_student_is_removed() -> None:
      "\\over ", "\\mathchoice", "\\xrightarrow[", "\\frac{a}{b}", "$", "$x$ "],
 )  # fmt: skip
 def test_no_formula_takes_long(piece: str) -> None:
-    begun_s = time.process_time()
+    start_s = time.process_time()
     inert.markdown(f"${piece * (MAX_TEX // len(piece))}$" * 8)
-    assert time.process_time() - begun_s < 10
+    assert time.process_time() - start_s < 10
 
 
 def test_formulas_past_the_limit_are_shown_as_written() -> None:

@@ -26,7 +26,7 @@ AS_STUDENT = "--Exchange.assignment_dir=student"
 
 @contextmanager
 def running(course: Course) -> Iterator[subprocess.Popen[str]]:
-    """The service; ended at the end."""
+    """The service, killed when the block ends."""
     command = [sys.executable, "-m", "autograder", "grade-on-submit", LAB, "--jobs", "1"]
     with subprocess.Popen(
         [*command, "--every", "0.1"],
@@ -44,7 +44,7 @@ def running(course: Course) -> Iterator[subprocess.Popen[str]]:
 
 
 def line_with(service: subprocess.Popen[str], text: str) -> str:
-    """The next line that contains it."""
+    """The next line of output that contains ``text``."""
     lines = []
     assert service.stdout is not None
     for line in service.stdout:
@@ -105,6 +105,6 @@ def test_students_fetch_a_page_for_each_submission(tmp_path: Path) -> None:
         f"release_feedback {LAB}",
         f"fetch_feedback {LAB} {AS_STUDENT}",
     )
-    same, formal = fetched(course)
-    assert same == broken
-    assert row_of(formal, "check_chunk_bounds") == "1 · chunk_bounds 6 of 6 cases 2 / 2"
+    unchanged, full = fetched(course)
+    assert unchanged == broken
+    assert row_of(full, "check_chunk_bounds") == "1 · chunk_bounds 6 of 6 cases 2 / 2"

@@ -1,4 +1,4 @@
-"""Submissions are graded as they arrive, each once, and their pages come back.
+"""Submissions are graded once, as they arrive, and feedback pages are returned.
 
 Grading is faked here; test_on_submit_command.py runs the real thing.
 """
@@ -45,7 +45,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Course:
 
 
 class BusyPool(FakePool):
-    """Takes up to two tasks before it grades one; ``meanwhile`` is called for each one graded."""
+    """Takes up to two tasks before it grades one; calls ``meanwhile`` for each one graded."""
 
     meanwhile: Callable[[str], None] = staticmethod(lambda student: None)
 
@@ -62,7 +62,7 @@ class BusyPool(FakePool):
                 return
             task = in_flight.pop(0)
             self.meanwhile(task.student)
-            why = self.fails_at.get(task.student)
+            why = self.failures.get(task.student)
             yield failed(task, why) if why else decide(task)
 
 
@@ -70,7 +70,7 @@ class BusyPool(FakePool):
 class Term:
     course: Course
     pool: BusyPool = field(default_factory=BusyPool)
-    said: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
     now_s: float = 0.0
     submissions: int = 0
 
@@ -80,15 +80,15 @@ class Term:
             self.pool,
             shows_hidden=shows_hidden,
             every_s=EVERY_S,
-            say=self.said.append,
+            say=self.printed.append,
             clock=lambda: self.now_s,
         )
 
     def step(self, service: Service, later_s: float = EVERY_S) -> list[str]:
-        """Returns who was graded in this step; ``said`` then has its lines."""
+        """Returns who was graded in this step; ``printed`` then has its lines."""
         self.now_s += later_s
         self.pool.graded.clear()
-        self.said.clear()
+        self.printed.clear()
         service.step()
         return [*self.pool.graded]
 
@@ -132,7 +132,7 @@ def test_each_submission_is_graded_once_and_has_a_page(
     assert term.step(service) == ["ann", "bob"]
     assert ann.exists()
     assert "data-only-visible" in bob.read_text()
-    assert [line.partition(", page after")[0] for line in term.said] == [
+    assert [line.partition(", page after")[0] for line in term.printed] == [
         f"2026-10-01 10:00:01 UTC  ann, {LAB}: graded, 2 points",
         f"2026-10-01 10:00:02 UTC  bob, {LAB}: graded, 0.5 points",
     ]
@@ -147,25 +147,25 @@ def test_each_submission_is_graded_once_and_has_a_page(
 
     # Another service on the same course, and `grade`, find everything done.
     assert term.step(term.service()) == []
-    assert term.said == []
+    assert term.printed == []
     monkeypatch.setattr(grade_class, "open_pool", lambda *_: term.pool)
     assert main(["grade", LAB]) == 0
     assert term.pool.graded == []
 
 
-def test_what_was_graded_before_only_needs_its_page(term: Term) -> None:
+def test_a_submission_that_is_already_graded_only_needs_a_page(term: Term) -> None:
     page = term.submit("ann", 2)
     term.step(term.service())
     page.unlink()  # as if the service had been killed before it wrote the page
     service = term.service()
     assert term.step(service) == []
     assert page.exists()
-    the_same_again = term.submit("ann", 2)
+    same_notebook = term.submit("ann", 2)
     assert term.step(service) == []
-    assert the_same_again.exists()
+    assert same_notebook.exists()
 
 
-def test_a_student_who_submits_often_delays_nobody(term: Term) -> None:
+def test_a_student_who_submits_often_does_not_delay_others(term: Term) -> None:
     service = term.service()
     unread = [term.submit("ann", 0) for _ in range(3)]
     newest, _, _ = term.submit("ann", 2), term.submit("bob"), term.submit("cid")
@@ -182,26 +182,24 @@ def test_a_student_who_submits_often_delays_nobody(term: Term) -> None:
     assert term.points("ann") == 0.5
 
 
-def test_a_failing_machine_is_tried_again(term: Term) -> None:
+def test_grading_is_retried_after_a_failure_of_the_machine(term: Term) -> None:
     service = term.service()
-    term.pool.fails_at = {"ann": "its worker died (killed by SIGKILL)"}
+    term.pool.failures = {"ann": "its worker died (killed by SIGKILL)"}
     page = term.submit("ann", 2)
     term.submit("bob", 1)
     assert term.step(service) == ["ann", "bob"]
-    assert "ann" in term.said[0]
-    assert "infrastructure error (its worker died (killed by SIGKILL))" in term.said[0]
+    assert "ann" in term.printed[0]
+    assert "infrastructure error (its worker died (killed by SIGKILL))" in term.printed[0]
     assert term.points("bob") == 1
     assert term.step(service) == []
     assert term.step(service, RETRY_S) == ["ann"]
-    assert term.said == []  # the same error is not said again
-    term.pool.fails_at = {}
+    assert term.printed == []  # the same error is not reported again
+    term.pool.failures = {}
     assert term.step(service, RETRY_S) == ["ann"]
     assert page.exists()
 
 
-def test_a_gradebook_that_cannot_be_written_is_tried_again(
-    term: Term, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writing_the_gradebook_is_retried(term: Term, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Writer, record: Record, same_submission: bool = False) -> None:
         raise NotWritten("database is locked")
 
@@ -211,13 +209,13 @@ def test_a_gradebook_that_cannot_be_written_is_tried_again(
         patched.setattr(Writer, "write", refuse)
         assert term.step(service) == ["ann"]
     assert not page.exists()
-    assert "ann, 03_ring_all_reduce: graded, but without a page yet: database is" in term.said[0]
+    assert "ann, 03_ring_all_reduce: graded, but without a page yet: database is" in term.printed[0]
     assert term.step(service, RETRY_S) == []  # not graded twice
     assert page.exists()
     assert term.points("ann") == 2
 
 
-def test_a_broken_submission_gets_a_page_and_stops_nobody(term: Term) -> None:
+def test_a_broken_submission_gets_a_page_and_does_not_stop_others(term: Term) -> None:
     service = term.service()
     page = term.submit("ann")
     (notebook,) = term.exchange.glob(f"inbound/ann+*/{LAB}.ipynb")
@@ -229,11 +227,11 @@ def test_a_broken_submission_gets_a_page_and_stops_nobody(term: Term) -> None:
     assert term.step(service) == ["ann", "bob"]
     assert "No notebook was submitted" in page.read_text()
     assert bob.exists()
-    assert any("eve+" in line and "it is not a folder" in line for line in term.said)
-    assert any("ann, 03_ring_all_reduce: student error, 0 points" in line for line in term.said)
+    assert any("eve+" in line and "it is not a folder" in line for line in term.printed)
+    assert any("ann, 03_ring_all_reduce: student error, 0 points" in line for line in term.printed)
 
 
-def test_the_page_is_the_feedback_only_when_asked(term: Term) -> None:
+def test_the_page_is_the_full_feedback_only_on_request(term: Term) -> None:
     """The late penalty, one started day of 0.5 points, is applied as by `grade`."""
     with term.course.gradebook as gradebook:
         gradebook.update_or_create_assignment(LAB, duedate="2026-10-01 09:00:00")
@@ -259,7 +257,7 @@ def test_a_changed_course_ends_the_service(term: Term, monkeypatch: pytest.Monke
         term.step(service)
 
 
-def test_without_an_exchange_it_says_how_to_make_one(term: Term) -> None:
+def test_the_error_without_an_exchange_says_how_to_create_one(term: Term) -> None:
     (term.exchange / "inbound").rmdir()
     with pytest.raises(UsageError, match=f"run `nbgrader release_assignment {LAB}`"):
         term.service()

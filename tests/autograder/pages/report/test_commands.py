@@ -34,21 +34,21 @@ VISIBLE = [case.name for case in RING if not case.hidden]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
-    made = GradedCourse(tmp_path_factory.mktemp("course"))
-    GradedCourse(made.root, OTHER)  # without submissions
-    (made.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
-    made.enrol("ada", first_name="Ada", last_name="Lovelace")
-    made.enrol("absent", last_name="=1+2")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
+    graded = GradedCourse(tmp_path_factory.mktemp("course"))
+    GradedCourse(graded.root, OTHER)  # without submissions
+    (graded.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
+    graded.enrol("ada", first_name="Ada", last_name="Lovelace")
+    graded.enrol("absent", last_name="=1+2")
     # Outputs of a graded notebook are not the student's own: nothing is read from there.
     forged = {**shown(), "metadata": Tries(99, 99).as_metadata("ring_all_reduce.ring_all_reduce")}
-    made.grade("ada", Submission(by_hand=2.0, outputs={"check_ring_all_reduce": [forged]}))
+    graded.grade("ada", Submission(manual_score=2.0, outputs={"check_ring_all_reduce": [forged]}))
     for student, mistake, cases in (
         ("ben", MEAN, VISIBLE), ("cyd", MEAN, RING_NAMES), ("dee", ORDER, HIDDEN),
     ):  # fmt: skip
         failing = {"ring_all_reduce": fail("ring_all_reduce", mistake, cases)}
-        made.grade(student, Submission(failing=failing, penalty=1.0 if student == "ben" else 0.0))
-    made.grade(
+        graded.grade(student, Submission(failing=failing, penalty=1.0 if student == "ben" else 0.0))
+    graded.grade(
         "eve",
         Submission(
             unwritten=tuple(e.answer for e in exercises.of_lab(LAB)),
@@ -59,18 +59,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
     )
     for student, tries in (("fay", Tries(6, 5, {MEAN: 4})), ("gus", Tries(3, 0, {MEAN: 1}))):
         output = {"metadata": tries.as_metadata("ring_all_reduce.ring_all_reduce")}
-        path = made.root / "grading/submitted" / student / LAB / f"{LAB}.ipynb"
+        path = graded.root / "grading/submitted" / student / LAB / f"{LAB}.ipynb"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps({"cells": [{"outputs": [output]}]}))
-    return made
+    return graded
 
 
 @pytest.fixture
 def run(
-    made: GradedCourse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    graded: GradedCourse, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """Runs a command of `python -m autograder` and returns its output."""
-    monkeypatch.chdir(made.root)
+    monkeypatch.chdir(graded.root)
 
     def run(*arguments: str) -> str:
         assert main(list(arguments)) == 0
@@ -102,7 +102,7 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     late = ("due_utc", "extended", "days_late", "free_days_used")
     assert [ben[column] for column in late] == ["2026-11-12 12:00:00", "", "1", "0"]
     assert [absent[column] for column in late] == [""] * 4
-    assert absent["last_name"] == "'=1+2"  # no formula
+    assert absent["last_name"] == "'=1+2"  # not a formula
     assert rows["eve"]["state"] == "tampering"
     fay = rows["fay"]
     assert (fay["state"], fay["total"], fay["max_so_far"], fay["max"]) == (
@@ -127,7 +127,7 @@ def test_an_unknown_lab_is_rejected_with_a_list_of_labs(
 
 
 def test_the_report_counts_points_mistakes_time_and_states(
-    run: Callable[..., str], made: GradedCourse
+    run: Callable[..., str], graded: GradedCourse
 ) -> None:
     output = run("report", LAB)
     states = [line.split() for line in output.splitlines()[2:6]]
@@ -135,7 +135,7 @@ def test_the_report_counts_points_mistakes_time_and_states(
         ["graded", "4"], ["tampering", "1", "eve"], ["not", "graded", "yet", "2", "fay,", "gus"],
         ["not", "submitted", "1", "absent"],
     ]  # fmt: skip
-    # ada's question is graded, the others' is not: it counts neither as 0 nor as possible.
+    # Only ada's question is graded: the others' counts neither as 0 nor toward the maximum.
     median = f"{100 * (13 + 5 * len(HIDDEN) / len(RING) - 1) / 18:.0f} %"  # ben's
     assert f"  points: median {median} of the points graded so far, from 0 % to 100 %;" in output
     assert "; 1 late" in output
@@ -160,10 +160,10 @@ def test_the_report_counts_points_mistakes_time_and_states(
 
 
 def test_the_report_names_who_submitted_nothing(
-    run: Callable[..., str], made: GradedCourse, tmp_path: Path
+    run: Callable[..., str], graded: GradedCourse, tmp_path: Path
 ) -> None:
     assert "submitted nothing: absent\n" in run("report", LAB)
-    roster = made.root / "grading/roster.csv"  # `absent` has left the course
+    roster = graded.root / "grading/roster.csv"  # `absent` has left the course
     roster.write_text("student\nada\nnewcomer\n")
     page = tmp_path / "page.html"
     try:
@@ -176,9 +176,9 @@ def test_the_report_names_who_submitted_nothing(
 
 
 def test_the_report_says_which_penalties_the_policy_would_change(
-    run: Callable[..., str], made: GradedCourse
+    run: Callable[..., str], graded: GradedCourse
 ) -> None:
-    config = made.root / "nbgrader_config.py"
+    config = graded.root / "nbgrader_config.py"
     before = config.read_text()
     config.write_text(f"{before}\nc.LateDays.points_per_day = 0.5\n")
     try:
@@ -191,9 +191,9 @@ def test_the_report_says_which_penalties_the_policy_would_change(
 def test_an_ungraded_answer_is_not_0_points(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = GradedCourse(tmp_path)
+    graded = GradedCourse(tmp_path)
     for student in ("ada", "ben"):
-        made.grade(student, Submission(penalty=1.0))
+        graded.grade(student, Submission(penalty=1.0))
     monkeypatch.chdir(tmp_path)
     assert main(["report", LAB]) == 0
     output = capsys.readouterr().out

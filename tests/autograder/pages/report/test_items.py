@@ -23,7 +23,7 @@ def scores(student: int, *points: float, essay_pending: bool = True) -> Scores:
     return Scores(f"s{student}", has_submission=True, max_points=16.0, marks=marks)
 
 
-# a and b go together, c is right where they are wrong.
+# a and b correlate; c is right where they are wrong.
 POINTS = [(n % 5, min(n % 5, 3), 4 - n % 5, 0.0) for n in range(MIN_STUDENTS)]
 
 
@@ -32,9 +32,9 @@ def test_discrimination_is_the_correlation_with_the_rest_of_the_points() -> None
     a, _, c, essay = analyze(CELLS, essays, [Mistake("a", "adds twice", 3, 5, False)], {})
     assert a.mean_share == pytest.approx(0.5)
     assert a.mistakes == ("adds twice (3)",)
-    # The same by the textbook formula, which corrects the correlation with the whole total.
+    # The same by the textbook formula for a corrected item-total correlation.
     of_a = [points[0] for points in POINTS]
-    total = [sum(points[:3]) for points in POINTS]  # the essay waits for some
+    total = [sum(points[:3]) for points in POINTS]  # without the essay, which is not graded for all
     r, s_t, s_i = statistics.correlation(of_a, total), *map(statistics.pstdev, (total, of_a))
     corrected = (r * s_t - s_i) / math.sqrt(s_i**2 + s_t**2 - 2 * r * s_t * s_i)
     assert a.discrimination == pytest.approx(corrected)
@@ -49,11 +49,11 @@ def test_no_correlation_for_small_classes_or_equal_points() -> None:
     assert analyze(CELLS, small, [], {})[0].mean_share is not None
     same = [scores(n, 4, *points[1:]) for n, points in enumerate(POINTS)]
     item = analyze(CELLS, same, [], {})[0]
-    assert (item.mean_share, item.discrimination, item.why_not) == (1, None, "all the same points")
+    assert (item.mean_share, item.discrimination, item.why_not) == (1, None, "all scores are equal")
     assert analyze(CELLS, [], [], {})[0].mean_share is None
 
 
-def test_tries_until_it_passed_are_of_the_students_whose_check_passed() -> None:
+def test_tries_until_a_pass_count_only_students_whose_check_passed() -> None:
     known = {
         "s0": {"a": Tries(5, 3)},
         "s1": {"a": Tries(6, 6), "b": Tries(2)},

@@ -27,23 +27,23 @@ MOODLE = (
     "\ufeffVorname;Nachname;E-Mail-Adresse;Aufgabe: Other (Punkte);"
     f'"Aufgabe: {LAB} (Real)";"Aufgabe: {LAB} (Feedback)";Heruntergeladen\n'
     "Ada;Lovelace;Ada@Example.org;1,5;-;gut;1791000000\n"
-    "Søren;Kovalevskaya;zoe.k@example.org;1,5;-;;1791000000\n"  # another one
+    "Søren;Kovalevskaya;zoe.k@example.org;1,5;-;;1791000000\n"  # a different person
     "Zoe;Absent;zoe.a@example.org;1,5;-;;1791000000\n"
 )
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
-    made = GradedCourse(tmp_path_factory.mktemp("course"))
-    made.enrol("ada", first_name="Ada", last_name="Lovelace", email="ada@example.org")
-    made.enrol("kovalevskayasofja", first_name="Sofja", last_name="Kovalevskaya")
-    made.enrol("absent", first_name="=1+2", last_name="")
-    made.grade("ada", Submission(by_hand=2.0))
-    made.grade("ben", Submission())  # the written answer is not graded
-    made.grade("kovalevskayasofja", Submission(by_hand=0.5, penalty=1.0))
-    made.grade("excused", Submission(by_hand=0.5))
-    made.grade("zoe", Submission(by_hand=0.0))  # on no platform
-    return made
+    graded = GradedCourse(tmp_path_factory.mktemp("course"))
+    graded.enrol("ada", first_name="Ada", last_name="Lovelace", email="ada@example.org")
+    graded.enrol("kovalevskayasofja", first_name="Sofja", last_name="Kovalevskaya")
+    graded.enrol("absent", first_name="=1+2", last_name="")
+    graded.grade("ada", Submission(manual_score=2.0))
+    graded.grade("ben", Submission())  # the written answer is not graded
+    graded.grade("kovalevskayasofja", Submission(manual_score=0.5, penalty=1.0))
+    graded.grade("excused", Submission(manual_score=0.5))
+    graded.grade("zoe", Submission(manual_score=0.0))  # on no platform
+    return graded
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_canvas_gets_its_own_file_back_with_points(
     export: Callable[..., tuple[int, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, written = export("canvas", CANVAS)
-    assert code == 3  # zoe's points have no place
+    assert code == 3  # there is no row for zoe's points
     theirs = list(csv.reader(CANVAS.splitlines()))
     ours = list(csv.reader(written.splitlines()))
     changed = {
@@ -83,12 +83,12 @@ def test_canvas_gets_its_own_file_back_with_points(
         ("Lovelace, Ada", column): "20",
         ("Kovalevskaya, Sofja", column): "17.5",  # by the name in Canvas's downloads
     }
-    said = capsys.readouterr().err
-    assert f"{LAB}: 2 points written to column '{column}'" in said
-    assert "not completely graded, so left as it was: ben" in said
-    assert "left as it was: excused (EX)" in said
-    assert "zoe (has points), absent" in said
-    assert "on the platform, but not in the gradebook: Student, Test 199 f00" in said
+    printed = capsys.readouterr().err
+    assert f"{LAB}: 2 points written to column '{column}'" in printed
+    assert "not completely graded, so left unchanged: ben" in printed
+    assert "left unchanged: excused (EX)" in printed
+    assert "zoe (has points), absent" in printed
+    assert "on the platform, but not in the gradebook: Student, Test 199 f00" in printed
 
 
 def test_moodle_in_another_language_with_semicolons(
@@ -104,9 +104,9 @@ def test_a_lab_with_another_name_on_the_platform(
 ) -> None:
     other = CANVAS.replace(f"{LAB} (77)", "Ring (77)")
     assert export("canvas", other) == (2, "")
-    said = capsys.readouterr().err
-    assert f"has no column of {LAB}: choose one with --column {LAB}=NAME" in said
-    assert "'Ring (77)'" in said
+    printed = capsys.readouterr().err
+    assert f"has no column of {LAB}: choose one with --column {LAB}=NAME" in printed
+    assert "'Ring (77)'" in printed
     code, written = export("canvas", other, "--column", f"{LAB}=Ring")
     assert code == 3
     assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,20,90' in written
@@ -117,7 +117,7 @@ def test_a_resubmission_that_is_not_graded_changes_no_cell(
     export: Callable[..., tuple[int, str]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The points that the gradebook has are of the submission before it."""
+    """The gradebook has the points of the submission before it."""
     folder = course.root / "grading/submitted/ada" / LAB
     folder.mkdir(parents=True)
     shutil.copy(course.root / f"grading/autograded/ada/{LAB}/{LAB}.ipynb", folder)
@@ -125,7 +125,7 @@ def test_a_resubmission_that_is_not_graded_changes_no_cell(
         code, written = export("canvas", CANVAS)
         assert code == 3
         assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,3,90' in written
-        assert "not completely graded, so left as it was: ada, ben" in capsys.readouterr().err
+        assert "not completely graded, so left unchanged: ada, ben" in capsys.readouterr().err
         assert main(["export", LAB]) == 0
         assert f"ada,Lovelace,Ada,{LAB},resubmission not graded yet," in capsys.readouterr().out
         assert main(["report", LAB]) == 0
@@ -156,7 +156,7 @@ def test_a_resubmission_that_is_not_graded_changes_no_cell(
         ("", "is empty"),
     ],
 )
-def test_what_cannot_be_filled_in_writes_nothing(
+def test_a_file_that_cannot_be_filled_in_is_rejected(
     export: Callable[..., tuple[int, str]],
     capsys: pytest.CaptureFixture[str],
     text: str,
@@ -166,7 +166,9 @@ def test_what_cannot_be_filled_in_writes_nothing(
     assert words in capsys.readouterr().err
 
 
-def test_without_a_file_of_the_platform(export: Callable[..., tuple[int, str]]) -> None:
+def test_without_a_file_of_the_platform_a_new_one_is_written(
+    export: Callable[..., tuple[int, str]],
+) -> None:
     code, written = export("canvas", None)
     rows = list(csv.reader(written.splitlines()))
     assert code == 0

@@ -22,7 +22,7 @@ def test_a_stub_is_not_a_mistake(unwritten: bool, counted: int) -> None:
     assert len(count_mistakes([record], {})) == counted
 
 
-def test_tries_of_a_mistake_are_of_the_students_whose_check_showed_it() -> None:
+def test_tries_of_a_mistake_count_only_students_whose_check_showed_it() -> None:
     record = Record(
         "03_ring", "ann", "k", "h", GRADED, "", verdicts={"check_all_gather": VERDICT.to_plain()}
     )

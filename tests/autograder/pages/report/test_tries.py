@@ -16,7 +16,7 @@ SHOWN = Tries(4, 3, {"sends first": 2})
 
 
 def notebook(*metadata: Any) -> bytes:
-    """With an output for each, and cells without outputs."""
+    """A notebook with one output for each metadata, and a cell without outputs."""
     outputs = [{"output_type": "display_data", "metadata": each} for each in metadata]
     return json.dumps({"cells": [{"source": "text"}, {"outputs": outputs}]}).encode()
 
@@ -52,7 +52,7 @@ def forged(**changes: Any) -> dict[str, Any]:
         forged(mistakes={str(n): 1 for n in range(MAX_MISTAKES + 1)}),
     ],
 )
-def test_what_no_check_stores_is_left_out(metadata: Any) -> None:
+def test_metadata_that_no_check_stores_is_ignored(metadata: Any) -> None:
     kept = Tries(1).as_metadata("ring_all_reduce.chunk_bounds")
     assert tries_in(notebook(metadata, kept), LAB) == {"chunk_bounds": Tries(1)}
 
@@ -62,5 +62,5 @@ def test_what_no_check_stores_is_left_out(metadata: Any) -> None:
     [None, b"", b"PK\x03\x04", b"\xff\xfe\x00", b"[" * 100_000, b"[]", b'{"cells": 1}',
      b'{"cells": [1]}', b'{"cells": [{"outputs": 1}]}', b'{"cells": [{"outputs": [1]}]}'],
 )  # fmt: skip
-def test_a_file_that_is_no_notebook_has_no_tries(content: bytes | None) -> None:
+def test_a_file_that_is_not_a_notebook_has_no_tries(content: bytes | None) -> None:
     assert tries_in(content, LAB) == {}

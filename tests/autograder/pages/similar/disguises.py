@@ -1,4 +1,4 @@
-"""How a copied answer may be changed so that it looks different and still does the same."""
+"""Changes that make a copied answer look different without changing what it does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MODULES = {"torch", "dist", "F", "nn", "math", "self"}
 
 
 def renamed(source: str) -> str:
-    """Every name of the student's own replaced, also those of functions and parameters."""
+    """Replaces all of the student's own names, including those of functions and parameters."""
     found, previous, names = [], "", dict[str, str]()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         is_own = token.type == tokenize.NAME and previous != "."
@@ -24,19 +24,19 @@ def renamed(source: str) -> str:
 
 
 def other_comments(source: str) -> str:
-    """A comment above and after each line outside of a docstring."""
+    """Adds a comment at the top, and one after each line outside a docstring."""
     lines = [f"{line}  # so" if line.strip() and '"""' not in line else line
              for line in source.splitlines()]  # fmt: skip
     return "\n".join(["# I wrote this", *lines])
 
 
 def other_layout(source: str) -> str:
-    """Python's own layout: other line breaks, parentheses, quotes; no comments."""
+    """Formats with ast.unparse: other line breaks, parentheses, quotes; no comments."""
     return ast.unparse(ast.parse(source))
 
 
 def reordered(source: str) -> str:
-    """Functions, and a class's methods, in the opposite order."""
+    """Reverses the order of functions and of a class's methods."""
     tree = ast.parse(source)
     tree.body.reverse()
     for node in tree.body:

@@ -1,7 +1,7 @@
 """How often `similar` is wrong: the figures that docs/instructors.md states, for 12 labs.
 
-tests/submissions/independent holds eight complete answers to lab 03, each written independently, in
-another style; all pass all cases. They are by one author, so real students may differ more, or
+tests/submissions/independent has eight complete answers to lab 03, written independently and in
+different styles; all pass all cases. They are by one author, so real students may differ more or
 less.
 """
 
@@ -47,7 +47,7 @@ def test_right_answers_to_the_same_lab_are_not_listed(
     pairs = list(combinations([*works, work("solution", solution(LAB))], 2))
     assert len(pairs) == {"independent": 36, "honest": 55}[folder]
     assert [pair for each in pairs for pair in compare(each, given(LAB)).pairs] == []
-    monkeypatch.setattr("autograder.pages.similar.compare.LEAST_TOKENS", 1)
+    monkeypatch.setattr("autograder.pages.similar.compare.MIN_TOKENS", 1)
     shared = [pair.tokens for each in pairs for pair in compare(each, given(LAB)).pairs]
     assert max(shared) == most_shared
 
@@ -93,15 +93,15 @@ def test_disguised_copies_are_listed(disguise: Callable[[str], str]) -> None:
     missed, answers = [], 0
     for lab in exercises.labs():
         copied = {cell: disguise(source) for cell, source in solution(lab).items()}
-        everybody_has = given(lab)
-        (pair,) = compare([work("a", solution(lab)), work("b", copied)], everybody_has).pairs
+        given_to_all = given(lab)
+        (pair,) = compare([work("a", solution(lab)), work("b", copied)], given_to_all).pairs
         assert pair.share > 0.7
         for cell, source in solution(lab).items():
             original = work("a", {cell: source})
             if original.length(original.hashes) < LONG:
                 continue
             answers += 1
-            if not compare([original, work("b", {cell: copied[cell]})], everybody_has).pairs:
+            if not compare([original, work("b", {cell: copied[cell]})], given_to_all).pairs:
                 missed.append(cell)
     assert answers >= 40
     assert len(missed) <= 3, missed

@@ -10,7 +10,7 @@ import pytest
 
 from autograder.__main__ import main
 from autograder.pages.similar import tokens, winnowing
-from autograder.pages.similar.compare import COMMON_LEAST, Text, Work, compare
+from autograder.pages.similar.compare import MIN_COMMON, Text, Work, compare
 from tests.autograder.pages.similar.disguises import all_of_them
 from tests.submissions.corpus import answers_in, released, save
 
@@ -89,7 +89,7 @@ def test_a_copy_and_one_from_last_year_are_found(
     assert [path.name for path in PAGE.parent.iterdir()] == [PAGE.name]
 
 
-def test_bad_input_says_what_to_do(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_say_what_to_do(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error(*arguments: str) -> str:
         assert main(["similar", *arguments]) == 2
         return capsys.readouterr().err
@@ -102,7 +102,7 @@ def test_bad_input_says_what_to_do(course: Path, capsys: pytest.CaptureFixture[s
     assert not PAGE.exists()
 
 
-def test_tokens_leave_out_what_is_easily_changed() -> None:
+def test_tokens_omit_what_is_easily_changed() -> None:
     plain = "def f(a):\n    return a.view(len(a), 'x')\n"
     other = 'def g(b):\n  """Why."""\n  # because\n  return b.view(\n    len(b), "y")'
     assert winnowing.hashes(tokens.tokens(plain * 3)) != []
@@ -122,18 +122,18 @@ def test_every_passage_of_the_guaranteed_length_has_a_common_fingerprint() -> No
     """The paper's guarantee, for a passage at each place between unrelated tokens."""
     source = "".join(f"v{n} = {n} * w{n} + u[{n}:]\n" for n in range(40))
     whole = tokens.tokens(source)
-    whole_prints = winnowing.winnow(winnowing.hashes(whole))
+    fingerprints = winnowing.winnow(winnowing.hashes(whole))
     for start in range(len(whole) - winnowing.T):
         passage = whole[start : start + winnowing.T]
-        assert winnowing.winnow(winnowing.hashes(passage)) & whole_prints
+        assert winnowing.winnow(winnowing.hashes(passage)) & fingerprints
 
 
-def test_what_many_share_or_everybody_was_given_does_not_count() -> None:
+def test_code_that_is_common_or_given_does_not_count() -> None:
     source = "".join(f"total += weights[{n}] * values[{n} + 1] - {n}\n" for n in range(12))
     two = [Work(name, (Text("cell", source),)) for name in "ab"]
     (pair,) = compare(two, []).pairs
     assert pair.share == 1
     assert compare(two, [Text("", f"if True:\n  # given\n  {source}")]).pairs == []
-    many = [Work(str(n), (Text("cell", source),)) for n in range(COMMON_LEAST + 1)]
+    many = [Work(str(n), (Text("cell", source),)) for n in range(MIN_COMMON + 1)]
     assert compare(many, []).pairs == []
     assert len(compare(many[1:], []).pairs) == 6
