@@ -3,8 +3,8 @@
 .venv/bin/python -m benchmarks.deepspeed_start [--rounds N] [--json FILE]
 
 Compares launch with torchrun and DeepSpeed's own launcher, which run the same work as a script.
-launch's fork server loads DeepSpeed in the first call, which is timed separately.  The scripts do
-not build DeepSpeed's shared-memory extension, which takes a minute on the very first start.
+The first launch, in which the fork server loads DeepSpeed, is timed separately.  The scripts do not
+build DeepSpeed's shared-memory extension, which takes a minute on the very first start.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def time_command(*command: str) -> float:
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 DEEPSPEED = (sys.executable, "-m", "deepspeed.launcher.runner", f"--num_gpus={RANKS}")
-CONTENDERS: dict[str, Callable[[], float]] = {
+LAUNCHERS: dict[str, Callable[[], float]] = {
     "shardlab.launch, warm": time_launch,
     "torchrun --standalone": lambda: time_command(*TORCHRUN, f"--nproc-per-node={RANKS}"),
     "deepspeed": lambda: time_command(*DEEPSPEED),
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     seconds: dict[str, list[float]] = {"shardlab.launch, first": [time_launch()]}
     for _ in range(options.rounds):
-        for name, timed in CONTENDERS.items():
+        for name, timed in LAUNCHERS.items():
             seconds.setdefault(name, []).append(timed())
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ours = medians["shardlab.launch, warm"]

@@ -1,4 +1,4 @@
-"""Runs a command and measures what it and all its descendant processes used."""
+"""Runs a command and measures the resources that it and all its descendant processes use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import psutil
 
 SAMPLE_S = 1.0  # between two memory samples
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
-ORPHANS_S = 5.0  # time for orphans to exit by themselves
+ORPHANS_S = 5.0  # how long orphans may take to exit by themselves
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ def run(
     environment: dict[str, str],
     on_line: Callable[[str], None] = lambda line: None,
 ) -> Usage:
-    """``on_line`` gets each line of stdout and stderr as it is printed.
+    """``on_line`` is called with each line of stdout and stderr as it is printed.
 
-    Run only one at a time: CPU time is that of all terminated children of this process.
+    Run only one command at a time: CPU time includes all terminated children of this process.
     """
     # Makes this process adopt orphans, so that their CPU time is counted too.
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
@@ -71,7 +71,7 @@ def run(
     wall_s = time.perf_counter() - start_s
     memory.stop()
     survivors = end_orphans()
-    reader.join()  # only now, because orphans may have kept the pipe open
+    reader.join()  # only now, because orphans may keep the pipe open
     cpu_s = children_cpu_s() - before_s
     return Usage(status, wall_s, cpu_s, memory.peak_bytes, survivors, "".join(lines))
 
@@ -104,7 +104,7 @@ def descendants() -> list[psutil.Process]:
 
 
 def pss_bytes(process: psutil.Process) -> int:
-    """Proportional set size: private pages plus its share of shared ones; 0 after it exited."""
+    """Proportional set size: private pages plus a share of shared ones; 0 if it has exited."""
     try:
         return int(process.memory_full_info().pss)
     except psutil.Error:
@@ -112,7 +112,7 @@ def pss_bytes(process: psutil.Process) -> int:
 
 
 def end_orphans() -> int:
-    """Kill what the command left behind and does not exit in time; returns how many processes."""
+    """Kill what the command left running and does not exit in time; returns how many processes."""
     deadline_s = time.monotonic() + ORPHANS_S
     while (left := alive()) and time.monotonic() < deadline_s:
         time.sleep(0.05)
@@ -130,7 +130,7 @@ def alive() -> list[psutil.Process]:
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """Without the user's own Jupyter settings; the venv is on the PATH, as nbgrader needs."""
+    """Without the user's Jupyter settings, and with the venv on the PATH, as nbgrader needs."""
     kept = {name: value for name, value in os.environ.items() if "JUPYTER" not in name}
     path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", "")])
     return {**kept, "HOME": str(home), "PATH": path}

@@ -1,8 +1,8 @@
-"""How long formgrader's pages take with a full gradebook: 300 students and four labs.
+"""How long formgrader's pages take to load with a full gradebook: 300 students and four labs.
 
 .venv/bin/python -m benchmarks.formgrader [--students N] [--rounds N] [--tiny] [--json FILE]
 
-The time of a page includes its HTML and the API requests it needs before it shows anything.  The
+The time of a page includes its HTML and the API requests needed before it shows anything.  The
 gradebook is filled through nbgrader's models, without grading; every fifth submission still needs
 manual grading.  The server is the JupyterLab of `make lab`, without our extension and indexes
 (stock) and with them (ours), on SQLite and, if installed, on PostgreSQL.
@@ -57,7 +57,7 @@ class Page:
 
 
 def fill(root: Path, students: int, labs: list[str], db_url: str) -> None:
-    """Fill the gradebook and folders as if every lab of every student was submitted and graded."""
+    """Fill the gradebook and folders as if every student had submitted every lab."""
     for lab in labs:
         command = [sys.executable, "-m", "nbgrader", "generate_assignment", lab]
         environment = clean_environment(root) | {"SHARDLAB_DB_URL": db_url}
@@ -66,7 +66,7 @@ def fill(root: Path, students: int, labs: list[str], db_url: str) -> None:
             raise RuntimeError(f"generate_assignment {lab} failed:\n{done.stderr[-3000:]}")
     with Gradebook(db_url, "shardlab") as gradebook:
         for number in range(students):
-            gradebook.db.add(Student(id=name_of(number), last_name=f"{number:03d}"))
+            gradebook.db.add(Student(id=student_id(number), last_name=f"{number:03d}"))
         for lab in labs:
             gradebook.db.add_all(rows(gradebook, lab, students))
         gradebook.db.commit()
@@ -74,20 +74,20 @@ def fill(root: Path, students: int, labs: list[str], db_url: str) -> None:
         released = (root / "labs" / lab / f"{lab}.ipynb").read_bytes()
         for number in range(students):
             for step in ("submitted", "autograded"):
-                path = root / "grading" / step / name_of(number) / lab / f"{lab}.ipynb"
+                path = root / "grading" / step / student_id(number) / lab / f"{lab}.ipynb"
                 path.parent.mkdir(parents=True)
                 path.write_bytes(released)
 
 
 def rows(gradebook: Gradebook, lab: str, students: int) -> Iterator[object]:
-    """The rows that Gradebook.add_submission makes; that gets slower with each submission."""
+    """The rows that Gradebook.add_submission would create; it slows down with each submission."""
     assignment = gradebook.find_assignment(lab)
     (notebook,) = assignment.notebooks
     cells = [(cell.id, cell.max_score) for cell in notebook.grade_cells]
     answers = [cell.id for cell in notebook.solution_cells]
     for number in range(students):
         submission = SubmittedAssignment(
-            id=new_uuid(), assignment_id=assignment.id, student_id=name_of(number)
+            id=new_uuid(), assignment_id=assignment.id, student_id=student_id(number)
         )
         work = SubmittedNotebook(
             id=new_uuid(), assignment_id=submission.id, notebook_id=notebook.id, flagged=False
@@ -106,13 +106,13 @@ def rows(gradebook: Gradebook, lab: str, students: int) -> Iterator[object]:
             yield Comment(id=new_uuid(), cell_id=answer, notebook_id=work.id)
 
 
-def name_of(number: int) -> str:
+def student_id(number: int) -> str:
     return f"student{number:03d}"
 
 
 def pages(db_url: str, students: int, lab: str) -> dict[str, list[str]]:
     """{page: the paths a browser requests to show it}"""
-    student = name_of(students // 2)
+    student = student_id(students // 2)
     with Gradebook(db_url, "shardlab") as gradebook:
         submission = gradebook.find_submission_notebook(lab, lab, student).id
     return {
@@ -170,13 +170,13 @@ def time_pages(
     for name, paths in pages.items():
         wall_s, cpu_s = [], []
         for _ in range(rounds):
-            before_s = used_s(process)
+            before_s = cpu_s_of(process)
             wall_s.append(seconds(server, paths))
-            cpu_s.append(used_s(process) - before_s)
+            cpu_s.append(cpu_s_of(process) - before_s)
         yield name, wall_s, cpu_s
 
 
-def used_s(process: psutil.Process) -> float:
+def cpu_s_of(process: psutil.Process) -> float:
     times = process.cpu_times()
     return times.user + times.system
 

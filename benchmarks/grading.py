@@ -1,10 +1,10 @@
-"""A class graded by `python -m autograder grade`, compared with stock `nbgrader autograde`.
+"""Time and memory of `python -m autograder grade`, compared with stock `nbgrader autograde`.
 
 .venv/bin/python -m benchmarks.grading [--students N ...] [--rounds N] [--only ours|stock]
                                           [--jobs N] [--tiny] [--json FILE]
 
-Both get the same notebooks.  Of every ten students four are right, three made one of the lab's
-planted mistakes, one wrote nothing, one hangs (alternately ranks that wait for each other and a
+Both get the same notebooks.  Of every ten submissions, four are correct, three contain one of the
+lab's planted mistakes, one is empty, one hangs (alternately ranks that wait for each other and a
 cell that never ends) and one crashes (alternately the kernel dies and an answer raises).
 
 Stock nbgrader uses its defaults: a separate course folder, none of our preprocessors, and check
@@ -180,7 +180,7 @@ class Stock(Grader):
         (self.root / "nbgrader_config.py").write_text(STOCK_CONFIG)
         shutil.copytree(ROOT / "solutions" / LAB, self.root / "source" / LAB)
         for text in (self.root / "source" / LAB).glob("*.nb.py"):
-            text.unlink()  # or nbgrader would release it
+            text.unlink()  # otherwise nbgrader would release it
         self.submitted = self.root / "submitted"
         self.started_s: dict[str, float] = {}
 
@@ -188,7 +188,7 @@ class Stock(Grader):
         return [sys.executable, "-m", "nbgrader", "autograde", LAB]
 
     def on_line(self, line: str) -> None:
-        """Students are graded sequentially: one's time ends when the next one's starts."""
+        """Students are graded sequentially: each one's time ends when the next one starts."""
         if found := re.search(r"Converting notebook \S*/submitted/([^/]+)/", line):
             self.started_s.setdefault(found[1], time.monotonic())
 
@@ -211,7 +211,7 @@ def measure(students: int, side: str, jobs: int | None) -> Figures:
 
 
 def median_of(rounds: list[Figures]) -> Figures:
-    """The median of each timing; of each count, the worst of all rounds."""
+    """The median of each timing, and the worst of each count over all rounds."""
     plain = [asdict(figures) for figures in rounds]
     medians: dict[str, Any] = {
         name: statistics.median(figures[name] for figures in plain)

@@ -1,9 +1,9 @@
 """How fast launchers start ranks: `make bench`, or `make bench ARGS="--json figures.json"`.
 
-Every contender starts the same number of processes, runs one tiny all_reduce, and waits until all
-have exited.  Rounds are interleaved, so that other load on the machine affects all alike; results
-are medians.  torchrun is timed as a command; the others from inside a process that has already
-loaded torch, like a notebook's kernel.
+Every launcher starts the same number of processes, which run one tiny all_reduce, and waits until
+all have exited.  Rounds are interleaved, so that other load on the machine affects all launchers
+equally; results are medians.  torchrun is timed as a command, the others inside a process that has
+already imported torch, like a notebook's kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MB = 1e6
 REDUCED_BYTES = 256e6
 BUCKETS = 10  # of 25 MB, DDP's default bucket size
 
-# The script of every contender but launch; {ranks} and {port} are filled in.
+# The script of every launcher except launch, a template with {ranks} and {port}.
 TINY = """
 import os, sys, time
 os.environ.update(GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1")
@@ -51,8 +51,8 @@ dist.destroy_process_group()
 """
 )
 
-# One process for all that start ranks from inside one.
-FROM_INSIDE = (
+# Launchers that are called in a process; one process times all of them.
+IN_PROCESS = (
     TINY
     + """
 def bare_fork(path):
@@ -65,12 +65,12 @@ def bare_fork(path):
     for _ in range({ranks}):
         assert os.wait()[1] == 0
 
-def of_spawn(rank, path):
+def on_spawn(rank, path):
     dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size={ranks})
     tiny()
     dist.destroy_process_group()
 
-def of_notebook_launcher():
+def on_notebook_launcher():
     from accelerate import PartialState
     assert PartialState(cpu=True).num_processes == {ranks}
     tiny()
@@ -89,12 +89,12 @@ if __name__ == "__main__":
 
     import torch.multiprocessing
     store = sys.argv[0] + ".third"
-    seconds["mp.spawn"] = time_of(torch.multiprocessing.spawn, of_spawn, (store,), nprocs={ranks})
+    seconds["mp.spawn"] = time_of(torch.multiprocessing.spawn, on_spawn, (store,), nprocs={ranks})
 
     os.environ["ACCELERATE_USE_CPU"] = "true"
     from accelerate import notebook_launcher
     seconds["notebook_launcher"] = time_of(
-        notebook_launcher, of_notebook_launcher, num_processes={ranks}, use_port="{port}"
+        notebook_launcher, on_notebook_launcher, num_processes={ranks}, use_port="{port}"
     )
     print(json.dumps(seconds))
 """
@@ -116,10 +116,10 @@ def time_launch(ranks: int) -> float:
     return elapsed_s
 
 
-def time_from_inside(ranks: int) -> dict[str, float]:
-    """The seconds that the program printed, by contender."""
+def time_in_process(ranks: int) -> dict[str, float]:
+    """The seconds that the program printed, by launcher."""
     with tempfile.TemporaryDirectory() as folder:
-        printed = _run([sys.executable, _write_program(folder, FROM_INSIDE, ranks)])
+        printed = _run([sys.executable, _write_program(folder, IN_PROCESS, ranks)])
         seconds: dict[str, float] = json.loads(printed.splitlines()[-1])
         return seconds
 
@@ -149,10 +149,10 @@ def _run(command: list[str]) -> str:
 
 
 def compare(ranks: int, rounds: int) -> dict[str, float]:
-    """Median seconds of each contender, in interleaved rounds."""
+    """Median seconds of each launcher, in interleaved rounds."""
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
-        found = {"shardlab.launch, warm": time_launch(ranks), **time_from_inside(ranks)}
+        found = {"shardlab.launch, warm": time_launch(ranks), **time_in_process(ranks)}
         found["torchrun --standalone"] = time_torchrun(ranks)
         for name, one in found.items():
             seconds.setdefault(name, []).append(one)
@@ -163,7 +163,7 @@ def compare(ranks: int, rounds: int) -> dict[str, float]:
 class Size:
     ranks: int
     seconds: float  # median of launch
-    unique_bytes: int  # of the rank with the most, after the all_reduce
+    unique_bytes: int  # maximum over ranks, after the all_reduce
 
     @property
     def ms_per_rank(self) -> float:
@@ -184,7 +184,7 @@ def unique_bytes(ranks: int) -> int:
 
     def measured() -> int:
         tiny()
-        with open("/proc/self/smaps_rollup") as file:  # importing psutil would add to it
+        with open("/proc/self/smaps_rollup") as file:  # importing psutil would add memory
             lines = [line.split() for line in file]
         dist.barrier()  # if a rank exited earlier, fewer pages would count as shared
         return sum(1024 * int(line[1]) for line in lines if line[0].startswith("Private_"))
@@ -193,10 +193,10 @@ def unique_bytes(ranks: int) -> int:
 
 
 def tracing(ranks: int, reduced_bytes: float, calls: int, passes: int) -> tuple[float, float]:
-    """Seconds of a pass of all_reduces, with and without recording.
+    """Seconds of a series of all_reduces, with and without recording.
 
     Without recording, the recorder is removed from the dispatcher.  Runs of both kinds alternate.
-    Ranks wait for the slowest, so the slowest rank's time counts.
+    The slowest rank's time counts, since the others wait for it.
     """
 
     def work(recorded: bool) -> list[float]:
@@ -254,7 +254,7 @@ def goals(
         Goal("launch's time over a bare fork's", ours / seconds["bare fork + gloo"], 2, "×"),
         Goal(f"{last.ranks} ranks: start, all_reduce, exit", last.seconds, 4, " s"),
         Goal(f"unique memory of each of {last.ranks} ranks", last.unique_bytes / MB, 12, " MB"),
-        # nearly flat; every pair of ranks is connected, so more ranks cost slightly more each
+        # nearly constant: all pairs of ranks are connected, so each costs slightly more
         Goal(f"cost per rank, {last.ranks} ranks over {first.ranks}", per_rank, 1.5, "×"),
         Goal("recording the calls adds", 100 * (recorded_s / plain_s - 1), 5, " %"),
     ]

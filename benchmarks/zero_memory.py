@@ -3,8 +3,8 @@
 .venv/bin/python -m benchmarks.zero_memory [--ranks 2 4 8] [--precision bf16 fp32] [--json FILE]
 
 Real DeepSpeed engines train a small GPT with Adam.  "paper" is the paper's formula, "named" adds
-DeepSpeed's additional memory by name (estimate/zero_extras.py), "measured" are live bytes of
-parameters, gradients and optimizer on the rank with the most, after its second backward pass.
+the named extras of DeepSpeed (estimate/zero_extras.py), and "measured" is the live bytes of
+parameters, gradients and optimizer after the second backward pass, on the rank with the most.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardlab.estimate.zero_extras import zero_extras
 
 STATES = ("parameters", "gradients", "optimizer")
 BUCKET_ELEMENTS = 2**15  # DeepSpeed's 500 million would dwarf a small model
-# The odd width makes padding necessary.
+# An odd width, so that shards need padding.
 MODEL = models.GPTConfig(layers=2, heads=3, width=33, context=32)
 PERSISTENCE_THRESHOLD = 1_000  # elements: biases and norms persist
 

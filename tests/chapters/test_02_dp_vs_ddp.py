@@ -149,7 +149,7 @@ def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, arti
 
 
 def predictions_are_answered(notebook):
-    """Without the kernel: a guess earlier before the notebook was saved, and one earlier now."""
+    """Without the kernel: a guess made before the notebook was saved, and one made now."""
     earlier = notebook.cell("predicted_calls.compare(").widget("comparison")
     expect(earlier).to_have_attribute("data-outcome", "named")
     answer = notebook.cell("predicted_copies.compare(").widget("comparison")

@@ -311,12 +311,7 @@ def test_the_triton_kernel_in_the_text_computes_the_product():
     ]
     code = re.search("```python\n(.+?)\n```", text, re.DOTALL).group(1)
     kernel = code.split("\n\ngrid = ")[0].removeprefix("@triton.jit\n")
-    rows, columns, inner, group = (
-        19,
-        70,
-        128,
-        64,
-    )  # not multiples of the block sizes, except inner and group
+    rows, columns, inner, group = 19, 70, 128, 64  # rows and columns do not fill whole blocks
     torch.manual_seed(0)
     x = torch.randn(rows, inner).half()
     codes = torch.randint(-127, 128, (inner, columns), dtype=torch.int8)

@@ -1,8 +1,8 @@
-"""Run Python commands without starting Python for each: a process imports once what they need, and
-forks for every command.
+"""Run Python commands without starting Python for each: a server process imports what they need
+once, and forks for every command.
 
-As a program it reads a line of JSON for each command and prints the command's exit status.  Its
-arguments are the modules to import.
+Run as a program, this module is the server: it reads a line of JSON for each command and prints the
+command's exit status.  Its arguments are the modules to import.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Run(Protocol):
     def __call__(
         self, argv: list[str], folder: Path, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Of ``python -m ...`` or of an installed program. ``environment``: other variables."""
+        """Run ``python -m ...`` or an installed program. ``environment`` replaces the settings."""
 
 
 @contextmanager
 def forking(
     root: Path, settings: Mapping[str, str], preloaded: Sequence[str] = WITHOUT_TORCH
 ) -> Iterator[Run]:
-    """``root``: a copy of the repository; ``settings``: all environment variables."""
+    """``root``: a copy of the repository; ``settings``: the complete environment."""
     with (
         tempfile.TemporaryDirectory() as logs,
         subprocess.Popen(
@@ -53,9 +53,9 @@ def forking(
             cwd=root, env=settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as server,
     ):  # fmt: skip
-        to, answers = server.stdin, server.stdout
-        assert to is not None
-        assert answers is not None
+        commands, statuses = server.stdin, server.stdout
+        assert commands is not None
+        assert statuses is not None
         out, err = Path(logs, "out"), Path(logs, "err")
 
         def run(
@@ -63,18 +63,18 @@ def forking(
         ) -> subprocess.CompletedProcess[str]:
             variables = dict(settings if environment is None else environment)
             request = [argv, str(folder), str(out), str(err), variables]
-            print(json.dumps(request), file=to, flush=True)
-            status = int(answers.readline())
+            print(json.dumps(request), file=commands, flush=True)
+            status = int(statuses.readline())
             return subprocess.CompletedProcess(argv, status, out.read_text(), err.read_text())
 
         yield run
-        to.close()  # ends it
+        commands.close()  # ends the server
 
 
 def serve() -> None:
     for name in sys.argv[1:]:
         import_module(name)
-    gc.freeze()  # a collection in a child would copy every page
+    gc.freeze()  # garbage collection in a child would copy every page
     for line in sys.stdin:
         child = os.fork()
         if not child:
@@ -86,13 +86,13 @@ def serve() -> None:
 def become(
     argv: list[str], folder: str, out: str, err: str, environment: dict[str, str]
 ) -> NoReturn:
-    """Run the command in this process: its streams, variables, folder and arguments, to its end."""
+    """Run the command in this process, with its streams, environment and folder, and exit."""
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for stream, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), stream)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # as the variables say
+    tempfile.tempdir = None  # recomputed from the environment
     os.chdir(folder)
     status: object = 1
     try:
@@ -113,7 +113,7 @@ def become(
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        # Not sys.exit: to take all modules apart costs a second.
+        # Not sys.exit: interpreter shutdown would take a second.
         os._exit(status if isinstance(status, int) else int(status is not None))
 
 

@@ -12,15 +12,16 @@ from tests.running_lab import ROOT
 
 
 def environment(root: Path) -> dict[str, str]:
-    not_ours = ("PYTEST", "JUPYTER", "MAKE", "MFLAGS", "ARGS")  # of the make that runs this test
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(not_ours)}
-    # The environment has the original checkout on its import path: the copy comes first.
+    # Variables of the make and pytest that run this test.
+    excluded = ("PYTEST", "JUPYTER", "MAKE", "MFLAGS", "ARGS")
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(excluded)}
+    # The original checkout is on the environment's import path, so put the copy first.
     return inherited | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "course")])}
 
 
 def shell(root: Path, command: str, *, limit_s: float = 280, **more: str) -> str:
-    """What the command prints; it must succeed. ``more``: environment variables."""
-    done = subprocess.run(
+    """Run a command that must succeed and return its stdout. ``more``: environment variables."""
+    result = subprocess.run(
         ["bash", "-euc", command],
         cwd=root,
         env=environment(root) | more,
@@ -28,35 +29,35 @@ def shell(root: Path, command: str, *, limit_s: float = 280, **more: str) -> str
         text=True,
         timeout=limit_s,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return done.stdout
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
 
 
-class Piece(NamedTuple):
-    """Of docs/instructors.md: a line of a shell block ("command"), a block in another language
-    (its name), or code in a sentence ("inline"; on one line)."""
+class Snippet(NamedTuple):
+    """Code in docs/instructors.md. kind: "command" (a line of a shell block), "inline" (code in a
+    sentence, on one line) or the language of a block."""
 
     kind: str
     text: str
 
 
-def instructors_page() -> list[Piece]:
-    """Its code, in the order of the page; shell commands without comments."""
+def instructors_page() -> list[Snippet]:
+    """The code of docs/instructors.md, in order; shell commands without comments."""
     page = (ROOT / "docs/instructors.md").read_text()
-    pieces = []
+    snippets = []
     for language, block, inline in re.findall(
         r"^```(\w*)\n(.*?)^```|`([^`]+)`", page, re.MULTILINE | re.DOTALL
     ):
         if inline:
-            pieces.append(Piece("inline", " ".join(inline.split())))
+            snippets.append(Snippet("inline", " ".join(inline.split())))
         elif language:
-            pieces.append(Piece(language, block))
+            snippets.append(Snippet(language, block))
         else:
             lines = block.replace("\\\n", " ").splitlines()
             commands = (re.sub(r"(^|\s+)#.*", "", line) for line in lines)
-            pieces += [Piece("command", command) for command in commands if command]
-    return pieces
+            snippets += [Snippet("command", command) for command in commands if command]
+    return snippets
 
 
 def instructors_commands() -> list[str]:
-    return [piece.text for piece in instructors_page() if piece.kind == "command"]
+    return [snippet.text for snippet in instructors_page() if snippet.kind == "command"]

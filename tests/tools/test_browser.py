@@ -1,4 +1,4 @@
-"""tools.browser finds a Chromium for the tests, or prints one line that there is none."""
+"""tools.browser finds a Chromium for the tests, or prints one line if there is none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Commands that README, CONTRIBUTING and the Makefile name are run here, long ones in a short form.
+"""Runs the commands in README, CONTRIBUTING and the Makefile, long ones in a short form.
 
 `make env` is in test_environment.py. `make test` runs this suite, and `make check` comes before it.
-conda and sudo are not run.
+Commands with conda and sudo are not run.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tools.lock import oldest_python
 pytestmark = pytest.mark.long
 LAB = "03_ring_all_reduce"
 IN_CI = {"make env", "make test", "make check"}
-NOT_HERE = {"conda", "sudo"}  # programs that a test's machine lacks
-RUN = set[str]()
+NOT_INSTALLED = {"conda", "sudo"}  # not available on test machines
+TESTED = set[str]()
 
 
 def runs(*commands: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The test runs these commands of a page, perhaps with other arguments."""
-    RUN.update(commands)
+    """Marks a test that runs these documented commands, possibly with other arguments."""
+    TESTED.update(commands)
     return lambda test: test
 
 
@@ -48,7 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = copy_repository(tmp_path_factory.mktemp("commands") / "shardlab", only_lab=LAB)
     (root / ".venv").symlink_to(sys.prefix)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
-    # Its notebooks link to chapters that this copy lacks.
+    # Build again: the notebooks link to chapters that are not in this copy.
     shell(root, f"{sys.executable} -m autograder build")
     return root
 
@@ -58,7 +58,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @runs('make suite ARGS="tests/autograder/pages/similar"')
 @runs('make suite ARGS="--screenshots tests/chapters"')
 def test_make_suite_runs_some_tests(repository: Path) -> None:
-    # One worker: each takes seconds to start.
+    # One worker, because each takes seconds to start.
     chosen = "--screenshots --numprocesses 1 tests/tools/test_project.py -k lock"
     printed = shell(repository, f'make suite ARGS="{chosen}"')
     assert re.search(r"\d passed", printed)
@@ -81,7 +81,7 @@ def test_an_opener_is_recorded_and_drawn(repository: Path) -> None:
     drawn = repository / f"course/chapters/openers/{chapter}.svg"
     drawn.unlink()
     printed = shell(repository, f"{sys.executable} -m shardlab openers --record {chapter}")
-    assert f"openers/{chapter}.svg)" in printed  # the cell
+    assert f"openers/{chapter}.svg)" in printed  # the markdown cell
     assert drawn.read_text().startswith("<svg")
 
 
@@ -109,10 +109,10 @@ def test_make_picture_draws_the_readmes_picture(repository: Path) -> None:
 @pytest.mark.ranks
 @pytest.mark.nbgrader
 @pytest.mark.timeout(900)  # two minutes on an idle machine
-def test_make_bench_in_its_short_form(repository: Path, tmp_path: Path) -> None:
+def test_make_bench_in_a_short_form(repository: Path, tmp_path: Path) -> None:
     printed = shell(repository, "make bench ARGS=--tiny", limit_s=880, HOME=str(tmp_path))
-    for contender in ("bare fork + gloo", "mp.spawn", "notebook_launcher", "torchrun --standalone"):
-        assert re.search(rf"{re.escape(contender)} +\d", printed), contender
+    for launcher in ("bare fork + gloo", "mp.spawn", "notebook_launcher", "torchrun --standalone"):
+        assert re.search(rf"{re.escape(launcher)} +\d", printed), launcher
     assert "launch at several world sizes" in printed
     assert "stock over ours, 1 students" in printed
     assert "SQLite, stock" in printed
@@ -129,7 +129,7 @@ def test_make_lab_serves_the_course(repository: Path, tmp_path: Path) -> None:
         | {"HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        start_new_session=True,  # make, the shell and JupyterLab end together
+        start_new_session=True,  # so that make, the shell and JupyterLab can be ended together
         text=True,
     )
     try:
@@ -155,7 +155,7 @@ def test_make_lab_serves_the_course(repository: Path, tmp_path: Path) -> None:
 
 @runs("make lock")
 def test_make_lock_pins_what_pip_resolves(tmp_path: Path) -> None:
-    """With two packages in a folder as the index."""
+    """With a folder of two packages as the index."""
     for name, needs in (("course", "Requires-Dist: helper\n"), ("helper", "")):
         with zipfile.ZipFile(tmp_path / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
             info = f"{name}-1.0.dist-info"
@@ -200,12 +200,12 @@ def readme() -> str:
 
 @runs(*instructors_block(), "nbgrader export")
 @runs("nbgrader autograde")  # in tests/autograder/grading/test_nbgrader.py
-def test_an_instructors_commands() -> None:
+def test_the_readmes_commands_for_instructors_are_on_their_page_in_the_same_order() -> None:
     """test_instructors_page.py runs them, in this order."""
     rest = iter(instructors_commands())
     for command in instructors_block():
-        wanted = command.replace(LAB, "LAB")
-        assert wanted in rest, f"not on docs/instructors.md, or in another order: {command}"
+        expected = command.replace(LAB, "LAB")
+        assert expected in rest, f"not in docs/instructors.md, or in another order: {command}"
     assert "nbgrader export" in instructors_commands()
 
 
@@ -229,13 +229,15 @@ def commands_on(page: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_every_command_on_a_page_is_run(page: str) -> None:
-    asked = {command for command in commands_on(page) if command.split()[0] not in NOT_HERE}
-    assert asked - RUN - IN_CI == set()
+def test_every_documented_command_is_run(page: str) -> None:
+    documented = {
+        command for command in commands_on(page) if command.split()[0] not in NOT_INSTALLED
+    }
+    assert documented - TESTED - IN_CI == set()
 
 
 def test_every_target_of_the_makefile_is_run() -> None:
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     targets.remove("help")  # in test_project.py
-    run = {command.split()[1] for command in RUN | IN_CI if command.startswith("make ")}
-    assert set(targets) <= run
+    tested = {command.split()[1] for command in TESTED | IN_CI if command.startswith("make ")}
+    assert set(targets) <= tested

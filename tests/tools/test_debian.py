@@ -12,7 +12,7 @@ from tools import debian, sandbox
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only folder on the PATH; the user seems to be root."""
+    """The only folder on the PATH; the user appears to be root."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     return tmp_path

@@ -80,7 +80,7 @@ def test_an_old_python_can_parse_the_script() -> None:
     ast.parse((ROOT / "tools/environment.py").read_text(), feature_version=(3, 7))
 
 
-def test_the_oldest_python_is_the_one_in_pyproject() -> None:
+def test_the_oldest_python_matches_pyproject() -> None:
     oldest = ".".join(map(str, environment.OLDEST))
     assert f'requires-python = ">={oldest}"' in (ROOT / "pyproject.toml").read_text()
 
@@ -121,8 +121,8 @@ def test_too_little_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def test_no_network(course: Path, environ: dict[str, str]) -> None:
-    nowhere = "http://127.0.0.1:9/simple"  # nothing listens there
-    done = run(course, environ | {"PIP_INDEX_URL": nowhere})
+    unreachable = "http://127.0.0.1:9/simple"  # nothing listens there
+    done = run(course, environ | {"PIP_INDEX_URL": unreachable})
     assert done.returncode == 1
     assert done.stderr.startswith("shardlab: the package index could not be reached")
     assert done.stderr.count("\n") == 1

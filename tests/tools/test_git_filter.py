@@ -26,7 +26,7 @@ def git(repo: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """As after git clone and make env."""
+    """A repository as it is after git clone and make env."""
     shutil.copy(ROOT / ".gitattributes", tmp_path)
     (tmp_path / CHAPTER).parent.mkdir()
     shutil.copy(ROOT / "course" / CHAPTER, tmp_path / CHAPTER)
@@ -38,7 +38,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def save_after_a_run(path: Path, source: str = "") -> None:
-    """As JupyterLab does: outputs, counts, times, widgets, and what the kernel says of itself."""
+    """As JupyterLab does: with outputs, execution counts, times, widgets and kernel metadata."""
     notebook = nbformat.read(path, as_version=4)
     cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
     cell.execution_count = 1
@@ -58,7 +58,7 @@ def save_after_a_run(path: Path, source: str = "") -> None:
     git_filter.after_save({"type": "notebook"}, str(path), None)
 
 
-def test_a_chapter_that_ran_is_unchanged_for_git_and_keeps_its_outputs(clone: Path) -> None:
+def test_an_executed_chapter_is_unchanged_for_git_and_keeps_its_outputs(clone: Path) -> None:
     save_after_a_run(clone / CHAPTER)
     assert git(clone, "status", "--porcelain") == ""
     assert "a line of output" in (clone / CHAPTER).read_text()
@@ -79,6 +79,6 @@ def test_without_the_environment_git_still_works(clone: Path) -> None:
     assert git(clone, "status", "--porcelain") == f" M {CHAPTER}\n"
 
 
-def test_a_course_that_is_no_repository_needs_no_filter(tmp_path: Path) -> None:
+def test_a_course_outside_a_repository_needs_no_filter(tmp_path: Path) -> None:
     assert git_filter.install(tmp_path) == ""
     assert list(tmp_path.iterdir()) == []

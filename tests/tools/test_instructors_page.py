@@ -1,5 +1,5 @@
-"""docs/instructors.md as one term of three students: its commands, settings and tables are used in
-the order of the page."""
+"""Runs docs/instructors.md as one term with three students: all its commands, settings and tables,
+in order."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.tools.forks import WITHOUT_TORCH, forking
 from tests.tools.shell import environment, instructors_commands, instructors_page
 
 LAB = "03_ring_all_reduce"
-# {how a command begins: why it is not run here}
+# {beginning of a command: why it is not run here}
 NOT_RUN = {
     "make env": "in test_environment.py",
     ". .venv/bin/activate": "the test names the environment's folder",
@@ -41,7 +41,7 @@ NOT_RUN = {
     "--scheduler ": "in test_cluster.py",
     "ssh ": "needs other machines",
     "sbatch ": "needs Slurm",
-    "python -m autograder grade-on-submit": "in tests/autograder/pages/on_submit: it has no end",
+    "python -m autograder grade-on-submit": "in tests/autograder/pages/on_submit: it runs forever",
     "[Service]": "needs systemd",
     "apiVersion:": "needs Kubernetes",
     "kubectl ": "needs Kubernetes",
@@ -50,7 +50,7 @@ NOT_RUN = {
     "python -m autograder move-gradebook": "in tests/autograder/grading/gradebook/test_postgres.py",
     "export SHARDLAB_DB_URL": "needs a database server",
 }
-# Code in a sentence that is, or means, a command which no block has.
+# Inline code that is a command, or stands for one, and is not in a code block.
 IN_SENTENCES = {
     "nbgrader fetch_assignment LAB --course shardlab": "",
     "nbgrader submit LAB --course shardlab": "",
@@ -68,7 +68,7 @@ FILES = {
     "student,lab": "grading/extensions.csv",
     "[from_8_to_64_ranks]": f"solutions/{LAB}/rubric.toml",
 }
-CYD = get_username()  # she uses the exchange, which names students by their accounts
+CYD = get_username()  # uses the exchange, which identifies students by user name
 STUDENTS = f"bob,Bob,Holmes,bob@example.org,333,,,\n{CYD},Cyd,Charisse,cyd@example.org,444,,,\n"
 CANVAS_CSV = f"""Student,ID,SIS User ID,SIS Login ID,Section,{LAB} (77)
     Points Possible,,,,,20
@@ -94,7 +94,7 @@ DOWNLOADS = {
         "Cyd Charisse_7_assignsubmission_file_/lab.ipynb",
     ),
 }
-# A folder's files have no other time of submission. In UTC ada would be a day less late.
+# Files in a folder have no other submission time. In UTC, ada would be one day less late.
 CHANGED_AT = {
     "ada/lab.ipynb": (2026, 10, 12, 10, 30, 0),
     "bob/lab.ipynb": (2026, 10, 30, 10, 30, 0),
@@ -105,14 +105,14 @@ LONG_AFTER = (2026, 11, 30, 0, 0, 0)
 @pytest.mark.long
 @pytest.mark.ranks
 @pytest.mark.nbgrader
-def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
+def test_the_page_describes_a_whole_term(tmp_path: Path) -> None:
     course, student = copy_repository(tmp_path / "shardlab", only_lab=LAB), tmp_path / "cyd"
     settings = environment(course) | {"HOME": str(tmp_path)}
     settings["PATH"] = f"{Path(sys.prefix) / 'bin'}:{settings['PATH']}"
-    printed: dict[str, str] = {}  # by all commands so far
-    shown = set[str]()  # in sentences: part of a command
+    printed: dict[str, str] = {}  # {command: its output}
+    shown = set[str]()  # inline code that is part of a command
 
-    preloaded = (*WITHOUT_TORCH, "autograder.release.package")  # the last imports torch
+    preloaded = (*WITHOUT_TORCH, "autograder.release.package")  # the last one imports torch
     with forking(course, settings, preloaded) as fork:
 
         def run(command: str) -> None:
@@ -122,10 +122,10 @@ def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
             done = fork(shlex.split(words), here)
             printed[command] = done.stdout + done.stderr
             assert done.returncode == 0, f"{command}\n{printed[command][-3000:]}"
-            assert "not recognized" not in printed[command]  # traitlets, of a wrong setting
+            assert "not recognized" not in printed[command]  # by traitlets, of an unknown setting
             print(command, printed[command][-300:], sep="\n")
 
-        run("python -m autograder build")  # its notebooks link to chapters that this copy lacks
+        run("python -m autograder build")  # without links to chapters that this copy lacks
         prepare(course, student)
         for kind, text in instructors_page():
             if text.startswith(tuple(NOT_RUN)):
@@ -149,7 +149,7 @@ def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
     columns = ("due_utc", "days_late", "free_days_used", "late_penalty")
     with (course / "grading/exercises.csv").open() as table:
         late = {row["student"]: [row[name] for name in columns] for row in csv.DictReader(table)}
-    # 10 % of the lab's 20 points for each of 5 - 3 days, and at most half of them.
+    # 10 % of the lab's 20 points for each of 5 - 3 days, at most half of the points.
     assert late["ada"] == ["2026-10-08 10:00:00", "5", "3", "4"]
     assert late["bob"] == ["2026-10-08 16:00:00", "22", "3", "10"]
     older = "3 were graded by an older version"  # before the limits were changed
@@ -159,7 +159,7 @@ def test_the_page_walks_through_a_term(tmp_path: Path) -> None:
 
 
 def prepare(course: Path, student: Path) -> None:
-    """Files that an instructor has, and the folder of a student who uses the exchange."""
+    """Create the instructor's files, and the folder of a student who uses the exchange."""
     lab = (course / f"labs/{LAB}/{LAB}.ipynb").read_text()
     for archive, names in DOWNLOADS.items():
         with zipfile.ZipFile(course / archive, "w") as packed:
@@ -180,7 +180,7 @@ def write(path: Path, text: str) -> None:
 
 
 def configure(course: Path, block: str) -> None:
-    """Add the lines to nbgrader_config.py, in place of its own calls of the same functions."""
+    """Add the lines to nbgrader_config.py, replacing its calls of the same functions."""
     path = course / "nbgrader_config.py"
     calls = tuple(re.findall(r"^\w+\(", block, re.MULTILINE)) or ("\n",)
     kept = [line for line in path.read_text().splitlines() if not line.startswith(calls)]
@@ -188,13 +188,13 @@ def configure(course: Path, block: str) -> None:
 
 
 def test_each_exception_is_on_the_page() -> None:
-    texts = [piece.text for piece in instructors_page()]
+    texts = [snippet.text for snippet in instructors_page()]
     assert [start for start in NOT_RUN if not any(text.startswith(start) for text in texts)] == []
     assert [text for text in IN_SENTENCES if text not in texts] == []
 
 
 def test_each_setting_exists() -> None:
-    """Also those that no block sets."""
+    """Including settings outside of code blocks."""
     classes = (AssignLatePenalties, Exchange, ExchangeCollect, LateDays, RunAndDecide, ServerApp)
     known = {each.__name__: each.class_traits(config=True) for each in classes}
     named = {
@@ -208,10 +208,11 @@ def test_each_setting_exists() -> None:
 
 
 def test_late_days_in_points() -> None:
-    """The alternatives in the comments of the late days' block."""
+    """Tests the alternatives in the comments of the code block for late days."""
     (block,) = (
         text for _, text in instructors_page() if text.startswith("c.LateDays.share_per_day = 0.1")
     )
-    instead = {name: float(value) for name, value in re.findall(r"; or (\w+) = ([\d.]+)", block)}
-    policy = LateDays(config=Config(LateDays=instead)).policy
+    pairs = re.findall(r"; or (\w+) = ([\d.]+)", block)
+    alternatives = {name: float(value) for name, value in pairs}
+    policy = LateDays(config=Config(LateDays=alternatives)).policy
     assert policy == Policy(points_per_day=0.5, max_points=3)

@@ -36,10 +36,10 @@ def targets() -> set[str]:
 def test_the_lock_pins_what_pyproject_requires() -> None:
     pinned = pins()
     for line in lock.direct_requirements(ROOT / "pyproject.toml"):
-        wanted = Requirement(line)
-        name = canonicalize_name(wanted.name)
+        requirement = Requirement(line)
+        name = canonicalize_name(requirement.name)
         assert name in pinned, f"{line}: run `make lock`"
-        assert wanted.specifier.contains(pinned[name]), (
+        assert requirement.specifier.contains(pinned[name]), (
             f"{line}, locked {pinned[name]}: `make lock`"
         )
 
@@ -51,13 +51,13 @@ def test_the_lock_works_on_every_machine() -> None:
 
 
 def test_the_oldest_python_can_install_the_lock() -> None:
-    """Also its first releases, which Linux distributions keep: Debian 12 has 3.11.2."""
+    """Including its early patch releases, which Linux distributions ship: Debian 12 has 3.11.2."""
     oldest = f"{lock.oldest_python(ROOT / 'pyproject.toml')}.0"
-    wanted = {name: metadata(name).get("Requires-Python", "") for name in pins()}
-    assert {n: each for n, each in wanted.items() if not SpecifierSet(each).contains(oldest)} == {}
+    required = {name: metadata(name).get("Requires-Python", "") for name in pins()}
+    assert {k: v for k, v in required.items() if not SpecifierSet(v).contains(oldest)} == {}
 
 
-def test_the_lock_says_how_it_is_made() -> None:
+def test_the_lock_describes_how_it_is_made() -> None:
     assert "Made by `make lock`" in (ROOT / "requirements.lock").read_text().splitlines()[0]
 
 
@@ -99,7 +99,7 @@ def test_make_alone_lists_every_target() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_make_targets_that_a_page_names_exist(page: str) -> None:
+def test_make_targets_in_the_docs_exist(page: str) -> None:
     text = (ROOT / page).read_text()
     code = re.findall(r"`([^`\n]+)`", text) + re.findall(r"^```\n(.*?)^```", text, re.M | re.S)
     named = {name for part in code for name in re.findall(r"\bmake ([a-z]+)", part)}
