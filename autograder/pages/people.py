@@ -1,4 +1,4 @@
-"""Which student of the gradebook is which person on a learning platform."""
+"""Matches students in the gradebook with people on a learning platform."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autograder.grading.roster.table import merged
 
 @dataclass(frozen=True)
 class Keys:
-    """What identifies a person: comparable text."""
+    """What identifies a person, normalized for comparison."""
 
     identifiers: frozenset[str]
     names: frozenset[str]  # always whole names: a last name alone may be another person's
 
 
 def keys(identifiers: Iterable[str], *name: str) -> Keys:
-    """``name``: in one part, or first and last name in either order."""
+    """``name``: one whole name, or first and last name in either order."""
     parts = [same_name(part) for part in name if part]
     return Keys(
         frozenset(same_id(text) for text in identifiers if text.strip()),
@@ -33,14 +33,14 @@ def keys(identifiers: Iterable[str], *name: str) -> Keys:
 
 
 def keys_of(person: Person) -> Keys:
-    # Downloads of Canvas are named lovelaceada_…, and so may the student's folder be.
+    # Files in Canvas's downloads are named lovelaceada_…; the student's folder may be, too.
     names = person.names | {same_name(person.student)}
     identifiers = person.ids | ({same_id(person.canvas_id)} - {""})
     return Keys(frozenset(identifiers), frozenset(names))
 
 
 def read_people(gradebook: Gradebook, folder: Path) -> list[Person]:
-    """Everybody in the gradebook, sorted by id, with what the roster adds or corrects.
+    """Everyone in the gradebook, sorted by id, with additions and corrections from the roster.
 
     ``folder``: grading/. Raises BadTable.
     """
@@ -56,9 +56,8 @@ def read_people(gradebook: Gradebook, folder: Path) -> list[Person]:
 def match(people: Sequence[Person], rows: Sequence[Keys]) -> dict[str, int]:
     """{student: index of their row}.
 
-    First by identifiers (user name, e-mail address, number), then by names, whatever their order,
-    accents and case. A person who matches several rows, or whose row matches several people, is
-    left out.
+    Matches by identifiers (user name, e-mail address, number), then by names, regardless of order,
+    accents and case. Omits people who match several rows, or whose row matches several people.
     """
     found: dict[str, int] = {}
     for kind in ("identifiers", "names"):

@@ -1,4 +1,4 @@
-"""The grader's record of a notebook, from which the pages about it are made."""
+"""The grader's record of a notebook, from which its pages are made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from autograder.grading.record.record import BrokenRecord, Record
 def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: str) -> Record | None:
     """The record from which ``notebook``, in autograded/, was written.
 
-    None if it was graded in another way, or again since then.  ``owner`` carries nbgrader's
+    None if it was graded in another way, or has been regraded since.  ``owner`` has nbgrader's
     configuration.
     """
     try:
@@ -30,9 +30,9 @@ def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: st
 
 
 def check_output(record: Record | None, name: str) -> tuple[str, str]:
-    """(a check's table as HTML, why it failed): the grader's own words, "" where there are none.
+    """(a check's table as HTML, why it failed), "" if there is none.
 
-    From the record, which student code cannot write; a notebook may contain a forgery.
+    Read from the record, which student code cannot write; a notebook may contain a forgery.
     """
     if record is None or record.notebook is None or name not in record.verdicts:
         return "", ""
@@ -44,7 +44,7 @@ def check_output(record: Record | None, name: str) -> tuple[str, str]:
 
 
 def grade_id(cell: Mapping[str, Any]) -> str:
-    """Of a cell in one of the grader's notebooks; "" if grading ignores the cell."""
+    """The grade id of a cell in one of the grader's notebooks; "" if grading ignores the cell."""
     return str(_plain(cell["metadata"].get("nbgrader")).get("grade_id", ""))
 
 

@@ -1,4 +1,4 @@
-"""A lab's scores in the gradebook, read in a few queries however many students there are."""
+"""Reads a lab's scores from the gradebook, with a few queries for any number of students."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from sqlalchemy import and_, case, func, select
 
 from autograder.grading.gradebook.database import by_cell
 
-# A mark given to an earlier submission does not count until a person confirms it.
+# A mark for an earlier submission does not count until someone confirms it.
 GRADED_SCORE = case((Grade.needs_manual_grade, 0.0), else_=Grade.score)
 
 
 @dataclass(frozen=True)
 class Mark:
-    """The points for one graded cell, extra credit included."""
+    """The points for one graded cell, including extra credit."""
 
     points: float
     max_points: float
@@ -61,13 +61,13 @@ class Scores:
 
     @property
     def total(self) -> float:
-        """Points so far: without answers that are not graded yet, after the late penalty."""
+        """Points so far, excluding answers that are not graded yet, after the late penalty."""
         points = sum(mark.points for mark in self.marks.values() if not mark.is_pending)
         return max(points - self.penalty, 0.0)
 
     @property
     def max_so_far(self) -> float:
-        """The points that ``total`` could have reached: of the answers that are graded."""
+        """The maximum of ``total``: the points of the answers that are graded."""
         return sum(mark.max_points for mark in self.marks.values() if not mark.is_pending)
 
     @property
@@ -77,15 +77,15 @@ class Scores:
 
 
 def digest(scores: Scores, record_key: str) -> str:
-    """Of all that a feedback page shows of a grade. ``record_key``: of the grader's record, ""
-    without one."""
+    """A digest of everything that a feedback page shows of a grade. ``record_key``: of the grader's
+    record, "" without one."""
     ordered = [sorted(scores.marks.items()), sorted(scores.comments.items())]
     shown = repr((replace(scores, marks={}, comments={}), ordered, record_key))
     return hashlib.sha256(shown.encode()).hexdigest()
 
 
 def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> list[Scores]:
-    """Of all in the gradebook, sorted by id, or of one student.
+    """Scores of all students in the gradebook, sorted by id, or of one student.
 
     Raises MissingEntry for a lab or student that is not in the gradebook.
     """
@@ -123,8 +123,8 @@ def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> l
             penalty=row.penalty or 0.0,
             max_points=max_points,
             marks={
-                cell: Mark(float(score), float(most), bool(pending), by_hand is not None)
-                for cell, (score, most, pending, by_hand) in marks[row.id].items()
+                cell: Mark(float(score), float(maximum), bool(pending), by_hand is not None)
+                for cell, (score, maximum, pending, by_hand) in marks[row.id].items()
             },
             comments={cell: text for cell, (text,) in comments[row.id].items() if text},
         )
@@ -137,7 +137,7 @@ def read_scores(gradebook: Gradebook, lab: str, student: str | None = None) -> l
 
 @dataclass(frozen=True)
 class Points:
-    """``Scores`` of one submission, without its single marks."""
+    """Like ``Scores`` for one submission, but without the individual marks."""
 
     submission: str  # its id in the database
     student: str
@@ -150,7 +150,7 @@ class Points:
 
 
 def read_points(gradebook: Gradebook, student: str | None = None) -> list[Points]:
-    """Of all submissions to all labs, or of one student's."""
+    """Points of all submissions to all labs, or of one student's."""
     query = (
         select(
             SubmittedAssignment.id,

@@ -1,4 +1,4 @@
-"""python -m autograder feedback: the pages of a lab as one archive, for a learning platform."""
+"""python -m autograder feedback: a lab's pages in one archive, for a learning platform."""
 
 from __future__ import annotations
 
@@ -56,20 +56,25 @@ def _run(arguments: argparse.Namespace) -> int:
     from autograder.grading.gradebook.database import opened
     from autograder.grading.pool.tasks import grading_folder
     from autograder.grading.tables import write_whole
-    from autograder.pages.archive.feedback_zip import CannotArchive, archive, assign, read_places
+    from autograder.pages.archive.feedback_zip import (
+        CannotArchive,
+        archive,
+        assign,
+        read_submitters,
+    )
     from autograder.pages.people import read_people
     from autograder.pages.scores import read_scores
 
     lab, platform = arguments.lab, arguments.platform
     if platform == "gradescope":
         raise CannotArchive(
-            "Gradescope has no upload of feedback files for a class: leave out --platform for a "
-            "zip with a folder for each student"
+            "Gradescope cannot import feedback files for a class: omit --platform to get a zip "
+            "with a folder for each student"
         )
     if (platform or arguments.source or arguments.to) and not arguments.archive:
-        raise CannotArchive("--platform, --from and --to need --archive: add it")
+        raise CannotArchive("--platform, --from and --to require --archive: add it")
     if arguments.source and not platform:
-        raise CannotArchive("--from needs --platform: name the platform that the download is from")
+        raise CannotArchive("--from requires --platform: name the platform of the download")
     if platform and not arguments.source:
         raise CannotArchive(
             f"{platform.capitalize()} finds students by the names of its own files: download all "
@@ -80,12 +85,12 @@ def _run(arguments: argparse.Namespace) -> int:
     course = CourseDirectory(parent=app)
     with opened(course) as gradebook:
         people = read_people(gradebook, grading_folder(course))
-        labs = sorted(each.name for each in gradebook.assignments)
+        labs = sorted(assignment.name for assignment in gradebook.assignments)
         if lab not in labs:
             raise CannotArchive(
                 f"the gradebook contains no lab {lab!r} (it has: {', '.join(labs) or 'none'})"
             )
-        scores = {each.student: each for each in read_scores(gradebook, lab)}
+        scores = {one.student: one for one in read_scores(gradebook, lab)}
     pages = {
         person.student: page
         for person in people
@@ -109,8 +114,8 @@ def _run(arguments: argparse.Namespace) -> int:
     entries = {student: f"{student}/{lab}.html" for student in pages}
     if platform:
         digests = {student: _digest(course, lab, student) for student in pages}
-        places = assign(people, digests, read_places(arguments.source, platform))
-        entries = {s: places[s].entry(platform, lab) for s in pages if s in places}
+        submitters = assign(people, digests, read_submitters(arguments.source, platform))
+        entries = {s: submitters[s].entry(platform, lab) for s in pages if s in submitters}
     if not pages:
         raise CannotArchive("every feedback page is out of date")
     if not entries:
@@ -119,10 +124,10 @@ def _run(arguments: argparse.Namespace) -> int:
     to = arguments.to or grading_folder(course) / f"feedback-{lab}{suffix}.zip"
     write_whole(to, archive({entry: pages[student] for student, entry in entries.items()}))
     print(f"wrote {to}: {len(entries)} page{'' if len(entries) == 1 else 's'}")
-    left = sorted(set(pages) - set(entries))
-    if left:
-        print(f"not in it, because {arguments.source} names no such student: {', '.join(left)}")
-    return NOT_ALL_INCLUDED if left or stale else ALL_INCLUDED
+    missing = sorted(set(pages) - set(entries))
+    if missing:
+        print(f"not included, because not found in {arguments.source}: {', '.join(missing)}")
+    return NOT_ALL_INCLUDED if missing or stale else ALL_INCLUDED
 
 
 def _page(course: CourseDirectory, lab: str, student: str) -> Path:
@@ -130,7 +135,7 @@ def _page(course: CourseDirectory, lab: str, student: str) -> Path:
 
 
 def _is_current(app: NbGrader, course: CourseDirectory, page: Path, scores: Scores) -> bool:
-    """Whether the page shows what the gradebook and the autograded notebook have now."""
+    """Whether the page shows what the gradebook and the autograded notebook now contain."""
     import nbformat
 
     from autograder.pages.record_of import record_of
@@ -148,7 +153,7 @@ def _is_current(app: NbGrader, course: CourseDirectory, page: Path, scores: Scor
 
 
 def _digest(course: CourseDirectory, lab: str, student: str) -> str:
-    """Of the submitted notebook; "-" if there is none."""
+    """The digest of the submitted notebook; "-" if there is none."""
     from autograder.grading.pool.tasks import read_submission
     from autograder.pages.archive.feedback_zip import digest
 

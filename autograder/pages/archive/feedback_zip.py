@@ -1,4 +1,4 @@
-"""Feedback pages as one zip, in the form that a learning platform imports.
+"""Feedback pages as one zip, in the format that a learning platform imports.
 
 Moodle: https://github.com/moodle/moodle/blob/main/mod/assign/feedback/file/importziplib.php
 Canvas: infer_comment_context_from_filename in app/models/assignment.rb of its source
@@ -17,26 +17,26 @@ from pathlib import Path, PurePosixPath
 from autograder.grading.roster.people import Person
 from autograder.pages.people import Keys, keys, match
 
-MAX_BYTES = 50_000_000  # of a submitted file whose content is compared
-# What the platform puts around a student's file.
+MAX_BYTES = 50_000_000  # of a submitted file, for its content to be compared
+# What the platform adds to the name of a student's file.
 _FORMS = {
-    # The folder, or in the flat form the beginning of the file's name.
+    # The folder's name or, in the flat format, the beginning of the file's name.
     "moodle": re.compile(r"(?:.*/)?(?P<name>[^/_]+)_(?P<id>\d+)_assignsubmission_file(?:_|/).*"),
     "canvas": re.compile(r"(?:.*/)?(?P<name>[^/]+?)_(?:LATE_)?(?P<id>\d+)_(?P<file>\d+)_[^/]+"),
 }
 
 
 class CannotArchive(Exception):
-    """No archive can be written: the message says why, and what to do."""
+    """The message says why no archive can be written, and what to do."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """One person's files in a platform's download of submissions."""
+class Submitter:
+    """A person and their files in a platform's download of submissions."""
 
     name: str
-    id: str  # the platform's number of the person, or in Moodle of their part in the assignment
-    file: int  # Canvas's number of the newest submitted file
+    id: str  # the platform's number for the person; in Moodle, for their part in the assignment
+    file: int  # Canvas's number for the newest submitted file
     digests: frozenset[str]  # of the submitted notebooks
 
     def entry(self, platform: str, lab: str) -> str:
@@ -50,44 +50,46 @@ class Place:
         return keys([self.id, self.name], self.name)
 
 
-def read_places(download: Path, platform: str) -> list[Place]:
-    """Of a zip or folder, as the platform made it. Raises CannotArchive."""
-    found: dict[str, Place] = {}
+def read_submitters(download: Path, platform: str) -> list[Submitter]:
+    """Read a zip or folder as the platform created it. Raises CannotArchive."""
+    found: dict[str, Submitter] = {}
     for path, digest in _files(download):
         named = _FORMS[platform].fullmatch(path)
         if not named:
             continue
         parts = named.groupdict()
-        new = Place(parts["name"], parts["id"], int(parts.get("file") or 0), frozenset({digest}))
+        newest_file = int(parts.get("file") or 0)
+        new = Submitter(parts["name"], parts["id"], newest_file, frozenset({digest}))
         old = found.get(new.id)
         if old:
-            newest = max(old, new, key=lambda place: place.file)
-            new = Place(newest.name, newest.id, newest.file, old.digests | new.digests)
+            newest = max(old, new, key=lambda submitter: submitter.file)
+            new = Submitter(newest.name, newest.id, newest.file, old.digests | new.digests)
         found[new.id] = new
     if not found:
         raise CannotArchive(
-            f"{download} has no files named as {platform.capitalize()} names them: pass the "
+            f"no file in {download} is named as {platform.capitalize()} does it: pass the "
             "unchanged download of all submissions"
         )
     return list(found.values())
 
 
 def assign(
-    people: Sequence[Person], digests: Mapping[str, str], places: Sequence[Place]
-) -> dict[str, Place]:
-    """{student: their place}: by number or name, else by the notebook that they submitted.
+    people: Sequence[Person], digests: Mapping[str, str], submitters: Sequence[Submitter]
+) -> dict[str, Submitter]:
+    """{student: submitter}, matched by number or name, else by the submitted notebook.
 
-    ``digests``: of each student's submitted notebook.  A student is left out who matches several
-    places, or whose notebook was submitted by several, or under another Canvas id.
+    ``digests``: of each student's submitted notebook.  The result omits students who match several
+    submitters, or whose notebook was submitted by several people or under another Canvas id.
     """
-    found = {s: places[i] for s, i in match(people, [place.keys for place in places]).items()}
+    matches = match(people, [submitter.keys for submitter in submitters])
+    found = {student: submitters[i] for student, i in matches.items()}
     for person in people:
         if person.student in found:
             continue
         own = digests.get(person.student)
-        # Copies do not show whose they are, even where the other author was found by number.
+        # Copies do not reveal their author, even if the other one was found by number.
         authors = [student for student, other in digests.items() if other == own]
-        same = [place for place in places if own in place.digests]
+        same = [submitter for submitter in submitters if own in submitter.digests]
         if len(authors) != 1 or len(same) != 1 or same[0] in found.values():
             continue
         if person.canvas_id and same[0].file:  # another number: another person, in Canvas
@@ -97,7 +99,7 @@ def assign(
 
 
 def archive(pages: Mapping[str, Path]) -> bytes:
-    """A zip of {path in the zip: file}; the same pages give the same bytes."""
+    """A reproducible zip of {path in the zip: file}."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
         for entry, path in sorted(pages.items()):

@@ -1,4 +1,4 @@
-"""`nbgrader release_feedback`, where some submissions did not come through the exchange."""
+"""`nbgrader release_feedback` for a lab with submissions from outside the exchange."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SECRET = "submission_secret.txt"  # from `nbgrader submit`; identifies the stude
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):
-    """nbgrader's own class stops at the first page without a secret and releases none after it."""
+    """Skips pages without a secret; nbgrader's own class stops at the first one."""
 
     def copy_files(self) -> None:
         for folder in map(Path, sorted(glob.glob(self.src_path))):
             if not (folder / SECRET).exists():
                 student = folder.parent.name
                 self.log.warning(
-                    "%s gets no feedback from here, because the submission did not come through "
-                    "the exchange: deliver %s yourself", student, folder,
+                    "%s gets no feedback through the exchange, because the submission did not come "
+                    "through it: deliver %s yourself", student, folder,
                 )  # fmt: skip
                 self.coursedir.student_id_exclude += f",{student}"
         super().copy_files()

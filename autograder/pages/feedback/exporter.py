@@ -16,7 +16,7 @@ from autograder.pages.scores import read_scores
 
 
 class NotInGradebook(Exception):
-    """There is nothing to report yet; the message says what to do."""
+    """There is nothing to show yet; the message says what to do."""
 
 
 class FeedbackExporter(Exporter):
@@ -37,7 +37,7 @@ class FeedbackExporter(Exporter):
                 (scores,) = read_scores(gradebook, lab, student)
             except MissingEntry as error:
                 raise NotInGradebook(
-                    f"the gradebook has no grades of {student} for {lab}: "
+                    f"the gradebook has no grades for {student} in {lab}: "
                     f"run `nbgrader autograde {lab} --student {student}` first"
                 ) from error
         record = record_of(self, notebook, lab, student)

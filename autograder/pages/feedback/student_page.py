@@ -1,6 +1,6 @@
 """The contents of a student's feedback page: the values for its template.
 
-Everything from the student goes through ``inert``; tables and pictures are made from the grader's
+Everything from the student passes through ``inert``; tables and pictures come from the grader's
 record, so that nothing in a notebook can imitate them.
 """
 
@@ -31,7 +31,7 @@ MAX_CELLS = 400
 MAX_PAGE = 3_000_000 + MAX_CHARS  # characters of cells, outputs and pasted pictures
 NOTHING = Markup("")
 OWN_CELL = "own-"  # prefix of the ids of the student's own cells
-NOTE_CELL = "note"  # the repairs, which the top of the page lists
+NOTE_CELL = "note"  # lists the repairs, which are at the top of the page
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ShownExercise:
     sentence: str  # why there is no table
     pictures: Sequence[Mapping[str, Any]]  # title and svg; or title, heads and rows
     comments: list[Markup]
-    only_visible: bool  # of the cases; there are no marks then
+    only_visible: bool  # only visible cases, and no marks
 
     @property
     def css_class(self) -> str:
@@ -59,7 +59,7 @@ class ShownExercise:
 
     @property
     def status(self) -> str:
-        """In a few words: where the points come from."""
+        """A few words on where the points come from."""
         if self.mark is None and not self.only_visible:
             return "not in the gradebook"
         if self.mark and self.mark.is_pending:
@@ -78,7 +78,7 @@ class Cell:
     source: Markup
     role: str  # "answer", "check", "own" or ""
     outputs: list[Markup]
-    exercise: ShownExercise | None  # graded by this cell
+    exercise: ShownExercise | None  # that this cell grades
     comment: Markup
 
 
@@ -97,11 +97,11 @@ def content_of(
     cells: list[Cell] = []
     length = 0
     for cell in shown[:MAX_CELLS]:
-        made = _cell(cell, exercises, scores.comments)
-        length += len(made.source) + sum(map(len, made.outputs))
+        rendered = _cell(cell, exercises, scores.comments)
+        length += len(rendered.source) + sum(map(len, rendered.outputs))
         if length > MAX_PAGE:
             break
-        cells.append(made)
+        cells.append(rendered)
     return {
         "lab": lab,
         "title": next(filter(None, (_heading(c, level=1) for c in notebook.cells)), lab),
@@ -127,7 +127,7 @@ def _when(scores: Scores) -> str:
 def _exercises(
     notebook: NotebookNode, scores: Scores, record: Record | None, only_visible: bool
 ) -> Iterator[ShownExercise]:
-    """In the notebook's order. A comment belongs to the exercise that its answer belongs to."""
+    """Exercises in the notebook's order. A comment belongs to the same exercise as its answer."""
     heading, comments = NOTHING, list[Markup]()
     for cell in notebook.cells:
         heading = _heading(cell) or heading
@@ -180,7 +180,7 @@ def code(source: str) -> Markup:
 
 
 def _heading(cell: NotebookNode, level: int = 2) -> Markup:
-    """Only from the lab's own cells: a student's text does not name a section."""
+    """A heading from one of the lab's own cells: a student's text cannot name a section."""
     if cell.cell_type != "markdown" or is_answer(cell) or str(cell.id).startswith(OWN_CELL):
         return NOTHING
     found = re.search(rf"^#{{{level}}} +(.+?) *$", cell.source, re.MULTILINE)

@@ -1,8 +1,8 @@
 """The feedback page without hidden cases, for students who may still submit again.
 
 It shows the cases that a student's own check shows, as they ran when the submission was graded.
-Points would reveal how many hidden cases pass, and a picture of a run could contain what the answer
-saw in one.
+Points would reveal how many hidden cases pass, and a picture of a run could contain data that the
+answer saw in one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autograder.pages.scores import Scores
 
 
 def visible_page(lab: str, scores: Scores, record: Record) -> str:
-    """The page as HTML. ``scores``: for the student's name and the times."""
+    """The page as HTML. ``scores`` provides the student's name and the times."""
     shown = visible_record(record)
     about = replace(scores, marks={}, comments={}, penalty=0.0, max_points=0.0)
     notebook = nbformat.from_dict(shown.notebook)
@@ -34,10 +34,10 @@ def visible_page(lab: str, scores: Scores, record: Record) -> str:
 
 
 def visible_record(record: Record) -> Record:
-    """The record as if there were no hidden cases; without points, pictures and flags."""
+    """The record without hidden cases, points, pictures and flags."""
     full = {name: Verdict.from_plain(plain) for name, plain in record.verdicts.items()}
     visible = {name: _visible(verdict) for name, verdict in full.items()}
-    # Why answers never reached their check.
+    # {name of an answer: why it never reached its check}
     missing = {name: why for name in full if (why := _why_missing(record, name))}
     notebook = nbformat.from_dict(copy.deepcopy(record.notebook))
     for cell in notebook.cells:
@@ -66,7 +66,7 @@ def visible_record(record: Record) -> Record:
 
 
 def _visible(verdict: Verdict) -> Verdict:
-    """``note`` is a pattern across all cases."""
+    """The verdict without hidden cases, and without its note, which may refer to them."""
     return replace(verdict, cases=tuple(c for c in verdict.cases if not c.hidden), note="")
 
 
@@ -76,7 +76,7 @@ def _why_missing(record: Record, name: str) -> str:
 
 
 def _hidden_reasons(verdicts: Iterable[Verdict], state: State) -> set[str]:
-    """As in `grade_submission.state_of`."""
+    """Reasons for ``state`` that name a hidden case, worded as in `grade_submission.state_of`."""
     return {
         f"{verdict.answer}, {case.title}: {case.diagnosis}"
         for verdict in verdicts

@@ -1,7 +1,7 @@
-"""formgrader for a whole class: nbgrader's own pages in less time, with late penalties and states.
+"""formgrader for a whole class: nbgrader's own pages, faster, with late penalties and states.
 
-A Jupyter server extension, enabled in jupyter/jupyter_server_config.py. nbgrader has no setting for
-its pages' queries and scripts, but looks up ``NbGraderAPI`` and ``BaseHandler.render`` at each
+A Jupyter server extension, enabled in jupyter/jupyter_server_config.py. nbgrader has no settings
+for its pages' queries and scripts, but looks up ``NbGraderAPI`` and ``BaseHandler.render`` on every
 request.
 """
 
@@ -27,7 +27,7 @@ def _jupyter_server_extension_points() -> list[dict[str, str]]:
 
 
 def _load_jupyter_server_extension(server: Any) -> None:
-    # Imported here: an export imports this package for its outputs, and needs no server.
+    # Imported here: exporting a notebook imports this package, and needs no server.
     from nbgrader.server_extensions.formgrader import base, handlers
 
     from autograder.pages.formgrader import written
@@ -42,7 +42,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
 
 
 def _with_script(render: Callable[..., str]) -> Callable[..., str]:
-    """nbgrader's ``render``; its lists of submissions also get our script, after its own."""
+    """nbgrader's ``render``, which adds our script to lists of submissions, after its own."""
 
     @functools.wraps(render)
     def rendered(handler: Any, name: str, **values: Any) -> str:
@@ -60,7 +60,7 @@ def _with_script(render: Callable[..., str]) -> Callable[..., str]:
 
 
 def _unless_moved(gradebook: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """For requests of a page that was loaded before the gradebook was moved."""
+    """Refuses requests from a page that was loaded before the gradebook was moved."""
 
     @functools.wraps(gradebook)
     def checked(handler: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The queries of formgrader's pages about a class, without a separate one for each student."""
+"""The queries of formgrader's class pages, without a separate query for each student."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _indexed: set[str] = set()  # databases known to have the indexes
 
 @functools.lru_cache(maxsize=20_000)
 def _state(path: Path, changed_ns: int) -> str:
-    """Of the record in a file; ``changed_ns``: of the version to read."""
+    """The state of the record in a file; ``changed_ns`` identifies its version in the cache."""
     try:
         return Record.from_json(path.read_bytes()).state
     except (BrokenRecord, OSError):
@@ -34,17 +34,17 @@ def _state(path: Path, changed_ns: int) -> str:
 
 
 def _averages(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the listed submissions."""
+    """Mean scores of the listed submissions."""
     scores = ("score", "code_score", "written_score", "task_score")
     return {f"average_{key}": fmean(row[key] for row in rows) if rows else 0.0 for key in scores}
 
 
 class ClassAPI(NbGraderAPI):
-    """Serves one request, with nbgrader's own results.
+    """Serves one request, with the same results as nbgrader's own API.
 
-    A submission also has its ``late_penalty`` and the grader's ``state`` ("" without a record), and
-    the scores of a submission, of a student and averages are those of the reports: after penalties,
-    and without answers that wait for a mark.
+    In addition, a submission has its ``late_penalty`` and the grader's ``state`` ("" without a
+    record). Scores of submissions and students, and averages, are those of the reports: after
+    penalties, and without answers that wait for a mark.
     """
 
     _first: ClassGradebook | None = None
@@ -52,7 +52,7 @@ class ClassAPI(NbGraderAPI):
 
     @property
     def gradebook(self) -> ClassGradebook:
-        # nbgrader's inspects the whole schema each time, up to 20 times per page.
+        # nbgrader's own inspects the whole schema each time, up to 20 times per page.
         if self._first is None:
             require_not_moved(self.coursedir.db_url)
             self._first = ClassGradebook(self.coursedir.db_url, self.course_id)
@@ -65,7 +65,7 @@ class ClassAPI(NbGraderAPI):
     def _filter_existing_notebooks(
         self, assignment_id: str, notebooks: list[SubmittedNotebook]
     ) -> list[SubmittedNotebook]:
-        # nbgrader queries the student of each. The session does not query loaded objects again.
+        # nbgrader queries the student of each notebook, unless the session has already loaded it.
         session = object_session(notebooks[0]) if notebooks else None
         loaded = session and (
             session.query(SubmittedAssignment)
@@ -75,7 +75,7 @@ class ClassAPI(NbGraderAPI):
             .all()
         )
         found = super()._filter_existing_notebooks(assignment_id, notebooks)
-        del loaded  # kept until here: a session has only weak references
+        del loaded  # kept until here, because a session has only weak references
         return found
 
     def get_assignment(
@@ -84,7 +84,7 @@ class ClassAPI(NbGraderAPI):
         found: dict[str, Any] | None = super().get_assignment(assignment_id, released)
         if found:
             # nbgrader fills in today's offset, which is wrong for a due date in the other half of
-            # the year. The zone's name stands for the first of two hours with the same digits.
+            # the year. If an hour occurs twice, the zone's name means the first of them.
             due = found["duedate"] and to_course_time(datetime.fromisoformat(found["duedate"]))
             found["duedate_timezone"] = f"{due:%z}" if due and due.fold else self.timezone
             with self.gradebook as gradebook:
@@ -133,14 +133,14 @@ class ClassAPI(NbGraderAPI):
         return [row | {"score": totals[row["id"]]} for row in super().get_students()]
 
     def _with_state(self, row: dict[str, Any], lab: str | None = None) -> dict[str, Any]:
-        """``lab``: by default the name of a row of a lab's list."""
+        """``lab``: default: the row's name, for a row of a list of labs."""
         folder = grading_folder(self.coursedir) / "records"
         path = Journal(folder, lab or row["name"]).path(row["student"])
-        # A record of what was submitted before says nothing about a submission not graded yet.
+        # The record of an earlier submission says nothing about one that is not graded yet.
         is_known = row.get("autograded", True) and path.exists()
         return {**row, "state": _state(path, path.stat().st_mtime_ns) if is_known else ""}
 
-    # ---- one student's page: nbgrader goes through the whole class for each lab on it
+    # ---- one student's page: for each lab on it, nbgrader iterates over the whole class
 
     def get_submission(
         self,
@@ -183,5 +183,5 @@ class ClassAPI(NbGraderAPI):
 
     def _only_if_folder(self, step: str, lab: str) -> set[str]:
         assert self._only is not None
-        there = os.path.isdir(self.coursedir.format_path(step, self._only, lab))
-        return {self._only} if there else set()
+        exists = os.path.isdir(self.coursedir.format_path(step, self._only, lab))
+        return {self._only} if exists else set()

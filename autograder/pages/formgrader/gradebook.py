@@ -1,7 +1,7 @@
-"""nbgrader's gradebook, with a single pass for each of its two longest lists.
+"""nbgrader's gradebook, with a single pass over the grades for each of its two longest lists.
 
-nbgrader joins seven subqueries, each over all labs; on PostgreSQL one of them scans all grades once
-for each grade. Here each grade of the lab is read once.
+nbgrader joins seven subqueries, each over all labs; on PostgreSQL, one of them scans all grades
+once per grade. Here, each grade of the lab is read once.
 
 Scores are those of the reports (pages/scores.py): after late penalties, and without answers that
 are not graded yet.
@@ -29,7 +29,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from autograder.pages.scores import GRADED_SCORE, read_points
 
 _cell, _task = GradeCell.__table__, TaskCell.__table__
-# {nbgrader's name: (which grades, the maximum points of one)}
+# {nbgrader's name: (which grades, maximum points of a grade)}
 _KINDS = {
     "code": (_cell.c.cell_type == "code", _cell.c.max_score),
     "written": (_cell.c.cell_type == "markdown", _cell.c.max_score),
@@ -58,10 +58,10 @@ _SUMS |= {
 
 
 class ClassGradebook(Gradebook):
-    """nbgrader's own results in any order; submissions also have their ``late_penalty``."""
+    """Like nbgrader's gradebook, with results in any order and each ``late_penalty``."""
 
     def new_session(self) -> ClassGradebook:
-        """Another session with the same database, without checking its tables again."""
+        """Another session with the same database, which does not check its tables again."""
         other = ClassGradebook.__new__(ClassGradebook)
         other.engine = self.engine
         other.db = scoped_session(sessionmaker(autoflush=True, bind=self.engine, future=True))
@@ -78,9 +78,9 @@ class ClassGradebook(Gradebook):
         return next(map(_after_penalty, self._read_submissions(of)), None)
 
     def totals(self, student: str | None = None) -> defaultdict[str, float]:
-        """{student: points in all labs together}, 0 without a submission.
+        """{student: total points in all labs}, 0 without a submission.
 
-        ``student``: only this one's.
+        ``student``: only this student's.
         """
         totals: defaultdict[str, float] = defaultdict(float)
         for points in read_points(self, student):
@@ -90,7 +90,7 @@ class ClassGradebook(Gradebook):
     def notebook_submission_dicts(
         self, notebook_id: str, assignment_id: str, student: str | None = None
     ) -> list[dict[str, Any]]:
-        """``student``: only this one's."""
+        """``student``: only this student's."""
         about = {
             "flagged": SubmittedNotebook.flagged,
             "failed_tests": _any(_FAILED),
@@ -111,7 +111,7 @@ class ClassGradebook(Gradebook):
     def _read(
         self, submitted: Any, released: Any, about: dict[str, Any], where: ColumnElement[bool]
     ) -> list[dict[str, Any]]:
-        """Without submissions that have no grade, like nbgrader's own lists."""
+        """Read submissions that have a grade, like nbgrader's own lists."""
         columns = {
             "id": submitted.id,
             "name": released.name,

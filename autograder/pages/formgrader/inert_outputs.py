@@ -1,7 +1,7 @@
-"""Makes submissions inert in formgrader, too, whose pages are nbgrader's own.
+"""Makes submissions inert in formgrader too, whose pages are nbgrader's own.
 
-formgrader shows an autograded notebook with nbconvert's HTMLExporter. nbgrader_config.py gives that
-this preprocessor, a filter for Markdown (``markdown``) and ``formgrader.html``.
+formgrader shows an autograded notebook with nbconvert's HTMLExporter. nbgrader_config.py configures
+it with this preprocessor, a Markdown filter (``markdown``) and ``formgrader.html``.
 """
 
 from __future__ import annotations
@@ -49,6 +49,6 @@ def _outputs(cell: NotebookNode, record: Record | None) -> list[str]:
     table, _ = check_output(record, grade_id(cell))
     if not table:
         return [inert.output(out) for out in cell.outputs]
-    # In addition to its table the cell has its points, or the error that says why there are none.
+    # Besides its table, the cell has its points, or the error that explains why there are none.
     others = [out for out in cell.outputs if "text/html" not in out.get("data", {})]
     return [table, *map(inert.output, others)]

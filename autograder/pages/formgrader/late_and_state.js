@@ -1,5 +1,5 @@
-// After nbgrader's own script: shows in its lists of submissions what the score does not say.
-// Nothing is declared at the top level: nbgrader's scripts declare names of their own there.
+// Runs after nbgrader's own script, and adds late penalties and states to its lists of submissions.
+// Declares nothing at the top level, where nbgrader's scripts declare names of their own.
 for (const view of [
     window.SubmissionUI, window.SubmittedNotebookUI,
     window.StudentSubmissionUI, window.StudentSubmittedNotebookUI,

@@ -1,5 +1,5 @@
-// Chosen rubric items are the comment's first lines: the gradebook has no other place for them, and
-// students read in their feedback what gave points.
+// Chosen rubric items become the comment's first lines: the gradebook has no other place for them,
+// and students see in their feedback what earned points.
 const byId = (id) => document.getElementById(id);
 const answers = [...document.querySelectorAll("section.answer")];
 const items = [...document.querySelectorAll("input.item")];
@@ -49,7 +49,7 @@ async function save() {
     const chosen = items.filter((item) => item.checked).map(lineOf).join("\n");
     const text = [chosen, byId("comment").value.trim()].filter(Boolean).join("\n\n");
     const mark = field.value === "" ? null : Number(field.value);
-    // formgrader's request replaces both numbers, so extra credit is sent back as it was.
+    // formgrader's request replaces both numbers, so extra credit is sent back unchanged.
     const extra = dataset.extraCredit === "" ? null : Number(dataset.extraCredit);
     try {
         await put("comment", dataset.comment, { manual_comment: text || null });
@@ -65,7 +65,7 @@ async function save() {
     return true;
 }
 
-// ``confirms``: also save a mark that was not changed, such as one of an earlier submission.
+// ``confirms``: also save an unchanged mark, such as that of an earlier submission.
 async function go(step, confirms = false) {
     if (isSaving || !answers.length) return;
     isSaving = byId("marks").inert = true;
@@ -80,7 +80,7 @@ async function go(step, confirms = false) {
 }
 
 function addUp() {
-    const sum = items.reduce((all, item) => all + (item.checked ? Number(item.dataset.points) : 0), 0);
+    const sum = items.reduce((sum, item) => sum + (item.checked ? Number(item.dataset.points) : 0), 0);
     byId("points").value = Math.min(Math.max(sum, 0), Number(maxPoints));
 }
 

@@ -1,6 +1,6 @@
-"""A page with one written question and all students' answers, besides formgrader's own pages.
+"""A page with one written question and all students' answers, in addition to formgrader's own.
 
-Reads the gradebook; the page stores marks and comments through formgrader's own requests.
+This module reads the gradebook; the page stores marks and comments through formgrader's requests.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SCRIPT = Path(__file__).with_name("written.js")
 
 @dataclass(frozen=True)
 class Answer:
-    """``html``: inert. ``grade`` and ``comment``: ids in the gradebook."""
+    """``html`` is inert. ``grade`` and ``comment`` are ids in the gradebook."""
 
     grade: str
     comment: str
@@ -40,14 +40,14 @@ class Answer:
 
 
 def written_questions(gradebook: Gradebook, lab: str) -> dict[str, GradeCell]:
-    """{name: cell} of the questions answered in prose. Raises MissingEntry: no such lab."""
+    """{name: cell} of the questions answered in prose. Raises MissingEntry without such a lab."""
     notebooks = gradebook.find_assignment(lab).notebooks
     cells = [cell for notebook in notebooks for cell in notebook.grade_cells]
     return {cell.name: cell for cell in cells if cell.cell_type == "markdown"}
 
 
 def answers(gradebook: Gradebook, coursedir: CourseDirectory, cell: GradeCell) -> list[Answer]:
-    """One for each submission with this question; their order says nothing about who wrote them."""
+    """One answer per submission with this question, in an order that does not reveal its author."""
     lab, found = cell.notebook.assignment.name, []
     for submission in sorted(cell.notebook.submissions, key=lambda one: str(one.id)):
         student = submission.student
@@ -73,8 +73,8 @@ def answers(gradebook: Gradebook, coursedir: CourseDirectory, cell: GradeCell) -
     return found
 
 
-def without(cell: GradeCell) -> list[str]:
-    """Students whose submission is older than the question, sorted."""
+def students_without(cell: GradeCell) -> list[str]:
+    """Students who were graded before the question was added, sorted."""
     return sorted(
         submission.student.id
         for submission in cell.notebook.submissions
@@ -86,7 +86,7 @@ def without(cell: GradeCell) -> list[str]:
 def page(
     gradebook: Gradebook, coursedir: CourseDirectory, lab: str, name: str, base_url: str = ""
 ) -> str:
-    """``name``: of the question; "" is the first. Raises MissingEntry and SourceError."""
+    """``name``: of the question; "" means the first. Raises MissingEntry and SourceError."""
     questions = written_questions(gradebook, lab)
     name = name or next(iter(questions), "")
     if name not in questions:
@@ -100,7 +100,7 @@ def page(
         max_points=questions[name].max_score,
         rubric=rubric.get(name, Question()),
         answers=answers(gradebook, coursedir, questions[name]),
-        without=without(questions[name]),
+        without=students_without(questions[name]),
         base_url=base_url,
         script=SCRIPT.read_text(encoding="utf-8"),
     )
@@ -119,7 +119,7 @@ def _answer(path: Path, name: str) -> str:
 
 @functools.cache
 def handler() -> type[web.RequestHandler]:
-    """Made when the server starts: importing nbgrader's server code takes a while."""
+    """Created when the server starts, because importing nbgrader's server code takes a while."""
     from nbgrader.server_extensions.formgrader.base import (
         BaseHandler,
         check_notebook_dir,

@@ -19,15 +19,15 @@ MAX_SVG_ELEMENTS = 20_000
 RASTER = {"image/png": "PNG", "image/jpeg": "JPEG", "image/gif": "GIF"}
 SVG = "image/svg+xml"
 KINDS = (SVG, *RASTER)
-TOO_BIG = "An image is left out here, because it is too large."
-UNREADABLE = "An image is left out here, because it cannot be read."
-OTHER_KIND = "An image is left out here, because it is not a PNG, JPEG, GIF or SVG."
-UNUSUAL = "A drawing is left out here, because it contains more than shapes and text."
+TOO_BIG = "An image was left out here because it is too large."
+UNREADABLE = "An image was left out here because it cannot be read."
+OTHER_KIND = "An image was left out here because it is not a PNG, JPEG, GIF or SVG."
+UNUSUAL = "A drawing was left out here because it contains more than shapes and text."
 
 _SHAPES = """
     svg g defs title desc style path rect circle ellipse line polyline polygon text tspan
     linearGradient radialGradient stop pattern clipPath marker symbol use"""
-_IGNORED = "metadata"  # what plotting libraries write about themselves
+_IGNORED = "metadata"  # which plotting libraries add
 _PAINT = re.compile(r"url\(\s*[\"']?#?([^\"')]*)", re.IGNORECASE)
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 
@@ -57,7 +57,7 @@ def image_uri(mime: str, data: str, max_bytes: int = MAX_IMAGE_BYTES) -> str:
 
 
 def pasted_uri(formats: Any) -> str:
-    """``formats`` is a cell's attachment, {type: base64}. Raises NotShown."""
+    """``formats``: a cell's attachment, {MIME type: base64}. Raises NotShown."""
     found = formats if isinstance(formats, Mapping) else {}
     mime = next((mime for mime in KINDS if mime in found), "")
     data = found.get(mime, "")
@@ -67,7 +67,7 @@ def pasted_uri(formats: Any) -> str:
 
 
 def checked_uri(uri: str) -> str | None:
-    """A ``data:`` URI that a student wrote, if its content may be drawn."""
+    """The ``data:`` URI for one that a student wrote; None if its content may not be shown."""
     match = re.fullmatch(r"data:(image/[a-z+]+);base64,([A-Za-z0-9+/=\s]*)", uri.strip())
     try:
         return image_uri(match[1], match[2]) if match else None
@@ -84,9 +84,9 @@ def _checked_raster(mime: str, content: bytes) -> bytes:
 
 
 def _checked_svg(text: str) -> bytes:
-    """Shapes and text only, serialized again.
+    """The SVG, parsed and serialized again, if it contains only shapes and text.
 
-    In an ``<img>`` an SVG cannot run or fetch anything; but nested references and filters can keep
+    In an ``<img>``, an SVG cannot run or fetch anything, but nested references and filters can keep
     a browser busy forever.
     """
     if len(text) > MAX_IMAGE_BYTES:
@@ -113,7 +113,7 @@ def _checked_svg(text: str) -> bytes:
 
 
 def _require_flat(root: ElementTree.Element) -> None:
-    """A referenced element must not contain references: eight levels of ten are 10**8 shapes."""
+    """A referenced element must not contain references: eight levels of 10 make 10**8 shapes."""
     referred: set[str] = set()
     referring: set[ElementTree.Element] = set()
     for element in root.iter():

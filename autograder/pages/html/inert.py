@@ -1,7 +1,7 @@
 """What students wrote and printed, as inert HTML.
 
-No script, no style, no form, no class or id that the surrounding page uses, no URL that a browser
-fetches by itself; links lead only to the web, in a new tab, and only when clicked.
+It has no script, no style, no form, no class or id that the surrounding page uses, and no URL that
+a browser fetches automatically. Links lead only to the web, in a new tab, and only when clicked.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_HTML = 200_000
 MAX_ELEMENTS = 10_000
 MAX_DEPTH = 200  # of nested elements: cleaning time grows with its square
 MAX_ENVIRONMENTS = 50  # of LaTeX: the time to find their ends grows with its square
-MAX_FORMULAS = 200  # of one cell; later ones are shown as TeX
-MAX_MATHEMATICS = 6_000  # characters of TeX in them, all together
+MAX_FORMULAS = 200  # in one cell; later ones are shown as TeX
+MAX_MATHEMATICS = 6_000  # total characters of TeX in them
 
 _TAGS = """
     a abbr b blockquote br caption code col colgroup dd del details div dl dt em figcaption figure
@@ -78,16 +78,16 @@ _cleaner = nh3.Cleaner(
 
 
 def html(fragment: str) -> str:
-    """HTML that a student's code made."""
+    """HTML that a student's code displayed."""
     if len(fragment) > MAX_HTML:
-        return _note(f"HTML of {len(fragment):,} characters is left out here.")
+        return _note(f"HTML of {len(fragment):,} characters was left out here.")
     if fragment.count("<") > MAX_ELEMENTS or _depth(fragment) > MAX_DEPTH:
         return text(fragment)
     return _cleaner.clean(fragment)
 
 
 def markdown(source: str, attachments: Mapping[str, Any] | None = None) -> str:
-    """Markdown, with whatever HTML is in it, and the pictures that were pasted into its cell."""
+    """Markdown, with any HTML in it, and the pictures that were pasted into its cell."""
     if len(source) > MAX_TEXT or source.count("\\begin") > MAX_ENVIRONMENTS:
         return text(source)
     renderer = _Renderer(attachments or {})
@@ -100,14 +100,14 @@ def markdown(source: str, attachments: Mapping[str, Any] | None = None) -> str:
 class _Renderer(IPythonRenderer):
     """Formulas become MathML, or stay as they were written; attachments become images.
 
-    While the surrounding HTML is sanitized, a placeholder that nobody can guess stands for each: so
-    the only MathML and the only large URIs on the page are those made here.
+    While the surrounding HTML is sanitized, each is replaced by a placeholder that cannot be
+    guessed, so the only MathML and the only large URIs on the page are those made here.
     """
 
     def __init__(self, attachments: Mapping[str, Any]) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
         self._placeholder = secrets.token_hex(16)
-        self._pieces: list[tuple[str, str]] = []  # HTML, the same as plain text
+        self._pieces: list[tuple[str, str]] = []  # HTML, and the same as plain text
         self._formulas = 0
         self._room = MAX_MATHEMATICS
         self._pasted = {decode(name): forms for name, forms in attachments.items()}
@@ -148,7 +148,7 @@ class _Renderer(IPythonRenderer):
         return _PASTED_IMG.sub(lambda found: self._picture("".join(found.groups(""))), html)
 
     def _picture(self, name: str, words: str = "") -> str:
-        """Each picture only once: a short text may refer to a large picture a thousand times."""
+        """Shows each picture once: a short text may refer to a large picture a thousand times."""
         name = decode(name)
         shown_name = shorten(name, 80)
         words = unescape(striptags(words))
@@ -170,7 +170,8 @@ class _Renderer(IPythonRenderer):
         return f"<var>{self._placeholder}{len(self._pieces) - 1}</var>"
 
     def complete(self, cleaned: str) -> str:
-        """In an attribute, such as an image's alt text, "<" is escaped: insert plain text there."""
+        """Replace the placeholders; in attributes, such as alt text, where "<" is escaped, insert
+        plain text."""
 
         def insert(found: re.Match[str]) -> str:
             html, as_text = self._pieces[int(found[2])]
@@ -183,12 +184,12 @@ class _Renderer(IPythonRenderer):
 
 
 def text(plain: str) -> str:
-    """Plain text with a terminal's colors."""
+    """Plain text with terminal colors."""
     return f"<pre>{ansi2html(shorten(plain))}</pre>"
 
 
 def output(out: Mapping[str, Any]) -> str:
-    """One output of a code cell, whatever is in it."""
+    """One output of a code cell, whatever it contains."""
     kind = out.get("output_type")
     if kind == "stream":
         look = "stderr" if out.get("name") == "stderr" else "stdout"
@@ -203,7 +204,7 @@ def output(out: Mapping[str, Any]) -> str:
 
 
 def _richest(data: Mapping[str, Any]) -> str:
-    """The first of an output's formats that can be shown."""
+    """The richest of an output's formats that can be shown."""
     if "text/html" in data:
         return html(_joined(data["text/html"]))
     if "text/markdown" in data:
@@ -251,7 +252,7 @@ def _aside(sentence: str) -> str:
 
 
 def _depth(fragment: str) -> int:
-    """An upper bound on the nesting of elements: one without an end tag counts as open."""
+    """An upper bound on the nesting depth: elements without an end tag count as open."""
     depth = deepest = 0
     for closes, name in _ELEMENT.findall(fragment):
         if name not in _OPEN_ENDED:

@@ -1,7 +1,7 @@
-"""TeX as MathML, which a browser renders by itself: no script and no font from the web.
+"""Converts TeX to MathML, which a browser renders without scripts or fonts from the web.
 
 latex2mathml parses the TeX, but its output is not trusted: it has commands for links, styles and
-macros, and leaves markup in text as it is.  Its tree is serialized again here, with only those
+macros, and leaves markup in text unchanged.  Its tree is serialized again here, with only those
 elements that lay out formulas, and attributes that cannot move them out of their line.
 """
 
@@ -16,11 +16,11 @@ import nh3
 from latex2mathml.converter import Converter
 
 MAX_TEX = 2_000  # characters of one formula
-MAX_DEPTH = 20  # of groups within groups
+MAX_DEPTH = 20  # of nested groups
 MAX_ELEMENTS = 2_000  # of one formula's MathML
 MAX_LENGTH_EM = 3.0  # of a space or a bracket
 
-# Definitions, which may expand to any length, and commands for URLs and styles.
+# Definitions, which can expand to any length, and commands for URLs and styles.
 _REFUSED = re.compile(
     r"\\(def|let|edef|gdef|xdef|(re|provide)?newcommand|renewcommand|providecommand|newenvironment"
     r"|DeclareMathOperator|href|url|html[A-Za-z]*|class|style|cssId|require|input|include)(?![a-zA-Z])"
@@ -53,7 +53,7 @@ _cleaner = nh3.Cleaner(
 
 
 class NotConvertible(ValueError):
-    """This TeX is shown as it was written."""
+    """The TeX cannot be converted and is shown as it was written."""
 
 
 def mathml(tex: str, *, display: bool = False) -> str:
@@ -87,7 +87,7 @@ def _is_balanced(tex: str) -> bool:
 
 
 def _is_known(element: Element) -> bool:
-    """Not a command or a "&" outside a table: latex2mathml leaves these as they are."""
+    """False for an unknown command or "&" outside a table, which latex2mathml leaves unchanged."""
     text = element.text or ""
     if element.tag not in ELEMENTS or element.get("linebreak"):
         return False
@@ -109,7 +109,7 @@ def _serialized(element: Element) -> Iterator[str]:
 
 
 def _needs_space(left: Element, right: Element) -> bool:
-    """Between a function's name and its argument: "log n", as TeX sets them."""
+    """Whether TeX sets a space here: between a function's name and its argument, as in "log n"."""
     pairs = ((left, right), (right, left))
     return any(_is_name(one) and other.tag not in ("mo", "mspace") for one, other in pairs)
 

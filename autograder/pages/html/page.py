@@ -1,4 +1,4 @@
-"""A self-contained page: its template with the course's style in it."""
+"""Renders self-contained pages from templates, including the course's style."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def prose(sentence: str) -> Markup:
 
 
 def points(value: float) -> str:
-    """Two decimals at most: "3", "2.5", "1.67"."""
+    """Points with at most two decimals: "3", "2.5", "1.67"."""
     return f"{round(value, 2):g}"
 
 
 def render(template: str, **values: Any) -> str:
-    """``template``: a path below autograder/pages."""
+    """``template``: a path relative to autograder/pages."""
     environment = Environment(
         loader=FileSystemLoader(HERE.parent),
         autoescape=True,
@@ -39,7 +39,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Replaces the file once the new page is complete; makes its folder. Raises OSError."""
+    """Write a file, creating its folder; it is replaced only once complete. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:

@@ -1,4 +1,4 @@
-"""One student's newest submission from the exchange, and a page back to it."""
+"""Collects a student's newest submission from the exchange, and puts a page back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autograder.pages.html.page import write_page
 
 @dataclass(frozen=True)
 class Collected:
-    """The submission that is in grading/submitted now."""
+    """The submission that is now in grading/submitted."""
 
     student: str
     lab: str
@@ -43,7 +43,7 @@ class LabExchange:
     """The exchange of one lab."""
 
     def __init__(self, lab: LabGrading) -> None:
-        """Raises UsageError if there is no exchange, or it cannot be written."""
+        """Raises UsageError if there is no exchange, or if it is not writable."""
         self.lab = lab
         self._collect = CollectNamed(coursedir=lab.course, parent=lab.app)
         self._collect.update = True
@@ -53,7 +53,7 @@ class LabExchange:
         if not self.inbound.is_dir():
             raise UsageError(
                 f"there is no {self.inbound}: run `nbgrader release_assignment {lab.lab}`, which "
-                "makes the exchange's folders, or set c.Exchange.root in nbgrader_config.py"
+                "creates the exchange's folders, or set c.Exchange.root in nbgrader_config.py"
             )
         try:
             release.init_dest()
@@ -62,7 +62,7 @@ class LabExchange:
         self.feedback = Path(release.dest_path)
 
     def collect(self, student: str, names: Collection[str]) -> Collected:
-        """Collect the student's newest submission, unless there is a newer one already.
+        """Collect the student's newest submission, unless it has already been collected.
 
         ``names``: of folders in inbound. Raises OSError and errors of nbgrader.
         """
@@ -80,7 +80,7 @@ class LabExchange:
 
 
 class CollectNamed(Collect):
-    """Chooses among named folders only, as nbgrader does among all."""
+    """Like nbgrader's own, but chooses only among the named folders."""
 
     student = ""
     names: Collection[str] = ()

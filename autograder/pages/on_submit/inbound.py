@@ -1,4 +1,4 @@
-"""The exchange's inbound folder, where `nbgrader submit` puts a folder for each submission.
+"""The exchange's inbound folder, in which `nbgrader submit` creates a folder per submission.
 
 Every student can write there, so a folder's name proves nothing.
 """
@@ -23,7 +23,7 @@ Key = tuple[str, str]  # student, lab
 
 
 class Ignored(Exception):
-    """Why a folder is not a submission."""
+    """The message says why a folder is not a submission."""
 
 
 class Incomplete(Exception):
@@ -31,7 +31,7 @@ class Incomplete(Exception):
 
 
 class Inbound:
-    """Remembers what it has seen, so that a look costs little more than a list of the folder."""
+    """Remembers what it has seen, so that polling costs little more than listing the folder."""
 
     def __init__(
         self,
@@ -42,21 +42,21 @@ class Inbound:
     ) -> None:
         """``check_owner``: ignore folders that belong to a user other than the student."""
         self.folder = folder
-        # {student and lab: names of folders}, all that were found so far
+        # {(student, lab): names of all folders found so far}
         self.submissions: dict[Key, set[str]] = defaultdict(set)
         self._labs, self._check_owner, self._clock = labs, check_owner, clock
         self._seen: set[str] = set()
         self._incomplete: dict[str, float] = {}  # {name: since when}
 
-    def look(self) -> tuple[list[Key], list[str]]:
-        """(who has submitted something new, a sentence for each folder that is ignored).
+    def poll(self) -> tuple[list[Key], list[str]]:
+        """(who has submitted something new, a sentence for each ignored folder).
 
         The first to submit comes first. Raises OSError.
         """
         new: dict[Key, str] = {}
         ignored = []
         names = set(os.listdir(self.folder)) - self._seen
-        for student, lab, at, name in sorted(self._of_labs(names), key=lambda each: each[2]):
+        for student, lab, at, name in sorted(self._of_labs(names), key=lambda found: found[2]):
             try:
                 self._require_submission(student, at, name)
             except Incomplete:
@@ -70,7 +70,7 @@ class Inbound:
         return [*new], ignored
 
     def _of_labs(self, names: set[str]) -> Iterator[tuple[str, str, str, str]]:
-        """(student, lab, time, name) of submissions for the labs; others are never looked at."""
+        """(student, lab, time, name) of submissions to the labs; others are ignored from now on."""
         for name in names:
             parts = name.rsplit("+", 3)
             if len(parts) >= 3 and parts[1] in self._labs:
@@ -98,7 +98,7 @@ class Inbound:
             since = self._incomplete.setdefault(name, self._clock())
             if self._clock() - since < INCOMPLETE_S:
                 raise Incomplete
-            raise Ignored(f"it is incomplete, without {SECRET} or with files that cannot be read")
+            raise Ignored(f"it is incomplete: {SECRET} is missing, or a file cannot be read")
 
 
 def _owner(path: Path) -> str:

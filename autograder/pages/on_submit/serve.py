@@ -1,4 +1,4 @@
-"""The command's loop, and what it needs before it can start."""
+"""The command's loop, and the checks before it starts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from autograder.sandbox import bubblewrap
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Until interrupted. Returns the exit code, as `grade` does."""
+    """Run until interrupted. Returns the exit code, as `grade` does."""
     return exit_code_of(_serve, arguments)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
     if not arguments.every > 0:
-        raise UsageError(f"--every {arguments.every:g}: more than 0 seconds are needed")
+        raise UsageError(f"--every {arguments.every:g}: must be more than 0 seconds")
     labs = [LabGrading(lab) for lab in dict.fromkeys(arguments.labs)]
     late_work(labs[0].app)
     if not (arguments.scheduler or arguments.unsandboxed or labs[0].unsandboxed):

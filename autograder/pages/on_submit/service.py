@@ -1,11 +1,10 @@
 """Grades submissions as they arrive, and gives each student a page about theirs.
 
-A student's newest submission counts, and one submission of a student is graded at a time. Of those
-who wait, the one whose last turn is longest ago is next, so a student who submits often delays
-nobody else.
+A student's newest submission counts, and one submission per student is graded at a time. The
+waiting student whose last turn was longest ago is next: nobody delays others by submitting often.
 
-Nothing is stored besides what `python -m autograder grade` stores. A submission is done once its
-page is in the exchange, so a service that was stopped continues where it was.
+It stores only what `python -m autograder grade` stores. A submission is done once its page is in
+the exchange, so a service that was stopped continues where it left off.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from autograder.pages.on_submit.inbound import Inbound, Key
 from autograder.pages.scores import read_scores
 
 RETRY_S = 60.0  # after an error, such as a database that cannot be reached
-FATAL = (JournalError, CourseError)  # any other error stops one submission, not those of others
+FATAL = (JournalError, CourseError)  # any other error affects only one submission
 
 Say = Callable[[str], None]
 
 
 class Service:
-    """``step`` does all that can be done now; call it again and again."""
+    """``step`` does everything that can be done now; call it repeatedly."""
 
     def __init__(
         self,
@@ -59,35 +58,35 @@ class Service:
         self._late = LateWork(labs[0].app)
         self._pool, self._shows_hidden, self._every_s = pool, shows_hidden, every_s
         self._say, self._clock = say, clock
-        self._waiting: dict[Key, float] = {}  # {who: from when on}
+        self._waiting: dict[Key, float] = {}  # {(student, lab): not before}
         self._in_flight: dict[str, Collected] = {}  # by student
         self._turns = itertools.count(1)
         self._last_turn: dict[str, int] = {}  # {student: number}
-        self._said: dict[Key, str] = {}  # errors, each said once
-        self._looked_s = -math.inf
+        self._reported: dict[Key, str] = {}  # errors, each printed once
+        self._polled_s = -math.inf
         self._code = code_version()
 
     def step(self) -> None:
-        """Grade what has arrived, and what arrives meanwhile.
+        """Grade what has arrived, and what arrives in the meantime.
 
-        Raises CourseError if the course has changed, and errors that stop `grade` as well.
+        Raises CourseError if the course has changed, and the errors that also stop `grade`.
         """
         with closing(self._pool.grade_all(self._tasks())) as records:
             for record in records:
                 self._finish(self._in_flight.pop(record.student), record)
 
     def _tasks(self) -> Iterator[Task | None]:
-        """Without an end: None while nobody waits."""
+        """Endless: yields None while nobody waits."""
         while True:
-            self._look()
+            self._poll()
             yield self._next_task()
 
-    def _look(self) -> None:
-        if self._clock() - self._looked_s < self._every_s:
+    def _poll(self) -> None:
+        if self._clock() - self._polled_s < self._every_s:
             return
-        self._looked_s = self._clock()
+        self._polled_s = self._clock()
         try:
-            new, ignored = self.inbound.look()
+            new, ignored = self.inbound.poll()
         except OSError as error:
             self._say_once(("", ""), f"the exchange cannot be read, trying again: {error}")
             return
@@ -152,7 +151,7 @@ class Service:
             why = str(error) or type(error).__name__
             self._postpone(key, f"graded, but without a page yet: {why}")
             return
-        self._said.pop(key, None)
+        self._reported.pop(key, None)
         points = f"{sum(record.points.values()):g} points"
         took_s = (datetime.now(UTC).replace(tzinfo=None) - collected.submitted_at).total_seconds()
         self._say(f"{_shown(collected)}: {record.state}, {points}, page after {took_s:.0f} s")
@@ -162,7 +161,7 @@ class Service:
         if self._shows_hidden:
             folder = Path(course.format_path(course.autograded_directory, student, lab))
             names = {"assignment": lab, "student": student, "db_url": course.db_url}
-            # As `nbgrader generate_feedback` does it.
+            # As in `nbgrader generate_feedback`.
             app = grading.app
             exporter = FeedbackExporter(parent=app, config=app.config, default_preprocessors=[])
             page, _ = exporter.from_filename(str(folder / f"{lab}.ipynb"), {"nbgrader": names})
@@ -187,8 +186,8 @@ class Service:
         self._say_once(key, f"{', '.join(key)}: {why}; trying again every {RETRY_S:.0f} s")
 
     def _say_once(self, key: Key, sentence: str) -> None:
-        if self._said.get(key) != sentence:
-            self._said[key] = sentence
+        if self._reported.get(key) != sentence:
+            self._reported[key] = sentence
             self._say(sentence)
 
 

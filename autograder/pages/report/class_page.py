@@ -1,5 +1,5 @@
-"""The class report as one self-contained page. Its two charts are static SVG in the course's
-colors; tables give the same numbers."""
+"""The class report as one self-contained page. Its two charts are static SVGs in the course's
+colors; tables contain the same numbers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PARTS = {
 
 
 def report(labs: list[Lab], to: Path | None) -> None:
-    """Write the page of the one lab to a file, and print the same as text."""
+    """Write the page for the one lab to a file, and print the same as text."""
     (lab,) = labs
     summary = summarize(lab)
     charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
@@ -48,12 +48,12 @@ def report(labs: list[Lab], to: Path | None) -> None:
 
 
 def _address(folder: Path, page: Path) -> str:
-    """Of a link in ``page``: relative, so that the course's folder can be moved."""
+    """The address for a link in ``page``: relative, so that the course's folder can be moved."""
     return quote(f"{os.path.relpath(folder.resolve(), page.resolve().parent)}/")
 
 
 def _exercises(summary: Summary) -> str:
-    """A bar for each exercise: how many got all, some or none of its points."""
+    """A bar for each exercise: how many students got all, some or none of its points."""
     left = 16 + max((text_width(e.name, 12) for e in summary.exercises), default=0.0)
     right = WIDTH - 92
     marks: list[Mark] = []
@@ -66,7 +66,7 @@ def _exercises(summary: Summary) -> str:
             marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, radius=2))
             marks.append(Text(x=x + 16, y=bottom + 9, text=words, size=11, fill="muted"))
             x += 34 + text_width(words, 11)
-    footer = "In each segment: number of students. Right: mean points."
+    footer = "Inside each segment: number of students. On the right: mean points."
     return _chart(summary, marks, bottom, "Points by exercise", footer)
 
 
@@ -93,25 +93,25 @@ def _number(x: float, y: float, value: object, fill: str = "text") -> Mark:
 
 
 def _totals(summary: Summary) -> str:
-    """How many students got how many points."""
+    """A histogram of the students' points."""
     bins = summary.bins
     height, bottom, left = 150.0, 168.0, 8.0
     step = (WIDTH - 2 * left) / len(bins)
-    most = max(*bins, 1)
+    max_count = max(*bins, 1)
     marks: list[Mark] = []
-    for place, count in enumerate(bins):
-        x, tall = left + place * step, height * count / most
-        y = bottom - tall
-        marks.append(Rect(x=x + 2, y=y, width=step - 4, height=tall, fill=MEASURED, radius=2))
+    for index, count in enumerate(bins):
+        x, bar_height = left + index * step, height * count / max_count
+        y = bottom - bar_height
+        marks.append(Rect(x=x + 2, y=y, width=step - 4, height=bar_height, fill=MEASURED, radius=2))
         if count:
             marks.append(_number(x + step / 2, y - 5, count))
     marks.append(line(left, bottom, WIDTH - left, bottom))
-    for place in range(len(bins) + 1):
-        share = place / len(bins)
+    for index in range(len(bins) + 1):
+        share = index / len(bins)
         words = (
             f"{share * summary.so_far[0][1]:g}" if summary.is_in_points else f"{100 * share:g} %"
         )
-        marks.append(_number(left + place * step, bottom + 16, words, "muted"))
+        marks.append(_number(left + index * step, bottom + 16, words, "muted"))
     below = f"after late penalties, {summary.of_points}"
     footer = f"Above each bar: number of students. Below: points {below}."
     return _chart(summary, marks, bottom, "Points for the whole lab", footer)

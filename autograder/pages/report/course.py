@@ -1,4 +1,4 @@
-"""The course that the commands report on: nbgrader's configuration, labs, scores and records."""
+"""Reads the course for the reports: nbgrader's configuration, labs, scores and records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RESUBMITTED = "resubmission not graded yet"  # the points are of an earlier subm
 
 
 class NothingToReport(Exception):
-    """There is nothing to report: what to do."""
+    """There is nothing to report; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class Lab:
 
     name: str
     cells: tuple[str, ...]  # grade ids, in the notebook's order
-    scores: tuple[Scores, ...]  # of all in the gradebook, sorted by id
-    records: dict[str, Record]  # {student: ...} of those that the grader has graded
+    scores: tuple[Scores, ...]  # of all students in the gradebook, sorted by id
+    records: dict[str, Record]  # {student: ...} for those whom the grader has graded
     submitted: frozenset[str]  # students with a submission, graded or not
     unusable: dict[str, str]  # {folder name: why it is not graded}
-    late: dict[str, Standing]  # {student: ...} of those in the gradebook with a submission
+    late: dict[str, Standing]  # {student: ...} for those in the gradebook with a submission
     earlier: dict[str, list[str]] = field(default_factory=dict)  # {student: times}; oldest first
     history: Path = Path()  # the folder with earlier submissions: STUDENT/LAB/TIME
     resubmitted: frozenset[str] = frozenset()  # students whose newest submission is not graded yet
-    roster: frozenset[str] | None = None  # None: there is no roster, so all count
-    # {student: {answer: tries}} of those whose notebook contains them; empty unless asked for
+    roster: frozenset[str] | None = None  # None: there is no roster, so everyone counts
+    # {student: {answer: tries}} for those whose notebook contains them; empty unless requested
     tries: dict[str, dict[str, Tries]] = field(default_factory=dict)
 
     def state(self, scores: Scores) -> str:
@@ -69,7 +69,7 @@ class Lab:
 
     @property
     def absent(self) -> tuple[str, ...]:
-        """Who takes the course and submitted nothing, sorted by id."""
+        """Students of the course who submitted nothing, sorted by id."""
         return tuple(
             scores.student
             for scores in self.scores
@@ -104,7 +104,7 @@ def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
 
 
 def read_class() -> list[Person]:
-    """Everybody in the gradebook. Raises BadTable or GradebookError."""
+    """Everyone in the gradebook. Raises BadTable or GradebookError."""
     app = NbGrader()
     app.initialize([])
     course = CourseDirectory(parent=app)
@@ -127,11 +127,11 @@ def _read(
                 records[student] = record
     scores = read_scores(gradebook, lab)
     submitted = frozenset(students_who_submitted(course, lab))
-    most = max((found.max_points for found in scores), default=0.0)
+    max_points = max((found.max_points for found in scores), default=0.0)
     roster = read_roster(grading_folder(course))
     people = roster.people if roster else {}
     unknown = (submitted | records.keys() | people.keys()) - {found.student for found in scores}
-    scores += [Scores(student, max_points=most) for student in unknown]
+    scores += [Scores(student, max_points=max_points) for student in unknown]
     scores.sort(key=lambda found: found.student)
     cells = _in_order(course, lab, cells_of(gradebook, lab))
     unusable = unusable_names(course, lab)
@@ -154,7 +154,7 @@ def _read(
 
 
 def _in_order(course: CourseDirectory, lab: str, cells: list[str]) -> tuple[str, ...]:
-    """In the order of the lab's source, if that can be read."""
+    """The cells in the order of the lab's source, if that can be read."""
     path = Path(course.format_path(course.source_directory, ".", lab)) / f"{lab}.ipynb"
     try:
         found: list[Any] = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -13,10 +13,10 @@ from autograder.pages.report.mistakes import Mistake
 from autograder.pages.report.tries import median_tries
 from autograder.pages.scores import Scores
 
-# With 10 students a correlation of 0.3 has a 95 % interval of -0.4 to 0.8 (Fisher's z): with fewer
-# it says nothing.
+# With 10 students, a correlation of 0.3 has a 95 % interval of -0.4 to 0.8 (Fisher's z); with fewer
+# it is meaningless.
 MIN_STUDENTS = 10
-MOST_MISTAKES = 3
+MAX_MISTAKES = 3
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Item:
     """One exercise. ``why_not``: why there is no discrimination, else ""."""
 
     name: str
-    mean_share: float | None  # of the points: 1 if all students have all; None: no marks
+    mean_share: float | None  # of the points: 1 if all students have all; None without marks
     discrimination: float | None  # from -1 to 1
     why_not: str
     students: int  # with final points
     mistakes: tuple[str, ...]  # the most frequent named ones, with students and median tries
-    tries_to_pass: float | None  # median of the students whose own check passed; None: no such
-    tries_of: tuple[int, int]  # of how many students, and of how many there is any count
+    tries_to_pass: float | None  # median of the students whose own check passed; None if none
+    tries_of: tuple[int, int]  # number of students in this median, and with any count
 
     @property
     def tries_words(self) -> str:
@@ -45,9 +45,9 @@ def analyze(
     mistakes: Sequence[Mistake],
     tries: Mapping[str, Mapping[str, Tries]],
 ) -> list[Item]:
-    """``cells``: grade ids. ``submitted``: of students who submitted; an unwritten answer has no
-    points. Points that wait for manual grading are left out. ``tries``: {student: {answer: ...}},
-    of those whose notebook contains them."""
+    """``cells``: grade ids. ``submitted``: scores of students who submitted; an unwritten answer
+    has no points. Points that wait for manual grading are excluded. ``tries``: {student: {answer:
+    ...}} for those whose notebook contains them."""
     final = {
         cell: {
             scores.student: mark
@@ -70,7 +70,7 @@ def analyze(
         discrimination, why_not = _discrimination(points, rest)
         name = exercise_of(cell)
         to_pass = [known[name].to_pass for known in tries.values() if name in known]
-        frequent = [m for m in mistakes if m.exercise == name][:MOST_MISTAKES]
+        frequent = [m for m in mistakes if m.exercise == name][:MAX_MISTAKES]
         items.append(
             Item(
                 name,
@@ -93,12 +93,12 @@ def _in_tries(mistake: Mistake) -> str:
 def _discrimination(points: Sequence[float], rest: Sequence[float]) -> tuple[float | None, str]:
     """The corrected item-total correlation: of an exercise's points with the sum of all others.
 
-    L. Crocker, J. Algina: Introduction to Classical and Modern Test Theory (1986). The total is
-    without the exercise itself, which would otherwise be correlated with itself.
+    L. Crocker, J. Algina: Introduction to Classical and Modern Test Theory (1986). The total
+    excludes the exercise itself, which would otherwise be correlated with itself.
     """
     if len(points) < MIN_STUDENTS:
         return None, f"fewer than {MIN_STUDENTS} final scores"
     try:
         return statistics.correlation(points, rest), ""
     except statistics.StatisticsError:
-        return None, "all the same points"
+        return None, "all scores are equal"

@@ -1,4 +1,4 @@
-"""What `nbgrader export` writes: nbgrader's own columns, with the points of our export."""
+"""`nbgrader export` with nbgrader's own columns, but the points of our export."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autograder.pages.scores import read_points
 
 
 class GradedPoints(CsvExportPlugin):
-    """Without marks for earlier answers, which nbgrader adds before a person confirms them."""
+    """Excludes marks for earlier answers, which nbgrader includes before anyone confirms them."""
 
     def export(self, gradebook: Gradebook) -> None:
         raw = {points.submission: points.raw for points in read_points(gradebook)}

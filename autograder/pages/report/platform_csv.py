@@ -1,4 +1,4 @@
-"""Points in the form that a learning platform imports: its own export of the gradebook, filled in.
+"""Points in the format that a learning platform imports: its own gradebook export, filled in.
 
 Canvas: https://github.com/instructure/canvas-lms/blob/master/lib/gradebook_importer.rb
 Moodle: https://docs.moodle.org/en/Grade_import
@@ -21,7 +21,7 @@ from autograder.pages.report.scores_csv import number
 PLATFORMS = ("canvas", "moodle")
 ALL_PLACED, NOT_ALL_PLACED = 0, 3
 
-_ID = "ID"  # Canvas's column of its own numbers
+_ID = "ID"  # Canvas's column with its own numbers
 _SECTION = "Section"
 _POINTS = "Points Possible"  # in the first cell of Canvas's row of maxima
 _FIXED = ("EX", "N/A")  # Canvas: excused, not assigned
@@ -40,7 +40,7 @@ def export(
 ) -> int:
     """Returns the exit status. ``headers``: {lab: column}, where names differ.
 
-    Raises BadTable, and then has written nothing.
+    If it raises BadTable, nothing has been written.
     """
     if source and to and source.resolve() == to.resolve():
         raise BadTable(f"--to {to} would replace the platform's own file: name another one")
@@ -49,24 +49,24 @@ def export(
         raise BadTable(
             f"{source} is not a gradebook exported from Canvas: no column {_ID!r} or {_SECTION!r}"
         )
-    places = _places(labs, table, platform, headers, source)
+    columns = _columns(labs, table, platform, headers, source)
     of_students = [i for i, row in enumerate(table.rows) if _is_student(table, row, platform)]
     for index in of_students:
         row = table.rows[index]
         row += [""] * (len(table.header) - len(row))
-    first = min(place for _, place in places)
+    first = min(column for _, column in columns)
     about = [_keys(table, table.rows[i][:first], platform) for i in of_students]
     rows = {student: of_students[i] for student, i in match(people, about).items()}
     missing = set()
-    for lab, place in places:
-        missing |= _fill(lab, table, place, rows)
+    for lab, column in columns:
+        missing |= _fill(lab, table, column, rows)
     text = table.text()
     if to:
         write_whole(to, text.encode())
         _say(f"wrote {to}")
     else:
         sys.stdout.write(text)
-    # Only a student with points, or a name on the platform, needs a look.
+    # List only students with points, and people on the platform.
     others = [_label(table.rows[i][:first]) for i in of_students if i not in rows.values()]
     unplaced = [f"{student} (has points)" for student in sorted(missing)]
     absent = {p.student for p in people} - set(rows) - missing
@@ -75,7 +75,7 @@ def export(
     return NOT_ALL_PLACED if missing else ALL_PLACED
 
 
-def _fill(lab: Lab, table: Table, place: int, rows: Mapping[str, int]) -> set[str]:
+def _fill(lab: Lab, table: Table, column: int, rows: Mapping[str, int]) -> set[str]:
     """Write one lab's column; returns the students with points who have no row."""
     filled, waiting, kept, missing = 0, [], [], set()
     for scores in lab.scores:
@@ -87,18 +87,18 @@ def _fill(lab: Lab, table: Table, place: int, rows: Mapping[str, int]) -> set[st
             waiting.append(scores.student)
         elif row is None:
             missing.add(scores.student)
-        elif table.rows[row][place].strip() in _FIXED:
-            kept.append(f"{scores.student} ({table.rows[row][place].strip()})")
+        elif table.rows[row][column].strip() in _FIXED:
+            kept.append(f"{scores.student} ({table.rows[row][column].strip()})")
         else:
-            table.rows[row][place] = number(scores.total)
+            table.rows[row][column] = number(scores.total)
             filled += 1
-    _say(f"{lab.name}: {filled} points written to column {table.header[place]!r}")
-    _list("  not completely graded, so left as it was", waiting)
-    _list("  left as it was", kept)
+    _say(f"{lab.name}: {filled} points written to column {table.header[column]!r}")
+    _list("  not completely graded, so left unchanged", waiting)
+    _list("  left unchanged", kept)
     return missing
 
 
-def _places(
+def _columns(
     labs: Sequence[Lab],
     table: Table,
     platform: str,
@@ -138,7 +138,7 @@ def _choice(table: Table, lab: Lab) -> str:
 
 
 def _title(header: str, platform: str) -> str:
-    """The platform's name of what a column grades; "" for another column."""
+    """The platform's name for what a column grades; "" for other columns."""
     if platform == "canvas":
         found = _CANVAS.fullmatch(header.strip())
         return found[1] if found else header
@@ -146,32 +146,33 @@ def _title(header: str, platform: str) -> str:
     return parts[1] if parts and parts[2] not in _OTHER_KINDS else ""
 
 
-def _check_points(table: Table, place: int, lab: Lab, platform: str) -> None:
-    """Canvas has a maximum for each column. Moodle's file has none."""
-    most = next((s.max_points for s in lab.scores), 0.0)
+def _check_points(table: Table, column: int, lab: Lab, platform: str) -> None:
+    """Check the maximum points, which Canvas's file has for each column and Moodle's does not."""
+    max_points = next((s.max_points for s in lab.scores), 0.0)
     for row in table.rows if platform == "canvas" else []:
-        if _POINTS in row[0] and place < len(row):
-            text = row[place].strip()
+        if _POINTS in row[0] and column < len(row):
+            text = row[column].strip()
             try:
-                same = abs(float(text.replace(",", ".")) - most) < 0.005
+                same = abs(float(text.replace(",", ".")) - max_points) < 0.005
             except ValueError:
                 same = False
             if text and not same:
                 raise BadTable(
-                    f"the column {table.header[place]!r} has {text!r} points possible, but "
-                    f"{lab.name} has {most:g}: change the assignment in Canvas and export again"
+                    f"the column {table.header[column]!r} has {text!r} points possible, but "
+                    f"{lab.name} has {max_points:g}: change the assignment in Canvas and export it "
+                    "again"
                 )
 
 
 def _is_student(table: Table, row: Sequence[str], platform: str) -> bool:
-    """Canvas also has rows of maxima and of posting policies, without a number or a login."""
+    """Canvas also has rows for maxima and posting policies, without a number or a login."""
     if platform == "moodle":
         return True
     return _POINTS not in row[0] and any(_keys(table, row, platform).identifiers)
 
 
 def _keys(table: Table, row: Sequence[str], platform: str) -> Keys:
-    """Moodle's first two columns are names, in the language of its user."""
+    """Keys of a row. Moodle's first two columns are names, with headers in the user's language."""
     if platform == "moodle":
         return keys(row[2:], *row[:2])
     number = table.header.index(_ID)
@@ -181,7 +182,7 @@ def _keys(table: Table, row: Sequence[str], platform: str) -> Keys:
 def _new_table(
     labs: Sequence[Lab], people: Sequence[Person], platform: str, headers: Mapping[str, str]
 ) -> Table:
-    """Without an export of the platform."""
+    """A table for use without the platform's own export."""
     names = [headers.get(lab.name, lab.name) for lab in labs]
     none = [""] * len(labs)
     if platform == "moodle":

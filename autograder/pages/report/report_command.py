@@ -1,4 +1,4 @@
-"""python -m autograder export and report: the results of a graded lab for its instructor."""
+"""python -m autograder export and report: the results of a graded lab, for its instructor."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _export_for_platform(arguments: argparse.Namespace, labs: list[Lab]) -> int:
     from autograder.pages.report.course import read_class
 
     if not arguments.platform:
-        raise BadTable("--from and --column need --platform canvas or --platform moodle")
+        raise BadTable("--from and --column require --platform canvas or --platform moodle")
     pairs = [text.partition("=") for text in arguments.column]
     if any(not name for _, _, name in pairs):
         raise BadTable("write --column LAB=NAME")

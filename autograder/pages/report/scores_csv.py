@@ -1,4 +1,4 @@
-"""Points as CSV, for a spreadsheet or a learning platform: a row for each student and lab."""
+"""Points as CSV, for a spreadsheet or a learning platform: one row per student and lab."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def export(labs: Sequence[Lab], to: Path | None) -> None:
 
 
 def _write(labs: Sequence[Lab], out: TextIO) -> None:
-    """With several labs an exercise's column is named LAB.EXERCISE.
+    """With several labs, an exercise's column is named LAB.EXERCISE.
 
-    An answer that waits for manual grading is empty, not 0, and neither in ``total`` nor in
-    ``max_so_far``; both are empty if nothing of a submission is graded yet.
+    An answer that waits for manual grading is empty, not 0, and counts in neither ``total`` nor
+    ``max_so_far``; both are empty if nothing in a submission is graded yet.
     """
     several = len(labs) > 1
     columns = [(lab, cell) for lab in labs for cell in lab.cells]
@@ -68,7 +68,7 @@ def _so_far(lab: Lab, scores: Scores) -> tuple[str, str]:
 
 
 def number(value: float) -> str:
-    """Without trailing zeros, at most four decimal places."""
+    """The number without trailing zeros, with at most four decimal places."""
     return f"{round(value, 4):.10g}"
 
 

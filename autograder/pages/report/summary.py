@@ -1,4 +1,4 @@
-"""How a class did in one lab: counts, and names only of those that need attention."""
+"""How a class did in one lab: counts, and names of only those who need attention."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from autograder.pages.scores import Mark, Scores
 
 BINS = 10
 LATE_WORK = ("student", "due", "submitted", "days late", "free days", "penalty")
-MOST_MISTAKES = 15
+MAX_MISTAKES = 15
 NEEDS_ATTENTION = (states.TAMPERING, states.INFRASTRUCTURE_ERROR, states.RESOURCE_LIMIT)
 
 
 @dataclass(frozen=True)
 class ExerciseResult:
-    """Of the students who submitted."""
+    """Results in one exercise, of the students who submitted."""
 
     name: str
     max_points: float
@@ -53,24 +53,24 @@ class Summary:
     late: int
     late_work: list[tuple[str, str, str, str, str, str]]  # see LATE_WORK
     max_points: float
-    so_far: list[tuple[float, float]]  # of those with a graded answer: points, of how many
+    so_far: list[tuple[float, float]]  # of those with a graded answer: points, maximum
     exercises: list[ExerciseResult]
     items: list[Item]
     mistakes: list[Mistake]  # the most frequent first
-    times: list[tuple[str, list[str]]]  # of what: median, 95 %, max
+    times: list[tuple[str, list[str]]]  # label; median, 95 %, max
     needs_attention: list[tuple[str, str, str]]  # student, state, reason
     flagged: list[tuple[str, str]]  # student, what the source shows: proves nothing
     earlier: dict[str, list[str]]  # {student: names of folders in grading/earlier}
-    absent: tuple[str, ...]  # who submitted nothing, of the roster if there is one
+    absent: tuple[str, ...]  # students, of the roster if there is one, who submitted nothing
 
     @property
     def shares(self) -> list[float]:
-        """Sorted; 1.0 is every point of the answers graded so far, extra credit may exceed it."""
-        return sorted(total / most for total, most in self.so_far)
+        """Sorted; 1.0 is full points for the answers graded so far; extra credit may exceed it."""
+        return sorted(total / maximum for total, maximum in self.so_far)
 
     @property
     def median(self) -> str:
-        """Of the points so far: in points if all students can have equally many, else as a share.
+        """The median so far: in points if all students have the same maximum, else as a share.
 
         An answer that is not graded yet must not count as 0 points.
         """
@@ -82,15 +82,15 @@ class Summary:
 
     @property
     def of_points(self) -> str:
-        """What ``median`` and ``extent`` are points of."""
+        """What the points of ``median`` and ``extent`` are out of."""
         if not self.is_in_points:
             return "of the points graded so far"
-        most = f"of {self.so_far[0][1]:g}"
-        return f"{most} points graded so far" if self.pending else most
+        maximum = f"of {self.so_far[0][1]:g}"
+        return f"{maximum} points graded so far" if self.pending else maximum
 
     @property
     def bins(self) -> list[int]:
-        """How many shares fall in each tenth; extra credit in the last."""
+        """The number of shares in each tenth; extra credit counts in the last."""
         counts = [0] * BINS
         for share in self.shares:
             counts[min(int(share * BINS), BINS - 1)] += 1
@@ -98,7 +98,7 @@ class Summary:
 
     @property
     def is_in_points(self) -> bool:
-        return len({most for _, most in self.so_far}) == 1
+        return len({maximum for _, maximum in self.so_far}) == 1
 
     def _points(self, share: float) -> str:
         if self.is_in_points:
@@ -131,7 +131,7 @@ def summarize(lab: Lab) -> Summary:
         so_far=[(s.total, s.max_so_far) for s in submitted if s.max_so_far],
         exercises=[_exercise(cell, submitted, lab.records) for cell in lab.cells],
         items=analyze(lab.cells, submitted, mistakes, lab.tries),
-        mistakes=mistakes[:MOST_MISTAKES],
+        mistakes=mistakes[:MAX_MISTAKES],
         times=list(_times(records)),
         needs_attention=[*misnamed, *odd],
         flagged=[(record.student, flag) for record in records for flag in record.flags],
@@ -159,9 +159,9 @@ def _outcome(mark: Mark, record: Record | None, cell: str) -> str:
 
 
 def _late_work(lab: Lab) -> Iterator[tuple[str, str, str, str, str, str]]:
-    """Those who have an extension or pay for being late, in points or free days.
+    """Students who have an extension, or whose lateness costs points or free days.
 
-    The penalty is what the gradebook holds.
+    The penalty is the one in the gradebook.
     """
     for s in lab.late.values():
         if s.extension or s.free_days or s.penalty or s.stored_penalty:
@@ -187,7 +187,7 @@ def _times(records: Sequence[Record]) -> Iterator[tuple[str, list[str]]]:
 
 
 def as_text(summary: Summary) -> str:
-    """For a terminal."""
+    """The summary as text for a terminal."""
     lines = [f"{summary.lab}: {summary.students} students", ""]
     width = max((len(state) for state, _ in summary.states), default=0)
     for state, students in summary.states:
@@ -198,7 +198,7 @@ def as_text(summary: Summary) -> str:
         lines += ["", f"  points: {points}; {summary.late} late"]
     if summary.pending:
         lines.append(
-            f"  {summary.pending} with an answer that is not graded yet: it waits for a person"
+            f"  {summary.pending} with an answer that is not graded yet: it waits for manual grading"
         )
     width = max((len(exercise.name) for exercise in summary.exercises), default=0)
     lines += ["", f"  {'exercise':<{width}}  full  part  none  stub  not graded yet   mean"]

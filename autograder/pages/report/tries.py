@@ -1,6 +1,6 @@
-"""How many tries exercises took, as students' own checks stored it in the notebooks they submitted.
+"""How many tries exercises took, as stored by students' own checks in the submitted notebooks.
 
-Anybody can edit a notebook, so these are numbers for a median of the class, and nothing else.
+Students can edit a notebook, so these numbers are used only for a median of the class.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from autograder.course.tries import Tries, from_metadata
 
 
 def tries_in(submitted: bytes | None, lab: str) -> dict[str, Tries]:
-    """{answer: tries} of a notebook as submitted; empty if it cannot be read.
+    """{answer: tries} in a notebook as submitted; empty if it cannot be read.
 
-    Of an exercise that was checked in several cells, the output with the most tries counts.
+    If an exercise was checked in several cells, the output with the most tries counts.
     """
     try:
         cells = json.loads(submitted or b"")["cells"]
@@ -27,11 +27,11 @@ def tries_in(submitted: bytes | None, lab: str) -> dict[str, Tries]:
     for exercise, tries in filter(None, stored):
         chapter, _, answer = exercise.partition(".")
         if chapter == lab.partition("_")[2]:
-            found[answer] = max(tries, found.get(answer, tries), key=lambda each: each.total)
+            found[answer] = max(tries, found.get(answer, tries), key=lambda one: one.total)
     return found
 
 
 def median_tries(counts: Iterable[int]) -> float | None:
-    """Of the students with at least one; None if there are none."""
+    """The median of the students with at least one try; None if there are none."""
     known = [count for count in counts if count]
     return statistics.median(known) if known else None

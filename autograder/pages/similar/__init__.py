@@ -1,1 +1,1 @@
-"""`python -m autograder similar`: answers that share passages, for a person to look at."""
+"""`python -m autograder similar`: answers that share passages, for a person to review."""

@@ -1,4 +1,4 @@
-"""Which submissions share passages that the course did not give and that are not common."""
+"""Finds submissions that share passages that the course did not give and that are not common."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from itertools import combinations, groupby
 from autograder.pages.similar.tokens import Token, tokens
 from autograder.pages.similar.winnowing import K, W, hashes, winnow
 
-# Two short answers written the one obvious way have up to 76 (tests/submissions/honest); an answer
+# Two short answers written in the obvious way share up to 76 (tests/submissions/honest); an answer
 # of ten lines has about 100.
-LEAST_TOKENS = 80
-COMMON_SHARE = 0.2  # a passage in more than this share of all submissions does not count,
-COMMON_LEAST = 4  # but only if more than this many have it
+MIN_TOKENS = 80
+COMMON_SHARE = 0.2  # a passage in more than this fraction of all submissions does not count,
+MIN_COMMON = 4  # but only if more than this many have it
 
 
 class Text:
@@ -30,8 +30,8 @@ class Text:
         """(first token, one past the last) of each passage of T tokens or more whose k-grams are
         all in ``shared``."""
         found: list[tuple[int, int]] = []
-        places = range(len(self.hashes))
-        for is_shared, group in groupby(places, key=lambda place: self.hashes[place] in shared):
+        indices = range(len(self.hashes))
+        for is_shared, group in groupby(indices, key=lambda i: self.hashes[i] in shared):
             run = list(group)
             if is_shared and len(run) >= W:
                 start, end = run[0], run[-1] + K
@@ -41,13 +41,13 @@ class Text:
         return found
 
     def length(self, shared: Set[int]) -> int:
-        """Tokens in such passages."""
+        """The number of tokens in such passages."""
         return sum(end - start for start, end in self.passages(shared))
 
 
 @dataclass(frozen=True)
 class Work:
-    """One submission. ``is_earlier``: of an earlier term."""
+    """One submission. ``is_earlier``: from an earlier term."""
 
     student: str
     texts: tuple[Text, ...]
@@ -63,12 +63,12 @@ class Work:
 
 @dataclass(frozen=True)
 class Pair:
-    """``shared``: hashes of the k-grams that count and that both have."""
+    """``shared``: hashes of the k-grams that count and that both contain."""
 
     first: Work
     second: Work
     shared: frozenset[int]
-    tokens: int  # in shared passages, in the submission where that is fewer
+    tokens: int  # in shared passages, in the submission where these are fewer
     share: float  # of the tokens that count in the shorter submission
 
 
@@ -80,12 +80,12 @@ class Comparison:
 
 
 def compare(works: Sequence[Work], given: Iterable[Text]) -> Comparison:
-    """All pairs with at least LEAST_TOKENS in shared passages, except two of earlier terms.
+    """All pairs with at least MIN_TOKENS in shared passages, except pairs from earlier terms.
 
     ``given``: code that the course gave to all students, which does not count.
     """
     given_hashes = {value for text in given for value in text.hashes}
-    common_over = max(COMMON_LEAST, int(COMMON_SHARE * len(works)))
+    common_over = max(MIN_COMMON, int(COMMON_SHARE * len(works)))
     counts = Counter(value for work in works for value in work.hashes - given_hashes)
     common = {value for value, count in counts.items() if count > common_over}
     ignored = given_hashes | common
@@ -95,7 +95,7 @@ def compare(works: Sequence[Work], given: Iterable[Text]) -> Comparison:
         shared = own[i] & own[j]
         first, second = works[i], works[j]
         length = min(first.length(shared), second.length(shared))
-        if length >= LEAST_TOKENS:
+        if length >= MIN_TOKENS:
             shorter = min(first.length(own[i]), second.length(own[j]))
             pairs.append(Pair(first, second, shared, length, min(length / shorter, 1.0)))
     pairs.sort(key=lambda pair: (-pair.tokens, pair.first.student, pair.second.student))
@@ -103,21 +103,21 @@ def compare(works: Sequence[Work], given: Iterable[Text]) -> Comparison:
 
 
 def _candidates(works: Sequence[Work], ignored: Set[int]) -> set[tuple[int, int]]:
-    """Positions of pairs with a common fingerprint."""
+    """Indices of pairs with a common fingerprint."""
     holders: dict[int, list[int]] = defaultdict(list)
-    for place, work in enumerate(works):
-        for value in {each for text in work.texts for each in _fingerprints(text, ignored)}:
-            holders[value].append(place)
+    for index, work in enumerate(works):
+        for value in {one for text in work.texts for one in _fingerprints(text, ignored)}:
+            holders[value].append(index)
     return {
         pair
-        for places in holders.values()
-        for pair in combinations(places, 2)
+        for indices in holders.values()
+        for pair in combinations(indices, 2)
         if not (works[pair[0]].is_earlier and works[pair[1]].is_earlier)
     }
 
 
 def _fingerprints(text: Text, ignored: Set[int]) -> Iterator[int]:
-    """Of the runs between ignored k-grams, so that T tokens that count always have one."""
+    """Fingerprints of the runs between ignored k-grams: T tokens that count always have one."""
     for is_ignored, run in groupby(text.hashes, key=lambda value: value in ignored):
         if not is_ignored:
             yield from winnow(list(run))

@@ -1,4 +1,4 @@
-"""The pairs as one self-contained page: both texts of each, with the shared passages marked."""
+"""Shows the pairs on one self-contained page, both texts with the shared passages marked."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterator, Set
 from markupsafe import Markup, escape
 
 from autograder.pages.html.page import render
-from autograder.pages.similar.compare import LEAST_TOKENS, Comparison, Pair, Text, Work
+from autograder.pages.similar.compare import MIN_TOKENS, Comparison, Pair, Text, Work
 from autograder.pages.similar.read import Submissions
 from autograder.pages.similar.winnowing import K, T, W
 
-MOST_PAIRS = 50
+MAX_PAIRS = 50
 MAX_SHOWN = 20_000  # characters of one cell
 
 
 def page_of(submissions: Submissions, comparison: Comparison) -> str:
-    """As HTML that loads and runs nothing."""
+    """The page as HTML that loads and runs nothing."""
     return render(
         "similar/page.html",
         lab=submissions.lab,
@@ -24,8 +24,8 @@ def page_of(submissions: Submissions, comparison: Comparison) -> str:
         earlier=sum(work.is_earlier for work in submissions.works),
         left_out=submissions.left_out,
         comparison=comparison,
-        pairs=[_shown(pair) for pair in comparison.pairs[:MOST_PAIRS]],
-        parameters={"k": K, "w": W, "t": T, "least": LEAST_TOKENS},
+        pairs=[_shown(pair) for pair in comparison.pairs[:MAX_PAIRS]],
+        parameters={"k": K, "w": W, "t": T, "least": MIN_TOKENS},
     )
 
 

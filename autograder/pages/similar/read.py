@@ -1,4 +1,4 @@
-"""Reads the code of a class's submissions, of earlier terms, and the code that the course gave."""
+"""Reads the code of submissions, from this and earlier terms, and the code that the course gave."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE_BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 class CannotCompare(Exception):
-    """Why nothing can be compared, and what to do."""
+    """The message says why nothing can be compared, and what to do."""
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Submissions:
     works: list[Work]
     given: list[Text]
     reports: Path  # the folder for pages
-    left_out: list[tuple[str, str]] = field(default_factory=list)  # student, why, as a sentence
+    left_out: list[tuple[str, str]] = field(default_factory=list)  # student, sentence with reason
 
 
 def read_all(lab: str, earlier: Sequence[Path]) -> Submissions:
@@ -72,13 +72,13 @@ def _released(course: CourseDirectory, lab: str) -> Path:
     folder = Path(course.format_path(course.release_directory, ".", "."))
     labs = sorted(path.stem for path in folder.glob("*/*.ipynb") if path.parent.name == path.stem)
     if lab not in labs:
-        have = ", ".join(labs) or "none: run this in the root of the repository"
-        raise CannotCompare(f"there is no released lab {lab!r} (there are {have})")
+        known = ", ".join(labs) or "none: run this in the root of the repository"
+        raise CannotCompare(f"there is no released lab {lab!r} (released labs: {known})")
     return folder / lab / f"{lab}.ipynb"
 
 
 def given_code(*notebooks: Path) -> list[Text]:
-    """Code cells, and code blocks in text, such as hints, of those notebooks that exist."""
+    """Code cells, and code blocks in text (such as hints), from those notebooks that exist."""
     found = []
     for path in notebooks:
         for cell in nbformat.read(path, as_version=4).cells if path.exists() else []:
@@ -116,7 +116,7 @@ def code_of(content: bytes, template: NotebookNode) -> list[Text]:
     texts, left = [], MAX_CHARS
     for cell in notebook.cells:
         if cell.cell_type == "code" and cell.id not in of_lab and left > 0:
-            name = cell.id if is_answer(cell) else "a cell of the student's own"
+            name = cell.id if is_answer(cell) else "a cell that the student added"
             texts.append(Text(name, cell.source[:left]))
             left -= len(cell.source)
     return texts

@@ -1,4 +1,4 @@
-"""python -m autograder similar LAB [--with FOLDER]: answers that share passages, to look at."""
+"""python -m autograder similar LAB [--with FOLDER]: lists answers that share passages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
         share = f"{pair.tokens} tokens, {pair.share:.0%} of the shorter submission"
         print(f"  {pair.first.student} and {pair.second.student}: {share}")
     if len(pairs) > SHOWN:
-        print(f"  and {len(pairs) - SHOWN} more, see the page")
+        print(f"  and {len(pairs) - SHOWN} more: see the page")
     for student, why in submissions.left_out:
         print(f"  {student}: {why}")
     print(f"Similarity is a reason to look, not a verdict. No grade was changed.\nwrote {path}")

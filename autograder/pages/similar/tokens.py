@@ -1,4 +1,4 @@
-"""The tokens of Python code, without what is easily changed. The code is read, never run."""
+"""The tokens of Python code, without what is easily changed. The code is parsed, never run."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ class Token(NamedTuple):
 
 
 def tokens(source: str) -> list[Token]:
-    """Without comments, layout, docstrings and the contents of strings.
+    """The code's tokens, without comments, layout, docstrings and the contents of strings.
 
-    Text that Python cannot tokenize is split by a regular expression, to the same tokens if it
-    could.
+    Text that Python cannot tokenize is split by a regular expression, which gives the same tokens
+    for valid code.
     """
     try:
         found = list(_python_tokens(source))
     except (tokenize.TokenError, SyntaxError, ValueError):
         found = list(_text_tokens(source))
-    return [_token(found, place) for place in range(len(found))]
+    return [_token(found, index) for index in range(len(found))]
 
 
-def _token(found: list[tuple[str, int, int]], place: int) -> Token:
-    text, start, end = found[place]
+def _token(found: list[tuple[str, int, int]], index: int) -> Token:
+    text, start, end = found[index]
     is_name = text.isidentifier() and text not in KEPT_NAMES
-    if is_name and place and found[place - 1][0] == ".":
-        # Attributes mostly belong to libraries; those of self are the student's own.
-        is_name = place > 1 and found[place - 2][0] == "self"
+    if is_name and index and found[index - 1][0] == ".":
+        # Most attributes belong to libraries; those of self are the student's own.
+        is_name = index > 1 and found[index - 2][0] == "self"
     return Token(text, is_name, start, end)
 
 

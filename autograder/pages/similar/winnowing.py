@@ -1,4 +1,4 @@
-"""Winnowing: few fingerprints of a text, among them one of every passage that is long enough.
+"""Winnowing: a few fingerprints of a text, including one of every passage that is long enough.
 
 S. Schleimer, D. S. Wilkerson, A. Aiken: Winnowing: local algorithms for document fingerprinting.
 SIGMOD 2003, doi.org/10.1145/872757.872770.
@@ -13,13 +13,14 @@ from autograder.pages.similar.tokens import Token
 
 K = 16  # tokens in a k-gram (the paper's noise threshold)
 W = 8  # k-grams in a window
-T = W + K - 1  # tokens of a passage that is always found (the paper's guarantee threshold); compare
-# leaves out what is shorter, which would be found only by chance.
+# Tokens of a passage that is always found (the paper's guarantee threshold). `compare` ignores
+# shorter ones, which would be found only by chance.
+T = W + K - 1
 
 
 def hashes(tokens: Sequence[Token]) -> list[int]:
-    """Of each k-gram. The student's names are numbered in the order in which the k-gram uses them,
-    so that renaming a variable everywhere changes no hash."""
+    """A hash of each k-gram. The student's names are numbered in the order in which the k-gram uses
+    them, so renaming a variable everywhere changes no hash."""
     return [_hash(tokens[start : start + K]) for start in range(len(tokens) - K + 1)]
 
 
@@ -29,7 +30,7 @@ def _hash(kgram: Sequence[Token]) -> int:
         f"\0{numbers.setdefault(token.text, len(numbers))}" if token.is_own_name else token.text
         for token in kgram
     ]
-    # Not Python's hash(), which differs from process to process.
+    # Not Python's hash(), which differs between processes.
     return int.from_bytes(hashlib.blake2b("\n".join(texts).encode(), digest_size=8).digest())
 
 

@@ -26,7 +26,7 @@ from tests.autograder.pages.feedback.graded_course import (
 
 def test_the_page_has_each_answer_and_the_rubric(tmp_path: Path) -> None:
     graded = GradedCourse(tmp_path)
-    graded.enrol("ann", first_name="Ann", last_name="Lee")
+    graded.enroll("ann", first_name="Ann", last_name="Lee")
     graded.grade("ann", Submission(sources={QUESTION: "Nine <script>alert(1)</script> **times**"}))
     graded.grade("bob", Submission(manual_score=1.5, comments={QUESTION: "Well put."}))
     graded.grade("cid", Submission())

@@ -35,9 +35,9 @@ MOODLE = (
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
     graded = GradedCourse(tmp_path_factory.mktemp("course"))
-    graded.enrol("ada", first_name="Ada", last_name="Lovelace", email="ada@example.org")
-    graded.enrol("kovalevskayasofja", first_name="Sofja", last_name="Kovalevskaya")
-    graded.enrol("absent", first_name="=1+2", last_name="")
+    graded.enroll("ada", first_name="Ada", last_name="Lovelace", email="ada@example.org")
+    graded.enroll("kovalevskayasofja", first_name="Sofja", last_name="Kovalevskaya")
+    graded.enroll("absent", first_name="=1+2", last_name="")
     graded.grade("ada", Submission(manual_score=2.0))
     graded.grade("ben", Submission())  # the written answer is not graded
     graded.grade("kovalevskayasofja", Submission(manual_score=0.5, penalty=1.0))

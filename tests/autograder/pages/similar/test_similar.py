@@ -94,7 +94,7 @@ def test_errors_say_what_to_do(course: Path, capsys: pytest.CaptureFixture[str])
         assert main(["similar", *arguments]) == 2
         return capsys.readouterr().err
 
-    assert "no released lab '03_rign' (there are 01_one_device" in error("03_rign")
+    assert "no released lab '03_rign' (released labs: 01_one_device" in error("03_rign")
     assert "no readable submissions" in error(LAB)
     submit(course / "grading/submitted", "ann", {})
     assert "name a folder like grading/submitted" in error(LAB, "--with", "nowhere")
