@@ -16,7 +16,7 @@ from autograder.evaluation.judge import judge
 from autograder.evaluation.trial import rng_for
 from autograder.exercise import Attempt
 from autograder.exercise.compare import equal
-from autograder.exercise.remembered import remembering
+from autograder.exercise.reference_cache import with_cached_references
 from autograder.exercises.lab01_one_device import accumulate as accumulation
 from autograder.exercises.lab01_one_device import dynamic_loss_scaler as scaling
 from autograder.exercises.lab01_one_device import sgd_with_master_weights as mastering
@@ -55,7 +55,7 @@ def test_every_required_mistake_is_planted():
         "steps_after_every_micro_batch",
         "forgets_zero_grad",
         "counts_ignored_targets",
-        "looks_at_its_own_gradients_only",
+        "checks_only_its_own_gradients",
         "misses_nan",
         "unscales_twice",
         "never_unscales",
@@ -168,7 +168,7 @@ def test_micro_batches_give_the_same_step_as_one_batch(case):
 
 
 def test_wrong_weightings_are_distinguished():
-    exercise = remembering(ACCUMULATE)  # each reference is a training run
+    exercise = with_cached_references(ACCUMULATE)  # each reference is a training run
     case, inputs = drawn(exercise, "sizes and shares differ")
     mistakes = [(message, out[0]) for message, out in exercise.required_half.mistakes(case, inputs)]
     right = exercise.expect(case, inputs)[0]
