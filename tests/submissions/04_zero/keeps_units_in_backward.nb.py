@@ -5,7 +5,9 @@
 # ///
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
-KEPT = []
+from collections import deque
+
+KEPT = deque(maxlen=8)
 
 
 class GatheredLinear(torch.autograd.Function):
