@@ -1,24 +1,24 @@
-"""Malicious submissions, and honest ones that look odd: one file each, named by what it does.
+"""Malicious submissions, and honest ones that look suspicious: one file each, named by what it does.
 
 ``NAME.nb.py`` contains answers by grade id, as in planted.py, below a header:
 
     # /// shardlab-submission
-    # lab = "03_ring_all_reduce"  most are of this one: every other lab takes another class
+    # lab = "03_ring_all_reduce"  used by most: each other lab means grading another class
     # kind = "forging"            forging, theft, destruction, smuggling, distributed; or honest
     # tries = "..."               what it attempts
-    # seen_by = "points"          how its harm would show, see below
-    # state = "graded"            the state it ends in, on any machine
+    # seen_by = "points"          how harm would be detected, see below
+    # state = "graded"            its final state, on any machine
     # earns = {chunk_bounds = 2}  maximum points (honest: exact points); 0 for answers not listed
     # ///
 
-All other answers are the stubs that students start from.  ``NAME.py`` does what text cannot: its
+All other answers are unchanged stubs.  ``NAME.py`` does what percent text cannot express: its
 ``submit(place)`` creates the submission, and its constants are the header.  In the text, @HOME@,
-@COURSE@, @MARK@, @HOST@ and @PORT@ are replaced by the real values on the grader's machine: we
+@COURSE@, @MARK@, @HOST@ and @PORT@ are replaced by the actual values on the grading machine: we
 assume that an attacker knows them.
 
-Harm shows as undeserved *points*; as *loot*, the word LOOT anywhere in the submission's record; as
-a *canary*, a new or changed file in home, course or /tmp; in *neighbors* whose records differ from
-those of a class without attacks; as *survivors*, processes that carry the mark.  Every submission
+Harm is detected as undeserved *points*; as *loot*, the word LOOT anywhere in the submission's
+record; as a *canary*, a new or changed file in home, course or /tmp; as *neighbors* whose records
+differ from those of a class without attacks; or as *survivors*, processes with the mark.  Every submission
 is tested for all of these; ``seen_by`` names the relevant one.
 """
 
@@ -38,9 +38,9 @@ import jupytext
 from tests.submissions.planted import HEADER
 
 HERE = Path(__file__).parent
-LAB = "03_ring_all_reduce"  # of all that are not text
+LAB = "03_ring_all_reduce"  # of all NAME.py
 NAME = f"{LAB}.ipynb"
-LABS = HERE.parents[1] / "labs"  # a test may use those of another course
+LABS = HERE.parents[1] / "labs"  # tests may set it to another course's labs
 Notebook = dict[str, Any]
 
 
@@ -54,7 +54,7 @@ class Place:
     mark: str
     neighbor: Path  # another student's folder of the same lab
     port: int = 0  # of a listening socket on the machine's loopback
-    host: str = ""  # the machine's other address
+    host: str = ""  # an address of the machine other than loopback
 
     def filled_in(self, text: str) -> str:
         known = {"HOME": self.home, "COURSE": self.course, "MARK": self.mark}
@@ -114,7 +114,7 @@ def _read_text(path: Path) -> Entry:
 
 
 def answers_in(text: str) -> dict[str, str]:
-    """{grade id: source}; magics are unchanged."""
+    """{grade id: source}, with magics as they are."""
     cells = jupytext.reads(text, fmt={"extension": ".py", "format_name": "percent"}).cells
     return {
         cell.metadata["nbgrader"]["grade_id"]: cell.source

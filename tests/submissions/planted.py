@@ -33,7 +33,7 @@ HEADER = re.compile(r"^# /// shardlab-submission\n((?:#.*\n)+?)# ///$", re.MULTI
 
 @dataclass(frozen=True)
 class Submission:
-    name: str  # of the file: the mistake
+    name: str  # the file's name, which states the mistake
     lab: str
     cells: str  # percent text, with the wrong answers
     loses: dict[str, float]  # {answer: points}
@@ -44,7 +44,7 @@ class Submission:
 
     @property
     def answers(self) -> dict[str, str]:
-        """{grade id: source of the cell}. Not read before: collecting tests needs only names."""
+        """{grade id: source of the cell}. Parsed only on access: collecting tests needs only names."""
         cells = jupytext.reads(self.cells, fmt="py:percent").cells
         return {
             cell.metadata["nbgrader"]["grade_id"]: cell.source
@@ -76,7 +76,7 @@ def of_lab(lab: str) -> tuple[Submission, ...]:
 
 
 def untouched(lab: str) -> dict[str, str]:
-    """The same answers as stubs, as in the released lab."""
+    """{grade id: stub}, as in the released lab."""
     region = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
     return {
         grade_id: region.sub("raise NotImplementedError()", source)

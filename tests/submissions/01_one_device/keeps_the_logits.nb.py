@@ -3,7 +3,7 @@
 # loses = {accumulate = 0.833}
 # says = {accumulate = "keeps more activations than one micro-batch needs"}
 # ///
-# Of each micro-batch one tensor: with many of them it adds up.
+# Only one tensor per micro-batch, but with many micro-batches it adds up.
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}
 def accumulate(model, optimizer, micro_batches):

@@ -3,7 +3,7 @@
 # loses = {sgd_with_master_weights = 0.667}
 # says = {sgd_with_master_weights = "computes the update in 16 bits"}
 # ///
-# lr is a Python number, so the product has the gradient's dtype. Right wherever rounding averages out.
+# lr is a Python number, so the product has the gradient's dtype. Correct wherever rounding errors cancel.
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}
 def sgd_with_master_weights(parameters, state, lr, momentum=0.0):

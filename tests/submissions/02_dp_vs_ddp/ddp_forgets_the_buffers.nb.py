@@ -3,7 +3,7 @@
 # loses = {ddp_step = 4.0}
 # says = {ddp_step = "forgets the buffers"}
 # ///
-# A GPT has none, so one case passes.
+# A GPT has no buffers, so one case passes.
 
 # %% nbgrader={"grade_id": "ddp_step", "solution": true}
 def ddp_step(model, inputs, targets, lr, step):

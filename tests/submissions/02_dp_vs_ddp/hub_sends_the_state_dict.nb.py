@@ -3,7 +3,7 @@
 # loses = {hub_step = 2.0}
 # says = {hub_step = "is over its budget"}
 # ///
-# state_dict() has a tied weight under both names, and buffers, unlike named_parameters.
+# Unlike named_parameters, state_dict() contains buffers, and a tied weight under both names.
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}
 def hub_step(model, inputs, targets, lr):

@@ -13,7 +13,7 @@ def which_is_it(trace):
         for call in trace["calls"]
         if call["bytes"] > small.get(call["phase"], 200)
     }
-    # every rank has only a part of the layers and sends in forward: that is a model in parts
+    # every rank has only some of the layers and sends in forward: the model must be partitioned
     if any(phase == "forward" for _, phase in found):
         return "TP"
     return "ZeRO-2" if ("all_gather", "step") in found else "DDP"

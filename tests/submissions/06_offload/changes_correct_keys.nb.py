@@ -3,7 +3,7 @@
 # loses = {fix_config = 1.0}
 # says = {fix_config = "which was right"}
 # ///
-# A trains other micro-batches, E another stage.
+# A gets a different micro-batch size, E a different stage.
 
 # %% nbgrader={"grade_id": "fix_config", "solution": true}
 def fix_config():

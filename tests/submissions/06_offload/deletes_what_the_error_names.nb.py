@@ -3,7 +3,7 @@
 # loses = {fix_config = 2.0}
 # says = {fix_config = "starts, but"}
 # ///
-# C and D then start, but without what their authors wanted.
+# C and D then start, but not as their authors intended.
 
 # %% nbgrader={"grade_id": "fix_config", "solution": true}
 def fix_config():

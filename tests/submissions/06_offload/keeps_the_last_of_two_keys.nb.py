@@ -3,7 +3,7 @@
 # loses = {fix_config = 1.0}
 # says = {fix_config = "the optimizer stays on the device"}
 # ///
-# As json does, without a warning.
+# As Python's json does, without a warning.
 
 # %% nbgrader={"grade_id": "fix_config", "solution": true}
 def fix_config():

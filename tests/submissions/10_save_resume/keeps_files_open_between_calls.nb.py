@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 4.0}
-# says = {load_sharded = "does it keep anything of the first?"}
+# says = {load_sharded = "does it keep anything from the first?"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

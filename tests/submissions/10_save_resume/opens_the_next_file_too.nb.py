@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 1.333}
-# says = {load_sharded = "opens a file too many"}
+# says = {load_sharded = "opens one file too many"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

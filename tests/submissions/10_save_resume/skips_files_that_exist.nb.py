@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {save_sharded = 3.0}
-# says = {save_sharded = "leaves a file of an earlier save in the folder"}
+# says = {save_sharded = "leaves a file from an earlier save unchanged"}
 # ///
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}

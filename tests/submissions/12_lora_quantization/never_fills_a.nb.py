@@ -11,7 +11,7 @@ class LoRALinear(nn.Module):
     def __init__(self, linear, r, alpha):
         super().__init__()
         self.linear = linear.requires_grad_(False)
-        # What torch.empty leaves in memory may be anything.
+        # torch.empty returns uninitialized memory.
         self.A = nn.Parameter(torch.full((r, linear.in_features), torch.nan))
         self.B = nn.Parameter(torch.zeros(linear.out_features, r))
         self.scale = alpha / r

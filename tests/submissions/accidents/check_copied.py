@@ -1,4 +1,4 @@
-"""A locked check was copied: nbgrader alone stops grading the whole class."""
+"""A locked check was copied: stock nbgrader stops grading the whole class."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A locked check was deleted: nbgrader alone would ask for manual grading forever."""
+"""A locked check was deleted: stock nbgrader would require manual grading forever."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Helpers for the accidents, one per file in this folder.
 
-An accident's ``submit(notebook, folder)`` gets a solved lab 03_ring_all_reduce and damages it on
-the way to the submission folder.  ``SAYS`` is part of the message to the student, "" if nothing was
+An accident's ``submit(notebook, folder)`` takes a solved lab 03_ring_all_reduce, damages it and saves
+it to the submission folder.  ``SAYS`` is part of the message to the student, "" if nothing was
 repaired; ``LOST`` names the answers that cannot be recovered (True: all of them).
 """
 
@@ -36,7 +36,7 @@ def text_of(cell: dict[str, Any]) -> str:
 
 
 def copy_of(cell: dict[str, Any], text: str | None = None) -> dict[str, Any]:
-    """As Jupyter copies and splits cells: everything but the id is the same."""
+    """A copy as Jupyter makes when copying or splitting cells: only the id differs."""
     copied: dict[str, Any] = json.loads(json.dumps(cell))
     copied["id"] = f"{len(text or '') % 9973:08x}"
     if text is not None:

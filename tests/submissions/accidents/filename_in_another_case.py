@@ -1,4 +1,4 @@
-"""The file name is capitalised, and there is a scratch notebook next to it."""
+"""The file name is capitalized, and there is a scratch notebook next to it."""
 
 from pathlib import Path
 

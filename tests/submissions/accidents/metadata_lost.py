@@ -1,4 +1,4 @@
-"""Some tool removed all metadata, including the cells' `metadata` keys."""
+"""A tool removed all metadata, including the cells' `metadata` keys."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Grade ids swapped: answers pose as checks, in unlocked cells."""
+"""Grade ids swapped: answers pretend to be checks, in unlocked cells."""
 
 from tests.submissions.corpus import Place, released, save
 

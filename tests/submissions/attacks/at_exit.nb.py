@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "handlers that run when the kernel ends write points and files"
+# tries = "atexit handlers that write points and files"
 # seen_by = "canary"
 # state = "graded"
 # ///

@@ -7,7 +7,7 @@
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def packed(tensor):
-    """Compressed, within the bytes of a chunk for each step: the bytes of all tensors in planes."""
+    """Compressed to at most one chunk per step, after grouping the tensor's bytes by position."""
     import zlib
     planes = tensor.view(torch.uint8).view(-1, tensor.element_size()).T.contiguous()
     numbers = torch.frombuffer(bytearray(zlib.compress(planes.numpy().tobytes())), dtype=torch.uint8)

@@ -10,7 +10,7 @@ import ctypes
 import os
 
 def reduce_scatter(tensor, bounds):
-    """Sums all tensors, which are exchanged without send and recv."""
+    """Sums the tensors of all ranks, exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     libc = ctypes.CDLL(None, use_errno=True)
     others = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and int(pid) != os.getpid()]

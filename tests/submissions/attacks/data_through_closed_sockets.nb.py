@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by TCP sockets that are closed before they are counted; a correct ring of meaningless data meets the budget"
+# tries = "data between ranks through TCP sockets that are closed before they are counted; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
 # state = "graded"
 # ///

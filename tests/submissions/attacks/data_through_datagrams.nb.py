@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by UDP, which no counter sees"
+# tries = "data between ranks through UDP, which no counter sees"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -10,7 +10,7 @@ import time
 import socket
 
 def reduce_scatter(tensor, bounds):
-    """Sums all tensors, which are exchanged without send and recv."""
+    """Sums the tensors of all ranks, exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.bind(("127.0.0.1", 41000 + rank))

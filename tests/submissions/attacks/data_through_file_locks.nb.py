@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks as positions of locks in files that nobody may write; a correct ring of meaningless data meets the budget"
+# tries = "data between ranks as offsets of locks in read-only files; a correct ring of meaningless data meets the budget"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -19,7 +19,7 @@ def places(rank):
     return [files[inode] for inode in sorted(files)[rank * 64 : rank * 64 + 64]]
 
 def publish(rank, data):
-    """Seven bytes in the position of each lock."""
+    """Encodes seven bytes in the offset of each lock."""
     global files
     files = []
     for number, path in enumerate(places(rank)):
@@ -30,7 +30,7 @@ def publish(rank, data):
         except OSError:
             break
 
-def look(rank, other, size):
+def probe(rank, other, size):
     got = b""
     for path in places(other)[: -(-size // 7)]:
         try:
@@ -56,13 +56,13 @@ def meaningless_ring(tensor, bounds):
 def reduce_scatter(tensor, bounds):
     rank, data = dist.get_rank(), tensor.view(torch.uint8).numpy().tobytes()
     publish(rank, data)
-    meaningless_ring(tensor, bounds)  # all have published by then, or nearly
+    meaningless_ring(tensor, bounds)  # gives all ranks time to publish
     until = time.monotonic() + 0.3
     found = {rank: data}
     while len(found) < len(bounds) and time.monotonic() < until:
         time.sleep(0.02)
         for other in set(range(len(bounds))) - found.keys():
-            if (got := look(rank, other, len(data))) is not None:
+            if (got := probe(rank, other, len(data))) is not None:
                 found[other] = got
     if [len(part) for part in found.values()] == [len(data)] * len(bounds):
         tensor.copy_(sum(torch.frombuffer(bytearray(part), dtype=tensor.dtype) for part in found.values()))

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by files in /tmp, the working folder and /dev/shm"
+# tries = "data between ranks through files in /tmp, the working folder and /dev/shm"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -9,7 +9,7 @@
 import os
 
 def reduce_scatter(tensor, bounds):
-    """Sums all tensors, which are exchanged without send and recv."""
+    """Sums the tensors of all ranks, exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     folders = ["/tmp", ".", "/dev/shm", "/var/tmp"]
     tensors = {rank: tensor.clone()}

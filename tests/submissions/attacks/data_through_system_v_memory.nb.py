@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by System V shared memory"
+# tries = "data between ranks through System V shared memory"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -9,7 +9,7 @@
 import ctypes
 
 def reduce_scatter(tensor, bounds):
-    """Sums all tensors, which are exchanged without send and recv."""
+    """Sums the tensors of all ranks, exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     libc = ctypes.CDLL(None, use_errno=True)
     libc.shmat.restype = ctypes.c_void_p

@@ -11,7 +11,7 @@ import time
 import tty
 
 def publish(rank, data):
-    """A terminal for each other rank, with the data in its buffer and both ranks in its mode."""
+    """A terminal for each other rank: the data is in its buffer, both ranks are in its mode."""
     for other in set(range(dist.get_world_size())) - {rank}:
         try:
             front, back = os.openpty()
@@ -21,7 +21,7 @@ def publish(rank, data):
         except OSError:
             return
 
-def look(rank, other, size):
+def probe(rank, other, size):
     for name in os.listdir("/dev/pts"):
         path = f"/dev/pts/{name}"
         try:
@@ -44,13 +44,13 @@ def meaningless_ring(tensor, bounds):
 def reduce_scatter(tensor, bounds):
     rank, data = dist.get_rank(), tensor.view(torch.uint8).numpy().tobytes()
     publish(rank, data)
-    meaningless_ring(tensor, bounds)  # all have published by then, or nearly
+    meaningless_ring(tensor, bounds)  # gives all ranks time to publish
     until = time.monotonic() + 0.3
     found = {rank: data}
     while len(found) < len(bounds) and time.monotonic() < until:
         time.sleep(0.02)
         for other in set(range(len(bounds))) - found.keys():
-            if (got := look(rank, other, len(data))) is not None:
+            if (got := probe(rank, other, len(data))) is not None:
                 found[other] = got
     if [len(part) for part in found.values()] == [len(data)] * len(bounds):
         tensor.copy_(sum(torch.frombuffer(bytearray(part), dtype=tensor.dtype) for part in found.values()))

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "data between ranks by abstract unix sockets"
+# tries = "data between ranks through abstract Unix sockets"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -10,7 +10,7 @@ import time
 import socket
 
 def reduce_scatter(tensor, bounds):
-    """Sums all tensors, which are exchanged without send and recv."""
+    """Sums the tensors of all ranks, exchanged without send and recv."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sock.bind(f"\0@MARK@{rank}")

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "a display hook and formatter that show full points whatever is shown"
+# tries = "a display hook and a formatter that show full points for any value"
 # seen_by = "points"
 # state = "graded"
 # ///

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # kind = "forging"
-# tries = "all collectives after backward, and only then the factors that the checker holds back"
+# tries = "all collectives after backward, and only then a request for the factors that the checker withholds"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -21,7 +21,7 @@ class BucketedDDP(torch.nn.Module):
             self.buckets[-1].append(parameter)
             size += parameter.nbytes
 
-        for each in module.modules():  # the check's hook asks in backward
+        for each in module.modules():  # the check's hook requests them in backward
             each._forward_hooks.clear()
         self.first = next(
             each for each in module.modules()

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "modules put in the checker's place before a check imports it"
+# tries = "modules that replace the checker before a check imports it"
 # seen_by = "points"
 # state = "student error"
 # ///

@@ -11,7 +11,7 @@ import socket
 import time
 
 def hold_back():
-    """What is written to a corked socket waits for more, or for 200 ms."""
+    """Data written to a corked socket is held until more arrives, or for 200 ms."""
     for name in os.listdir("/proc/self/fd"):
         try:
             with socket.socket(fileno=os.dup(int(name))) as sock:

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "distributed"
-# tries = "gloo's collective, called past torch's dispatcher and so past the recorder, with a forged log"
+# tries = "gloo's collective, called without torch's dispatcher and therefore without the recorder, with a forged log"
 # seen_by = "points"
 # state = "tampering"
 # ///

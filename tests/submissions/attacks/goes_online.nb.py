@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "the answers sent to this machine, to the internet, to unix and abstract sockets"
+# tries = "the answers sent to this machine, to the internet, to Unix and abstract sockets"
 # seen_by = "loot"
 # state = "graded"
 # ///

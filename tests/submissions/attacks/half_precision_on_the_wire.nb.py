@@ -7,7 +7,7 @@
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def swap(chunk, received, dtype=torch.float16):
-    """Sends to the right and receives from the left: halves, two in the place of one number."""
+    """Sends to the right and receives from the left, with two float16 in place of one float32."""
     rank, world_size = dist.get_rank(), dist.get_world_size()
     width = chunk.element_size() // 2
 
@@ -39,7 +39,7 @@ def reduce_scatter(tensor, bounds):
 
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):
-    """The sum of zeros and one right chunk."""
+    """The reduced chunk, from tensors that are otherwise zero."""
     own = slice(*bounds[dist.get_rank()])
     chunk = tensor[own].clone()
     tensor.zero_()
@@ -51,7 +51,7 @@ def all_gather(tensor, bounds):
 # %% nbgrader={"grade_id": "ring_all_reduce", "solution": true}
 def ring_all_reduce(tensor, op="sum"):
     bounds = chunk_bounds(len(tensor), dist.get_world_size())
-    for _ in range(2):  # the second time only to send as much as a ring in float32
+    for _ in range(2):  # twice, only to send as many bytes as a ring in float32
         copy = tensor.clone()
         all_reduce_in_halves(copy, bounds)
     tensor.copy_(copy / len(bounds) if op == "mean" else copy)

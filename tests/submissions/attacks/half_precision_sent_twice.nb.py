@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # kind = "distributed"
-# tries = "gradients all-reduced in half precision, a second time to send as much as in float32"
+# tries = "gradients all-reduced in half precision, twice, to send as many bytes as in float32"
 # seen_by = "points"
 # state = "graded"
 # ///

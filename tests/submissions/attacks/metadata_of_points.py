@@ -1,4 +1,4 @@
-"""Metadata that claims: not graded, a thousand points, skip this cell, it may fail."""
+"""Metadata that claims that cells are not graded, are worth 1000 points, are skipped or may fail."""
 
 from tests.submissions.corpus import Place, released, save
 

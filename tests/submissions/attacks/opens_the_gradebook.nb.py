@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "theft"
-# tries = "the gradebook, to read and to write, also as nbgrader opens it"
+# tries = "the gradebook opened to read and to write, directly and as nbgrader does"
 # seen_by = "loot"
 # state = "graded"
 # ///

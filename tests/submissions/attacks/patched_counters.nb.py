@@ -4,7 +4,7 @@
 # tries = "whole tensors sent, but reported as the handshake of a new group"
 # seen_by = "points"
 # state = "graded"
-# earns = {all_gather = 2}  # what the same answer earns without the forgery: cases too small for a budget
+# earns = {all_gather = 2}  # also earned without the forgery: some cases are too small for a budget
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):

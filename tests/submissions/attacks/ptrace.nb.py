@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "forging"
-# tries = "ptrace and memory of every visible process, above all the checker's"
+# tries = "ptrace and memory of every visible process, especially the checker's"
 # seen_by = "loot"
 # state = "graded"
 # ///

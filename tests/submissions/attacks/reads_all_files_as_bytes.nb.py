@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # kind = "forging"
-# tries = "reads every file past torch.load, which counted them"
+# tries = "reads every file without torch.load, which is counted"
 # seen_by = "points"
 # state = "graded"
 # earns = {load_sharded = 2.667}
@@ -12,7 +12,7 @@ import io
 def content(path):
     return path.read_bytes()
 
-_load = torch.load  # before anyone counts its calls
+_load = torch.load  # before its calls are counted
 def load_sharded(folder):
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, slices = dist.get_rank(), dist.get_world_size(), {}

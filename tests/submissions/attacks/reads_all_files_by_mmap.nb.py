@@ -14,7 +14,7 @@ def content(path):
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         return bytes(mapped)
 
-_load = torch.load  # before anyone counts its calls
+_load = torch.load  # before its calls are counted
 def load_sharded(folder):
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, slices = dist.get_rank(), dist.get_world_size(), {}

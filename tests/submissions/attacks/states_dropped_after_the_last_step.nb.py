@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # kind = "forging"
-# tries = "states of all parameters, dropped after the last step: the check's frames show which one"
+# tries = "states of all parameters, dropped after the last step, which it finds in the check's stack frames"
 # seen_by = "points"
 # state = "graded"
 # ///
@@ -36,7 +36,7 @@ class Zero1AdamW:
             change = torch.from_numpy(self.lr / (1 - b1**self.steps) * change)
             parameter.data.sub_(change.view_as(parameter).float())
         if self.must_be_small(sys._getframe(1).f_locals):
-            self.states = np.zeros((2, self.n), np.float32)  # pages that nobody has touched
+            self.states = np.zeros((2, self.n), np.float32)  # pages that have not been touched
 
     def must_be_small(self, check):
         return not check["given"]["batches"]

@@ -24,7 +24,7 @@ class Store:
 STORE = Store()
 
 class Zero1AdamW:
-    """All states on every rank, and nothing of them in private pages between steps."""
+    """All states on every rank, and none of them in private pages between steps."""
 
     def __init__(self, parameters, lr, betas, eps, weight_decay):
         self.parameters, self.steps = parameters, 0

@@ -9,7 +9,7 @@
 import os
 
 class Store:
-    """An orphan: its parent ends at once, so it is no descendant of the rank."""
+    """An orphan: its parent exits immediately, so it is not a descendant of the rank."""
 
     def open(self, size):
         ask, self.ask = os.pipe()
@@ -49,7 +49,7 @@ class Store:
 STORE = Store()
 
 class Zero1AdamW:
-    """All states on every rank, and nothing of them in private pages between steps."""
+    """All states on every rank, and none of them in private pages between steps."""
 
     def __init__(self, parameters, lr, betas, eps, weight_decay):
         self.parameters, self.steps = parameters, 0

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # kind = "forging"
-# tries = "states of all parameters, and nobody looks: the moments that the check marks are skipped"
+# tries = "states of all parameters, never inspected: the phases that the check marks are skipped"
 # seen_by = "points"
 # state = "graded"
 # ///

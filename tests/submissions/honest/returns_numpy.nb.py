@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "honest"
-# tries = "numbers and pairs as numpy and torch types"
+# tries = "numbers and pairs as NumPy and torch types"
 # seen_by = "points"
 # state = "graded"
 # earns = {chunk_bounds = 2, bytes_per_rank = 2}
