@@ -66,7 +66,7 @@ ATTACKS = [entry for entry in ENTRIES if entry.kind != "honest"]
 OF_ROW = {
     "Forging": ["forging"],
     "Computing instead of communicating": [
-        "data_by_*", "rank_0_*", "inputs_redrawn_*", "own_store",
+        "data_*", "rank_0_*", "inputs_redrawn_*", "own_store",
     ],
     "Calls that an exercise forbids": ["library_collective*", "forged_log*"],
     "Evidence written by the answer": ["evidence_of_overlap_*"],
