@@ -1,4 +1,4 @@
-"""Kill a rank after every change on disk: a folder named like a step must always be complete."""
+"""Kills a rank after every change on disk: a folder with a step's name must always be complete."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ from autograder.exercises.lab10_save_resume.rank_errors import (
 )
 from autograder.guest.on_rank import gets_pickled_answer
 
-MOST_KILLS = 60  # in one case; a right answer makes about ten changes
-MOST_ENTRIES, MOST_BYTES = 500, 200  # that are looked at on disk, and in each file
-OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is saved now
-A_STEP = re.compile("step_.{8}", re.DOTALL)  # what the lab's `latest` takes for a checkpoint
-LINK = " -> "  # in place of a file's name
+MAX_KILLS = 60  # in one case; a correct answer makes about ten changes
+MAX_ENTRIES, MAX_BYTES = 500, 200  # that are inspected on disk, and in each file
+OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is being saved
+STEP_NAME = re.compile("step_.{8}", re.DOTALL)  # what the lab's `latest` takes for a checkpoint
+LINK = " -> "  # instead of a file's name
 NOT_THERE = "write was called with a folder that does not exist"
 OUTSIDE = "write was called with a folder outside root"
 
-Files = dict[str, str]  # what is in a folder: {path: content}
-Disk = dict[str, Files]  # {name of a file or folder in root: what is in it}
+Files = dict[str, str]  # a folder's contents: {path: content}
+Disk = dict[str, Files]  # {name of a file or folder in root: its contents}
 
 
 def draw_contents(case: Case, rng: np.random.Generator) -> Plain:
-    """What each rank writes: {"old": by rank, "new": by rank}"""
+    """What the ranks write: {"old": by rank, "new": by rank}"""
     ranks = range(case.params["ranks"])
     return {which: [rng.bytes(24).hex() for _ in ranks] for which in ("old", "new")}
 
@@ -58,9 +58,9 @@ def files_of(texts: Sequence[str]) -> Files:
 
 
 def disk_of(root: str) -> Disk:
-    """With the beginning of each content. Links are not followed; one in root is {LINK: ""}."""
+    """The disk with the beginning of each file, not following links; one in root is {LINK: ""}."""
     disk: Disk = {}
-    for path in paths_in(root)[:MOST_ENTRIES]:
+    for path in paths_in(root)[:MAX_ENTRIES]:
         name, _, inside = path[len(root) + 1 :].partition("/")
         files = disk.setdefault(name, {LINK: ""} if os.path.islink(path) else {})
         if inside:
@@ -70,7 +70,10 @@ def disk_of(root: str) -> Disk:
 
 def paths_in(folder: str) -> list[str]:
     found: list[str] = []
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may be removed meanwhile
+    with (
+        contextlib.suppress(OSError),
+        os.scandir(folder) as entries,
+    ):  # it may be removed in the meantime
         for entry in entries:
             found.append(entry.path)
             if entry.is_dir(follow_symlinks=False):
@@ -79,10 +82,10 @@ def paths_in(folder: str) -> list[str]:
 
 
 def beginning_of(path: str) -> str:
-    with contextlib.suppress(OSError):  # a folder, a link, or removed meanwhile
+    with contextlib.suppress(OSError):  # a folder, a link, or removed in the meantime
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            return os.read(fd, MOST_BYTES).decode(errors="replace")
+            return os.read(fd, MAX_BYTES).decode(errors="replace")
         finally:
             os.close(fd)
     return ""
@@ -90,7 +93,7 @@ def beginning_of(path: str) -> str:
 
 def is_broken(disk: Disk, given: Any) -> bool:
     """Whether the newest step differs from what was saved in it."""
-    newest = max((name for name in disk if A_STEP.fullmatch(name)), default="")
+    newest = max((name for name in disk if STEP_NAME.fullmatch(name)), default="")
     saved = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
     return newest not in saved or disk[newest] != saved[newest]
 
@@ -99,9 +102,9 @@ def is_broken(disk: Disk, given: Any) -> bool:
 
 
 class DiskObserver(Observer):
-    """Looks at the disk before each held call.
+    """Inspects the disk before each held call.
 
-    Kills the rank that has made change ``kill_at``, and pauses one before held call ``pause_at``.
+    Kills the rank that made change ``kill_at``, and pauses a rank before held call ``pause_at``.
     """
 
     def __init__(self, root: Path, given: Any, kill_at: int = 0, pause_at: int = 0) -> None:
@@ -112,12 +115,12 @@ class DiskObserver(Observer):
         self.seen = disk_of(self.watched)
         self.changes = 0
         # The first state that no kill may leave, with the one before it and, if the new checkpoint
-        # was empty, the first where it is not: [before, then, filled]
+        # was empty, the first one where it is not: [before, left, filled]
         self.broken: list[Disk] | None = None
         self.returned_too_early: list[int] = []
 
-    def look(self) -> bool:
-        """Whether the disk has changed since the last look."""
+    def inspect(self) -> bool:
+        """Whether the disk has changed since the last inspection."""
         disk = disk_of(self.watched or "")
         if disk == self.seen:
             return False
@@ -130,7 +133,7 @@ class DiskObserver(Observer):
         return True
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
-        has_changed = self.look()
+        has_changed = self.inspect()
         if has_changed:
             self.changing_calls.append(self.calls)
         if message is None:
@@ -151,24 +154,24 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         commits = Commits(pickled, Path(name) / "root", given, case)
         found = [commits.without_a_kill(is_reversed) for is_reversed in (False, True)]
         if case.params.get("paused"):
-            calls = found[0].changing_calls[:MOST_KILLS]
+            calls = found[0].changing_calls[:MAX_KILLS]
             found += [commits.without_a_kill(pause_at=call) for call in calls if call]
-        broken = next((each.broken for each in found if each.broken), None)
-        changes = 0 if broken else min(max(each.changes for each in found), MOST_KILLS)
+        broken = next((run.broken for run in found if run.broken), None)
+        changes = 0 if broken else min(max(run.changes for run in found), MAX_KILLS)
         kills = [commits.with_a_kill(change) for change in range(1, changes + 1)]
-        kills = [each for each in kills if each["was killed"]]
+        kills = [kill for kill in kills if kill["was killed"]]
         return {
-            "left": [each.seen for each in found if each.seen != complete],
-            "returned too early": sorted({r for each in found for r in each.returned_too_early}),
-            "broken": broken or next((each["broken"] for each in kills if each["broken"]), None),
-            "failures": [each["failure"] for each in kills if each["failure"]],
+            "left": [run.seen for run in found if run.seen != complete],
+            "returned too early": sorted({r for run in found for r in run.returned_too_early}),
+            "broken": broken or next((kill["broken"] for kill in kills if kill["broken"]), None),
+            "failures": [kill["failure"] for kill in kills if kill["failure"]],
             "was killed": len(kills) > 2,  # a folder, a file, a rename
         }
 
 
 @dataclass
 class Commits:
-    """Runs of the answer, each of which starts with only the old checkpoint on disk."""
+    """Runs the answer, each time with only the old checkpoint on disk."""
 
     pickled: bytes
     root: Path
@@ -178,17 +181,17 @@ class Commits:
     def without_a_kill(self, is_reversed: bool = False, pause_at: int = 0) -> DiskObserver:
         observer = self.prepare(pause_at=pause_at)
         outcomes = self.run(self.given["new"], observer, is_reversed)
-        observer.look()
+        observer.inspect()
         if observer.broken is None:
             raise_first_error(outcomes)
         return observer
 
     def with_a_kill(self, change: int) -> dict[str, Any]:
-        """What a kill after that change left on disk, and the failure of a restart, if any."""
+        """What a kill after this change leaves on disk, and how a restart fails, if it does."""
         observer = self.prepare(kill_at=change)
         is_reversed = change % 2 == 0
         outcomes = self.run(self.given["new"], observer, is_reversed)
-        observer.look()
+        observer.inspect()
         needs_restart = NEW not in observer.seen
         return {
             "was killed": was_killed(outcomes),
@@ -210,10 +213,10 @@ class Commits:
             kind = "kept" if disk.get(NEW, {}).items() > files.items() else "files"
             return [kind, f"in {NEW}: {', '.join(disk.get(NEW, {}))}"]
         rest = disk.keys() - {OLD, NEW}
-        return ["strays", ", ".join(sorted(rest))] if rest else None
+        return ["leftovers", ", ".join(sorted(rest))] if rest else None
 
     def succeeds_on_a_clean_disk(self, texts: Sequence[str], is_reversed: bool) -> bool:
-        """Whether the files that a killed run left are the reason why a restart fails."""
+        """Whether a restart fails only because of the files that a killed run left."""
         self.prepare()
         try:
             raise_first_error(self.run(texts, None, is_reversed))
@@ -251,12 +254,12 @@ class Commits:
         return run_ranks(on_rank, len(texts), observer, order[::-1] if is_reversed else order)
 
 
-# ---- what is said -------------------------------------------------------------------------------
+# ---- diagnosis ----------------------------------------------------------------------------------
 
 
 @on_each_rank
 def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """What the first state of the disk that a kill must not leave shows."""
+    """The mistake that the first disk state shows which no kill may leave."""
     if output["broken"] is None:
         return None
     before, left, *later = output["broken"]
@@ -268,7 +271,7 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         verb = "removes" if left.get(OLD, {}).items() < old.items() else "changes"
         mistake = f"{verb} the old checkpoint before the new one is complete"
         return f"{mistake}: a kill in between leaves none", ", ".join(left)
-    newest = max(name for name in left if A_STEP.fullmatch(name))
+    newest = max(name for name in left if STEP_NAME.fullmatch(name))
     if newest != NEW and any(newest in end and NEW not in end for end in output["left"]):
         return "gives the new checkpoint the name of another step", newest
     if newest != NEW:
@@ -276,9 +279,9 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return f"{mistake}: it must not match step_????????", newest
     found = left[NEW]
     if LINK in found:
-        return "gives the final name to a link: a checkpoint is a folder, which a rename names"
+        return "gives the final name to a link: a checkpoint is a folder, so rename the folder"
     if others := [name for name in found if name not in new]:
-        return "has files in the checkpoint that write did not make there", ", ".join(others)
+        return "has files in the checkpoint that write did not make", ", ".join(others)
     inside = ", ".join(sorted(found)) or "no file"
     if NEW not in before and any(before[name] == found for name in before.keys() - left.keys()):
         return (
@@ -293,7 +296,7 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "rename the complete folder to a name that does not exist yet",
             f"then, in {NEW}: {inside}",
         )
-    elsewhere = (files for name, files in filled.items() if not A_STEP.fullmatch(name))
+    elsewhere = (files for name, files in filled.items() if not STEP_NAME.fullmatch(name))
     if any(new.items() <= {**filled[NEW], **files}.items() for files in elsewhere):
         mistake = "puts complete files under the final name one by one: that takes many steps"
         return f"{mistake}, and a rename of their folder takes one", f"in {NEW}: {inside}"
@@ -314,12 +317,12 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
     for left in left_by_all:
         if NEW not in left:
             return "leaves no folder with the step's name", ", ".join(left)
-        if extra := [name for name in left if not A_STEP.fullmatch(name)]:
+        if extra := [name for name in left if not STEP_NAME.fullmatch(name)]:
             return "leaves something that is not a checkpoint", ", ".join(extra)
         if left[NEW] != files_of(attempt.inputs[0]["new"]):
             return "leaves a checkpoint without all ranks' files", ", ".join(left[NEW]) or "none"
         if OLD not in left:
-            return "removes the old checkpoint: older ones stay"
+            return "removes the old checkpoint: older ones stay on disk"
     return None
 
 
@@ -330,7 +333,7 @@ FAILURES = {
     "kept": "keeps files of a killed run in the new checkpoint: remove the temporary folder before "
     "you use it again",
     "files": "leaves a wrong checkpoint when it is restarted after a kill",
-    "strays": "leaves files of a killed run in root: after a restart, too, it contains only "
+    "leftovers": "leaves files of a killed run in root: even after a restart, it must contain only "
     "checkpoints",
 }
 

@@ -1,7 +1,7 @@
 """Reports changes that Python code makes in a folder, on machines that cannot hold system calls.
 
-It compares the folder before each line of the functions that may write.  So it misses the states
-between changes that one line makes in C, in a thread or by another program.  Grading needs
+It compares the folder before each line of functions that may write.  So it misses states between
+changes that one line makes in C, in a thread or through another program.  Grading uses
 guest.held_calls, which sees them all.
 """
 
@@ -22,26 +22,26 @@ PATH_METHODS = {"open", "write_text", "write_bytes"}
 
 
 def trace_changes(folder: str, on_change: Callable[[], Any]) -> None:
-    """In the functions that this thread calls from now on."""
+    """Report changes made by the functions that this thread calls from now on."""
     seen = sizes(folder)
 
-    def look(frame: FrameType, event: str, argument: Any) -> Any:
+    def compare(frame: FrameType, event: str, argument: Any) -> Any:
         nonlocal seen
         if event == "call" and not may_write(frame):
             return None
-        now = sizes(folder)  # not traced itself: no function is, while a trace function runs
+        now = sizes(folder)  # not traced: tracing is off while a trace function runs
         if now != seen:
             seen = now
             on_change()
-        return look
+        return compare
 
-    sys.settrace(look)
+    sys.settrace(compare)
 
 
 def sizes(folder: str) -> list[tuple[str, int]]:
-    """The folder's files with their bytes, and its folders with -1.
+    """The folder's files with their sizes, and its subfolders with -1.
 
-    Uses os.scandir, which is fast: this is called at every line.
+    Uses os.scandir, which is fast: this is called for every line.
     """
     found = []
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
@@ -50,11 +50,11 @@ def sizes(folder: str) -> list[tuple[str, int]]:
                 found += [(entry.path, -1), *sizes(entry.path)]
             else:
                 found.append((entry.path, entry.stat(follow_symlinks=False).st_size))
-    return found  # incomplete if something is removed meanwhile
+    return found  # incomplete if something is removed in the meantime
 
 
 def may_write(frame: FrameType) -> bool:
-    """Whether to trace its lines: all of an answer's, and a few of a library's."""
+    """Whether to trace the frame's lines: all of an answer's, and a few of a library's."""
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if not frame.f_code.co_filename.startswith((*LIBRARIES, "<frozen")):
         return True

@@ -1,4 +1,4 @@
-"""What a start of the job leaves on disk: copies of its files, and their bytes."""
+"""Copies the files that a start of the job leaves on disk, and counts their bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def copy_of_files(source: Path, target: Path) -> None:
-    """Regular files only, without their times and attributes."""
+    """Copy regular files only, without their times and attributes."""
     target.mkdir()
     for path in source.iterdir():
         if path.is_symlink():
@@ -19,7 +19,7 @@ def copy_of_files(source: Path, target: Path) -> None:
 
 
 def file_bytes(folder: Path) -> list[tuple[str, int]]:
-    """(name, its bytes and those of the name) of all files."""
+    """(name, bytes including those of the name) of all files."""
     paths = folder.rglob("*")
     return [(text(p.name), len(p.name) + p.lstat().st_size * p.is_file()) for p in paths]
 
@@ -29,5 +29,5 @@ def total_bytes(files: list[tuple[str, int]]) -> int:
 
 
 def text(name: str) -> str:
-    """A file's name that any text file may contain."""
+    """A file name as valid UTF-8."""
     return name.encode(errors="replace").decode()

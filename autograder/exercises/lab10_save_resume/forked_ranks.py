@@ -1,15 +1,16 @@
-"""Ranks that share a disk and may be killed: processes forked by the case's only rank.
+"""Ranks that share a disk and can be killed: processes forked by the case's only rank.
 
 Sandboxed ranks share no files, and a killed rank ends the run.  If an exercise needs shared files
-or kills, its drive forks a process for each rank, all using one folder, and may kill one (SIGKILL).
+or kills, its drive forks a process for each rank, all with the same folder, and may kill one
+(SIGKILL).
 The processes take turns in a given order: each runs until it enters a collective or ends.  So no
-result depends on timing, and in one of two opposite orders a rank that does not wait is ahead of
+result depends on timing, and in one of two opposite orders, a rank that does not wait is ahead of
 the one that it should wait for.
 
 Only the forked processes run student code.  The parent never unpickles what they send, and they
 cannot write its memory, so it can decide what happened.
 
-In the forked processes torch.distributed's functions are replaced by those of `process_group`.
+In the forked processes, torch.distributed's functions are replaced by those of `process_group`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER =
 
 
 class Outcome(NamedTuple):
-    """How a rank ended, or the collective in which it waits."""
+    """How a rank ended, or which collective it waits in."""
 
     how: str
     value: Any = None  # its return value, (kind, message) of its error, or its collective's input
@@ -65,10 +66,10 @@ def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         prctl(_PR_SET_DUMPABLE, 1)
         kept = group.parent.fileno()
-        os.closerange(3, kept)  # above all the connection to the checker
+        os.closerange(3, kept)  # most importantly, the connection to the checker
         os.closerange(kept + 1, 1 << 16)
         if watched is not None:
-            be_watched(group, watched)
+            report_changes(group, watched)
         messages.receive(group.parent)
         group.replace_torch_distributed()
         try:
@@ -87,8 +88,8 @@ def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -
         os._exit(0)
 
 
-def be_watched(group: Group, folder: str) -> None:
-    """Sends the parent the listener of this process's held calls."""
+def report_changes(group: Group, folder: str) -> None:
+    """Send the parent the listener for this process's held calls."""
     try:
         listener = held_calls.hold()
     except OSError:
@@ -102,7 +103,7 @@ def be_watched(group: Group, folder: str) -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """With the innermost line of the notebook cell that led to it."""
+    """The error's message, with the innermost line of the notebook cell that led to it."""
     where = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -115,12 +116,12 @@ def message_of(error: BaseException) -> str:
 
 
 class Observer:
-    """What the parent does while ranks run; by default nothing."""
+    """What the parent does while ranks run; nothing by default."""
 
     watched: str | None = None  # a folder: ``has_to_die`` is then called before every change in it
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
-        """Whether to kill the rank: before a change on disk, or when it sends a message."""
+        """Whether to kill the rank, asked before a change on disk and when it sends a message."""
         return False
 
     def has_to_pause(self, rank: int) -> bool:
@@ -128,7 +129,7 @@ class Observer:
         return False
 
     def answer(self, rank: int, message: Message) -> Plain:
-        """To a request of a rank; None if the message is a collective."""
+        """The answer to a rank's request; None if the message is a collective."""
         return None
 
 
@@ -153,10 +154,10 @@ class Child:
 
 @contextlib.contextmanager
 def protected_parent() -> Iterator[None]:
-    """Forked ranks cannot read or write this process's memory, and their own children become its
-    children when they are killed."""
+    """Forked ranks cannot access this process's memory, and when they are killed, their own
+    children become its children."""
     was_dumpable = prctl(_PR_GET_DUMPABLE, 0)
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed, such as messages with a case's data
+    ctypes.CDLL(None).malloc_trim(0)  # returns freed memory, such as messages with a case's data
     prctl(_PR_SET_DUMPABLE, 0 if private_folders.PATHS else was_dumpable)
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
@@ -172,10 +173,10 @@ def run_ranks(
     observer: Observer | None = None,
     order: Sequence[int] = (),
 ) -> list[Outcome]:
-    """Runs ``work`` on ``world_size`` processes that take turns; how each ended, by rank.
+    """Run ``work`` in ``world_size`` processes that take turns; returns how each ended, by rank.
 
-    ``order``: of their turns.  After a kill the others continue until they wait for the killed
-    rank, and are then ended too.
+    ``order``: of their turns.  After a kill, the others continue until they wait for the killed
+    rank, and are then ended, too.
     """
     sys.stdout.flush()
     ranks = Ranks(observer or Observer(), thread.children(os.getpid()))
@@ -200,7 +201,7 @@ class Ranks:
     others: set[int]  # this process's children that are not ranks
     children: list[Child] = field(default_factory=list)
     paused: tuple[int, int] | None = None  # a rank, and its held call
-    continued: int = 0  # the thread whose held call was let through last
+    continued: int = 0  # the thread whose held call was the last to continue
 
     @property
     def ended(self) -> bool:
@@ -222,7 +223,7 @@ class Ranks:
                 raise RuntimeError("this machine cannot hold a rank's system calls")
 
     def resume(self, rank: int, given: Any) -> None:
-        """Sends a child a collective's result; waits until it enters the next one, or ends."""
+        """Send a child a collective's result; wait until it enters the next one, or ends."""
         child = self.children[rank]
         if child.last.how in ENDS:
             return
@@ -274,7 +275,7 @@ class Ranks:
             self.continued = thread
 
     def settle(self, thread: int) -> None:
-        """A thread's own next event comes after its last change; another's may not."""
+        """Wait for another thread's last change: only a thread's own events are in order."""
         if self.continued not in (0, thread):
             held_calls.wait_until_done(self.continued)
 
@@ -290,7 +291,7 @@ class Ranks:
         except (OSError, EOFError):
             child.last = Outcome(KILLED)
             return
-        except Exception as error:  # bytes that our code does not send
+        except Exception as error:  # bytes that our code would not send
             child.last = Outcome(RAISED, (type(error).__name__, str(error)))
             return
         self.settle(child.pid)
@@ -304,14 +305,14 @@ class Ranks:
             child.last = Outcome(op, value)
 
     def kill(self, rank: int) -> None:
-        """With all processes that it started."""
+        """Kill a rank and all processes that it started."""
         os.kill(self.children[rank].pid, signal.SIGKILL)
         os.waitid(os.P_PID, self.children[rank].pid, os.WEXITED | os.WNOWAIT)
         self.kill_orphans()
         self.children[rank].last = Outcome(KILLED)
 
     def kill_orphans(self) -> None:
-        """Processes that ranks started, and that are now this process's children."""
+        """Kill processes that ranks started and that are now this process's children."""
         known = self.others | {child.pid for child in self.children}
         while pids := thread.children(os.getpid()) - known:
             for pid in pids:

@@ -1,9 +1,9 @@
 """Load a checkpoint on a different number of ranks.
 
-In cases with few files, a rank gets only the files that contain a part of its slices.  The others
-are names that cannot be opened, so no way of reading them has to be counted.
+In cases with few files, a rank gets only the files that contain part of its slices.  The others
+are names that cannot be opened, so there are no reads to count.
 
-Then each rank loads a second, smaller checkpoint from another folder, with files of the same names.
+Then each rank loads a second, smaller checkpoint from another folder, with the same file names.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def loading_case(saved_on: int, ranks: int, suffix: str = "", **state: list[Any]
 
 
 def draw_saved(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """By rank: the saved slices by the number of their file."""
+    """By rank: the saved slices, by file number."""
     shards = shared.cut(shared.draw_state(case, rng), case.params["saved on"])
     return [
         {"shards": {str(n): shards[n] for n in numbers}, "shapes": shared.shapes_of(case)}
@@ -67,7 +67,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 def save(
     folder: Path, shards: dict[str, dict[str, Tensor]], shapes: dict[str, list[int]], saved_on: int
 ) -> None:
-    """In the files, the tensors' order is not that of the index."""
+    """Save the files; the order of tensors in them differs from that in the index."""
     folder.mkdir()
     for number in range(saved_on):
         path = folder / shard_name(number, saved_on)
@@ -79,13 +79,13 @@ def save(
 
 
 def second_state(case: Case) -> dict[str, Tensor]:
-    """Both numbers of ranks divide its lengths."""
+    """A state whose lengths both numbers of ranks divide."""
     names, shape = case.params["state"], (case.params["saved on"], case.world_size)
     return {name: torch.arange(math.prod(shape)).float().view(shape) for name in names}
 
 
 def second_checkpoint(case: Case) -> tuple[dict[str, dict[str, Tensor]], dict[str, list[int]]]:
-    """All slices by the number of their file, and shapes."""
+    """All slices, by file number, and the shapes."""
     state = second_state(case)
     shards = shared.cut(state, case.params["saved on"])
     shapes = {name: list(each.shape) for name, each in state.items()}
@@ -93,14 +93,14 @@ def second_checkpoint(case: Case) -> tuple[dict[str, dict[str, Tensor]], dict[st
 
 
 def innermost_line(error: Exception) -> str:
-    """Of the answer: "cell 5, line 3: its text"."""
+    """The innermost line of the answer: "cell 5, line 3: its text"."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if source.is_user_code(each.filename)]
     return ": ".join(filter(None, source.locate(own[-1].filename, own[-1].lineno or 0)))
 
 
 def opens_another_file(attempt: Attempt) -> Finding | None:
-    """Also if other ranks wait for this one."""
+    """A sign that also holds if other ranks wait for this one."""
     for rank, output in enumerate(attempt.outputs):
         if isinstance(output, dict) and output["opens"] != NEEDED_FILES:
             name, _, why = output["opens"].partition(", ")
@@ -115,8 +115,8 @@ def wrong_second_load(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not equal(expected["slices"], output.get("slices"), 0.0):
         return None
     if found := difference(expected["second load"], output.get("second load"), 0.0):
-        mistake = "loads the first checkpoint right, but not a second one from another folder"
-        return f"{mistake}: does it keep anything of the first?", with_key(*found)
+        mistake = "loads the first checkpoint correctly, but not a second one from another folder"
+        return f"{mistake}: does it keep anything from the first?", with_key(*found)
     return None
 
 

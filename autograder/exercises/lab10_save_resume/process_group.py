@@ -19,8 +19,8 @@ from autograder.exercise import Plain
 from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 from shardlab.ranks import codec, messages
 
-CHANGED = "changed"  # in place of a collective: a process without held calls reports a change
-LONGEST_TURN_S = 8.0  # far longer than any right answer runs from one collective to the next
+CHANGED = "changed"  # not a collective: a process without held calls reports a change
+LONGEST_TURN_S = 8.0  # far longer than any correct answer runs from one collective to the next
 NO_COLLECTIVE = "has not entered a collective"
 NEVER_WAITED = "started with async_op=True and never waited for"
 
@@ -37,7 +37,7 @@ class Group:
     started: list[Started] = field(default_factory=list)  # with async_op=True, not done yet
 
     def exchange(self, op: str, given: Any = None, **facts: Plain) -> list[Any]:
-        """What each rank gave, by rank."""
+        """The input of each rank, by rank."""
         if op != CHANGED:
             self.finish_started()
         return self._exchange(op, given, **facts)
@@ -47,7 +47,7 @@ class Group:
         return [pickle.loads(each) for each in self._receive()]
 
     def request(self, op: str, **facts: Plain) -> Plain:
-        """What the parent answers, to this rank alone."""
+        """The parent's answer to this rank alone."""
         messages.send(self.parent, {"op": op, **facts})
         return codec.decode_plain(self._receive()[0])
 
@@ -58,7 +58,8 @@ class Group:
         return list(pickle.loads(received))
 
     def finish_started(self, last: Started | None = None) -> None:
-        """Those started with async_op=True, up to ``last``: all ranks have the same order."""
+        """Finish collectives started with async_op=True, up to ``last``, in the same order on all
+        ranks."""
         while self.started and (last is None or last in self.started):
             self.started.pop(0).finish()
 
@@ -116,7 +117,7 @@ class Group:
         return torch.stack(self.exchange("mean", tensor)).mean(dim=0)
 
     def replace_torch_distributed(self) -> None:
-        """For the rest of this process."""
+        """Replace torch.distributed's functions for the rest of this process."""
 
         def absent(name: str) -> Callable[..., NoReturn]:
             def call(*_: Any, **__: Any) -> NoReturn:
@@ -136,8 +137,8 @@ class Group:
 class Started:
     """A collective that was started with async_op=True.
 
-    Until the rank waits for it, or enters another collective, it continues alone, like a rank whose
-    messages take long.
+    Until the rank waits for it, or enters another collective, it continues alone, like a rank with
+    slow messages.
     """
 
     group: Group
@@ -152,7 +153,7 @@ class Started:
 
 
 def limit_turn(seconds: float) -> None:
-    """Raises TimeoutError in this process's main thread after that time; 0: never."""
+    """Raise TimeoutError in this process's main thread after this time; 0: never."""
 
     def end(*_: object) -> NoReturn:
         raise TimeoutError(f"{NO_COLLECTIVE} for {seconds:g} s")

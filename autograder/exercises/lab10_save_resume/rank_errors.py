@@ -1,4 +1,4 @@
-"""Errors of forked ranks: raised in the case's only rank, and shown to the student."""
+"""Errors of forked ranks, raised in the case's only rank and shown to the student."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER_ENTERED = "waits for another rank"
 
 
 def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | None = None) -> None:
-    """Raises a rank's error, or one for a rank that waits although no rank was killed.
+    """Raise a rank's error, or one for a rank that still waits although no rank was killed.
 
     ``names``: {collective: what a student calls it}
     """
@@ -50,7 +50,7 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
 
 
 def fails_on_a_rank(attempt: Attempt) -> Finding | None:
-    """A sign for an error that raise_first_error raised: shown without the case's own rank."""
+    """A sign for errors from raise_first_error, shown without the case's own rank."""
     error = attempt.error
     if not isinstance(error, RankError) or not error.message.startswith("on rank "):
         return None

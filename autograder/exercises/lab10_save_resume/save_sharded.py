@@ -1,6 +1,6 @@
 """Each rank writes its slices to its own file; rank 0 also writes an index.
 
-The same processes have saved a smaller state in the same folder before.
+Before that, the same processes save a smaller state in the same folder.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def draw_slices(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    """Each rank has its own disk here, which shows what this rank wrote."""
+    """Each rank has its own disk here, so it shows what this rank wrote."""
     slices = {}
     for name, own in given["slices"].items():
         whole = own.new_zeros(case.world_size * len(own))  # a slice is a view, as in ZeRO
@@ -120,7 +120,7 @@ def wrong_name(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def keeps_an_earlier_file(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not output["kept"]:
         return None
-    mistake = "leaves a file of an earlier save in the folder as it is: a save replaces it"
+    mistake = "leaves a file from an earlier save unchanged: a save has to replace it"
     return mistake, ", ".join(output["kept"])
 
 
@@ -160,7 +160,7 @@ def other_content(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def whole_storage(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """The right tensors, and exactly as many bytes more as the views' storage has."""
+    """The right tensors, but with the bytes of the views' whole storage."""
     more = (attempt.case.world_size - 1) * slice_bytes(attempt.case)
     limit = written_limit(attempt.case).most
     assert isinstance(limit, list)

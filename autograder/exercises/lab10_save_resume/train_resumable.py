@@ -1,8 +1,8 @@
 """Kill ranks, and compare the loss curve after the last restart.
 
-The training data stays with the parent of the ranks, which answers their requests.  It does not
-repeat batches that were used before the checkpoint, and they take more bytes than the checkpoints
-that are left may have.  Nothing else that a start of the job leaves behind is there in the next.
+The training data stays in the ranks' parent, which sends batches on request.  It does not repeat
+batches that were used before the checkpoint, and these take more bytes than the remaining
+checkpoints may have.  Nothing else that a start of the job leaves behind is available to the next.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from autograder.guest.on_rank import gets_pickled_answer, with_functions_replace
 
 WIDTHS = (64, 32, 32, 1)
 SAMPLES = 64  # in a batch of one rank
-SEEN_NS = 10**9  # the time of files that the observer has seen
+SEEN_NS = 10**9  # modification time of files that the observer has seen
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
 RANDOM_BYTES = 16_384  # both random states and torch.save's overhead, for each rank
 TOLERANCE = 1e-6
@@ -70,13 +70,13 @@ CALLED = {"mean": "job.step()", "written": "atomic_commit", "renamed": "atomic_c
 def training_case(
     name: str, ranks: int, steps: int, every: int, *kills: Any, weight: float = 1.0
 ) -> Case:
-    """Starts the job once for each of ``kills``, ("step" or "save", step, rank), and once more.
+    """Start the job once for each of ``kills``, ("step" or "save", step, rank), and once more.
 
     Each kill leaves a checkpoint between two changes of the loss scale (see `training_job`), so
-    that its count of good steps shows.
+    that a lost count of good steps has an effect.
 
-    With several ranks each start finds all older checkpoints, else only the newest: the batches of
-    one rank would fit into several.
+    With several ranks, each start finds all older checkpoints, else only the newest, because one
+    rank's batches would fit into several.
     """
     params = {"ranks": ranks, "steps": steps, "every": every, "starts": [*kills, NO_KILL]}
     params["keeps old"] = ranks > 1
@@ -112,7 +112,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         for start in range(len(case.params["starts"])):
             root = Path(name, f"start_{start}")
             root.mkdir()
-            for each in reversed(survivors):  # so their times say nothing
+            for each in reversed(survivors):  # so that file times reveal nothing
                 copy_of_files(each, root / each.name)
             if survivors:
                 shutil.rmtree(survivors[0].parent)
@@ -136,7 +136,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "commits": [each.commits for each, _, _ in starts],
         "left": [left for _, _, left in starts],
         "written by several ranks": sorted(
-            {text(n) for each, _, _ in starts for n in each.twice()}
+            {text(n) for each, _, _ in starts for n in each.written_by_several()}
         ),
         "bit for bit": all(losses.get(step) == loss for pairs in returned for step, loss in pairs),
         "asked for": starts[-1][0].asked_for,
@@ -150,7 +150,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
 
 
 class JobObserver(Observer):
-    """Delivers batches, notes commits and who writes which file, and kills a rank."""
+    """Delivers batches, records commits and which ranks write which files, and kills a rank."""
 
     def __init__(
         self, given: Any, case: Case, start: int, root: Path, is_killed: bool = True
@@ -164,24 +164,24 @@ class JobObserver(Observer):
         self.asked_for: list[list[int]] = [[] for _ in range(self.ranks)]  # batches, by rank
         self.used_again: list[int] = []  # batches that were used before the checkpoint
         self.writers: dict[Path, set[int]] = {}
-        self.look(None)
+        self.inspect(None)
 
-    def look(self, rank: int | None) -> None:
-        """Which files have changed since the last look: only ``rank`` has run since then."""
+    def inspect(self, rank: int | None) -> None:
+        """Find the files that have changed since the last time; only ``rank`` has run since."""
         for path in self.root.rglob("*"):
-            with contextlib.suppress(OSError):  # it may be removed meanwhile
+            with contextlib.suppress(OSError):  # it may be removed in the meantime
                 if path.is_file() and path.lstat().st_mtime_ns != SEEN_NS:
                     os.utime(path, ns=(SEEN_NS, SEEN_NS), follow_symlinks=False)
                     self.writers.setdefault(path, set()).update(set() if rank is None else {rank})
 
-    def twice(self) -> list[str]:
+    def written_by_several(self) -> list[str]:
         """Names of files that several ranks have written."""
         return [path.name for path, ranks in self.writers.items() if len(ranks) > 1]
 
     def has_to_die(self, rank: int, message: Message | None) -> bool:
         op = message and message.get("op")
         if op != "batch":
-            self.look(rank)
+            self.inspect(rank)
         if op == "mean":
             self.done[rank] += 1
             return self.kill == ("step", self.done[rank] - 1, rank)
@@ -232,7 +232,7 @@ def run_job(
 
 
 def done_before(case: Case, start: int) -> int:
-    """Steps in the checkpoint that a start of the job finds."""
+    """The number of steps in the checkpoint that a start of the job finds."""
     every, done = case.params["every"], 0
     for _, step, _ in case.params["starts"][:start]:
         reached = case.params["steps"] if step is None else step
@@ -292,7 +292,7 @@ def removes_checkpoints(output: Any, rank: int, attempt: Attempt) -> MistakeText
     for commits, wanted, left in by_start:
         committed |= {f"step_{step:08}" for step in commits}
         if gone := sorted(committed.intersection(wanted).difference(left)):
-            return "removes checkpoints: old ones stay", f"{', '.join(gone)} is gone"
+            return "removes checkpoints: old ones stay", f"missing: {', '.join(gone)}"
     return None
 
 
@@ -330,7 +330,8 @@ def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "asks for batches although the checkpoint contains all steps"
     if output["used again"] and not output["bit for bit"]:
         numbers = ", ".join(map(str, output["used again"]))
-        return "asks again for batches that do not come again: they are zeros", f"batches {numbers}"
+        mistake = "asks for batches that were used before the checkpoint: they come only once"
+        return mistake, f"batches {numbers}"
     return None
 
 

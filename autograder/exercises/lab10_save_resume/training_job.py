@@ -1,10 +1,10 @@
 """Lab 10's training job: small, but with everything that a checkpoint has to contain.
 
-Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's random
-states, different on each rank), and a loss scale, since gradients are rounded to 16 bits.  It
-computes in fp64, so that differences between machines stay below the effect of any mistake.
+It has Adam, a schedule, a position in the data, dropout and a coin toss (torch's and Python's
+random states, different on each rank), and a loss scale, because gradients are rounded to 16 bits.
+It computes in fp64, so that differences between machines stay below the effect of any mistake.
 
-The scale depends on the number of steps alone.  Targets are near MEAN_TARGET, far from what the
+The scale depends only on the number of steps.  Targets are near MEAN_TARGET, far from what the
 model can learn in a few steps, so the largest gradient, that of the output's bias, stays near
 2 * MEAN_TARGET: between 2**16 / 2**11 and 2**16 / 2**10, whatever is drawn.  Scales above 2**10
 overflow: the first two steps do, and then each step after GROWS_AFTER good ones.
@@ -27,8 +27,8 @@ Batch = tuple[Tensor, Tensor]  # inputs and targets
 
 
 def batch_of(given: Any, position: int, rank: int, world_size: int, first: int) -> Batch:
-    """``first``: batches before this position were used before the checkpoint and do not come
-    again; there are zeros in their place.  So steps that it contains cannot be repeated."""
+    """``first``: batches before this position were used before the checkpoint and are not sent
+    again; they are zeros.  So the steps before the checkpoint cannot be repeated."""
     which = (position * world_size + rank) % len(given["inputs"])
     inputs, targets = given["inputs"][which], given["targets"][which]
     if position < first:
@@ -55,7 +55,7 @@ class Stream:
 
 
 class Scaler:
-    """A loss scale: halves when a gradient overflows 16 bits, doubles after GROWS_AFTER steps."""
+    """A loss scale, halved when a gradient overflows 16 bits, doubled after GROWS_AFTER steps."""
 
     def __init__(self) -> None:
         self.scale, self.good_steps = FIRST_SCALE, 0

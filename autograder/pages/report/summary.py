@@ -198,7 +198,7 @@ def as_text(summary: Summary) -> str:
         lines += ["", f"  points: {points}; {summary.late} late"]
     if summary.pending:
         lines.append(
-            f"  {summary.pending} with an answer that is not graded yet: it waits for manual grading"
+            f"  {summary.pending} with an answer that is not graded yet: it needs manual grading"
         )
     width = max((len(exercise.name) for exercise in summary.exercises), default=0)
     lines += ["", f"  {'exercise':<{width}}  full  part  none  stub  not graded yet   mean"]

@@ -34,7 +34,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
-CUT = "functional.pad with a negative length cuts off what is too much"
+CUT = "functional.pad with a negative length cuts off the excess"
 EQUAL_ANSWERS = (
     EqualAnswer(", mmap=True", "", "no budget for the bytes read from a file"),
     EqualAnswer("mmap=True", "mmap=False", "as above"),
@@ -75,7 +75,7 @@ def whole_state(case: Case, inputs: Any) -> dict[str, Tensor]:
 
 
 def needed_files(case: Case) -> list[list[int]]:
-    """By rank: which of the saved files contain an element of its slices."""
+    """By rank: the saved files that contain an element of its slices."""
     by_rank: list[set[int]] = [set() for _ in range(case.world_size)]
     for _, *shape in case.params["state"].values():
         elements = math.prod(shape)
@@ -91,7 +91,7 @@ def needed_files(case: Case) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Wrong:
-    """The solution with a mistake in one of its parts, executed on all ranks in one process."""
+    """The solution with a mistake in one part, executed for all ranks in one process."""
 
     rounded_up: bool = True  # the length of an old slice
     cuts_old_padding: bool = True
@@ -103,7 +103,7 @@ class Wrong:
     number: Callable[[int, Case], int] = lambda number, case: number
     named_after: Callable[[Case], int] = lambda case: case.params["saved on"]
     pads: bool = True
-    by_position: bool = False  # takes tensors in their order in a file, which is not the index's
+    by_position: bool = False  # takes tensors in the order of a file, which is not the index's
     dtype: torch.dtype | None = None
 
     def __call__(self, case: Case, inputs: Any) -> list[Plain] | None:
@@ -153,7 +153,7 @@ def as_text(index: int, case: Case) -> int:
 
 
 def read_all(case: Case, inputs: Any, is_text_order: bool) -> list[Plain]:
-    """Opens every file, concatenates, cuts."""
+    """Open every file, concatenate, cut."""
     outputs: list[Plain] = []
     order = range(case.params["saved on"])
     numbers = [as_text(each, case) if is_text_order else each for each in order]
@@ -197,7 +197,7 @@ def none_after_the_last(rank: int, start: int, stop: int, old: int, saved_on: in
 
 
 def own_file_again(case: Case, inputs: Any) -> list[Plain] | None:
-    """rank % N, its slices as they are."""
+    """File rank % N, with its slices unchanged."""
     saved_on = case.params["saved on"]
     wrong = Wrong(
         files=own_file, number=lambda number, case: number % saved_on, cuts_new_slice=False
@@ -216,7 +216,7 @@ def own_file_from_its_start(case: Case, inputs: Any) -> list[Plain] | None:
 
 
 MISTAKES = {
-    "returns fp32 whatever was saved: keep the dtype (torch.zeros makes fp32 if you do not pass "
+    "returns fp32 whatever was saved: keep the dtype (torch.zeros creates fp32 unless you pass "
     "dtype=)": Wrong(dtype=torch.float32),
     "reads only the file with its own rank: with another number of ranks the slice boundaries are "
     "different": (
@@ -227,8 +227,8 @@ MISTAKES = {
     ),
     "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
     "the new number of ranks": Wrong(cuts_old_padding=False),
-    "takes the files in the order of their names as text, where shard_10 comes before shard_2: "
-    "count from 0 to the old world_size": (
+    "sorts the files by name as text, where shard_10 comes before shard_2: count from 0 to the old "
+    "world_size instead": (
         partial(read_all, is_text_order=True),
         Wrong(number=as_text),
     ),
@@ -248,13 +248,13 @@ MISTAKES = {
     "takes tensors by their position in a file: their order can differ, so use their names": Wrong(
         by_position=True
     ),
-    "opens a file too many: element stop is the first of the next rank, so the last file is "
+    "opens one file too many: element stop is the first of the next rank, so the last file is "
     "(stop - 1) // old": (
         Wrong(files=one_too_many),
         Wrong(files=one_too_many_if_it_exists),
     ),
-    "opens a file too many: element start is in file start // old": Wrong(files=one_too_early),
-    "takes the length of an old slice rounded down: n elements were cut into slices of ⌈n/N⌉": (
+    "opens one file too many: element start is in file start // old": Wrong(files=one_too_early),
+    "rounds the length of an old slice down: n elements were cut into slices of ⌈n/N⌉": (
         Wrong(rounded_up=False)
     ),
 }

@@ -61,7 +61,7 @@ def reference(case: Case, inputs: Any) -> Plain:
 
 
 def commits(case: Case) -> list[list[int]]:
-    """By start of the job: the numbers of the checkpoints that it commits."""
+    """For each start of the job: the numbers of the checkpoints that it commits."""
     every, starts = case.params["every"], range(len(case.params["starts"]))
     ends = [public.done_before(case, start + 1) for start in starts[:-1]] + [case.params["steps"]]
     firsts = [public.done_before(case, start) for start in starts]
@@ -72,7 +72,7 @@ def commits(case: Case) -> list[list[int]]:
 
 
 def left(case: Case) -> list[list[str]]:
-    """By start of the job: the checkpoints on disk at its end."""
+    """For each start of the job: the checkpoints on disk at its end."""
     found: list[list[str]] = [[]]
     for steps in commits(case):
         before = found[-1] if case.params["keeps old"] else found[-1][-1:]
@@ -106,7 +106,7 @@ def last_start(
 
 
 class Rank:
-    """A rank's job, and its random states, saved while other ranks run."""
+    """A rank's job and random states, which are saved while other ranks run."""
 
     def __init__(self, case: Case, given: Any, start: int, rank: int) -> None:
         self.first = public.done_before(case, start)
@@ -155,7 +155,7 @@ def without(*lost: str, whose: int | None = None) -> Callable[[Case, Any], Plain
 
 @dataclass(frozen=True)
 class Counts:
-    """Which steps a job runs and returns, if it counts or resumes wrongly."""
+    """The steps that a job runs and returns if it counts or resumes incorrectly."""
 
     resumes_from: Callable[[Iterable[int]], int | None] = max
     more_saved: int = 0  # than the number of steps done
@@ -165,7 +165,7 @@ class Counts:
     returns_all: bool = False
 
     def __call__(self, case: Case, inputs: Any) -> Plain:
-        """None if it counts like a right answer."""
+        """None if it counts like a correct answer."""
         found = self.outputs(case)
         is_right = all(found[key] == value for key, value in Counts().outputs(case).items())
         return None if is_right else found
@@ -179,7 +179,7 @@ class Counts:
             done, position = (0, 0) if newest is None else disk[newest]
             if not self.restores_count:
                 done = 0
-            step = public.done_before(case, start)  # as the one who kills counts
+            step = public.done_before(case, start)  # as counted by the observer that kills
             returned, asked_for, commits = [], [], []
             while done < case.params["steps"]:
                 asked_for.append(position)
