@@ -38,10 +38,10 @@ def course_zone() -> ZoneInfo:
 def to_utc(time: str | datetime | None) -> datetime | None:
     """A time as the gradebook holds it: in UTC, without a zone.
 
-    Text without a zone is in the course's. Where clocks are set back, an hour occurs twice: the
-    first one is meant. Where they are set forward, an hour does not exist: 02:30 is read as 03:30.
-    Text may end in an offset (+0200), the name of a
-    zone (Europe/Berlin) or the course's own abbreviation (CEST). A datetime without a zone is UTC.
+    Text without a zone is in the course's. When clocks are set back, an hour occurs twice: the
+    first one is meant. When they are set forward, an hour does not exist: 02:30 is read as 03:30.
+    Text may end in an offset (+0200), the name of a zone (Europe/Berlin) or the course's own
+    abbreviation (CEST). A datetime without a zone is UTC.
 
     Raises ValueError if the text is not a time.
     """
@@ -58,7 +58,7 @@ def to_course_time(time: datetime) -> datetime:
 
 def _parse(text: str) -> datetime:
     if hyphens := _HYPHENS.fullmatch(text):
-        # dateutil takes the seconds for an offset.
+        # dateutil would read the seconds as an offset.
         text = "{} {}:{}:{}".format(*hyphens.groups())
     named = _NAMED.fullmatch(text)
     if named and named[2].lower() not in _HALVES:

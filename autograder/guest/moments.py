@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from shardlab.trace import measure as trace
 
 LOADED = "loaded"  # before anything of the answer exists in the process
-START = "begun"  # once `drive` has its inputs in memory
+START = "started"  # once `drive` has its inputs in memory
 
 
 def measure_loaded() -> None:

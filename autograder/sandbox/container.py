@@ -62,7 +62,7 @@ def become_first_process() -> None:
     forbid_tracing()
 
 
-def enclose(limits: Mapping[str, float], sees_others: bool = True) -> None:
+def isolate(limits: Mapping[str, float], sees_others: bool = True) -> None:
     """Isolates a rank or a notebook's process, before any student code. Raises OSError.
 
     ``limits`` has the fields of autograder.sandbox.Limits.  ``sees_others``: whether /proc shows

@@ -34,8 +34,8 @@ CELLS_MODULE = "autograder.guest.kernel"
 class ForkServer(server.Server):
     """Forwards every run to PID 1 of a new container."""
 
-    def __init__(self, door: socket.socket, kind: str) -> None:
-        super().__init__(door, kind)
+    def __init__(self, request_socket: socket.socket, kind: str) -> None:
+        super().__init__(request_socket, kind)
         self.kind = kind
         self.containers: set[int] = set()
 
@@ -44,9 +44,9 @@ class ForkServer(server.Server):
         return bool(self.containers)
 
     def open_run(self) -> bool:
-        assert self.door is not None
+        assert self.request_socket is not None
         packet, fds, _, _ = socket.recv_fds(
-            self.door, server.MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC
+            self.request_socket, server.MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC
         )
         if not packet:
             return False
@@ -76,8 +76,8 @@ class ForkServer(server.Server):
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self.selector.close()
-            assert self.door is not None
-            self.door.close()
+            assert self.request_socket is not None
+            self.request_socket.close()
             container.enter_new_namespaces()
             # Closing it takes some ms, so this process, for which nobody waits, closes it last.
             tap = gloo_collectives.open_tap()
@@ -112,11 +112,11 @@ class FirstProcess(server.Server):
         else:  # compiled outside: reported as if this server had done it
             run.report(rank=request["built"], exit=request["exit"])
 
-    def enclose(self, run: server.ServedRun, fds: list[int]) -> None:
+    def isolate(self, run: server.ServedRun, fds: list[int]) -> None:
         # Ranks could exchange data through what all of them inherit.
         container.close_all_but(0, 1, 2, run.store_fd, run.setup_fd, *fds)
         may_connect = not (settings := server.settings_of(run)) or settings["may_connect"]
-        container.enclose(self.limits, sees_others=may_connect)
+        container.isolate(self.limits, sees_others=may_connect)
 
         def refuse_connections() -> None:
             os.close(run.store_fd)  # the ranks have met: nothing but student code needs it now
@@ -194,12 +194,12 @@ class ForkedProcess(psutil.Process):
 
 
 def main() -> None:
-    door, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    request_socket, kind = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
     container.forbid_tracing()
     server.preload_for_kind(kind)
     server.preload(CELLS_MODULE)
     importlib.import_module(CELLS_MODULE).preload()
-    ForkServer(door, kind).serve(os.getppid())
+    ForkServer(request_socket, kind).serve(os.getppid())
 
 
 if __name__ == "__main__":

@@ -101,11 +101,11 @@ class Container(Channel):
         sock: socket.socket,
         limits: Limits,
         fork_server: SharedForkServer,
-        account: dict[str, float],
+        usage: dict[str, float],
     ) -> None:
         super().__init__(sock)
         self.limits = limits
-        self.account = account
+        self.usage = usage
         self.was_out_of_memory = False
         self._cpu_s: float | None = None  # set when it has ended
         pid, sockets = self._wait_for_start(fork_server)
@@ -196,8 +196,8 @@ class Container(Channel):
                 messages.append(message)
         self.was_out_of_memory = self.group.out_of_memory
         self._cpu_s = self.cpu_s()
-        self.account["cpu_s"] += self._cpu_s
-        self.account["peak_bytes"] = max(self.account["peak_bytes"], self.group.peak_bytes)
+        self.usage["cpu_s"] += self._cpu_s
+        self.usage["peak_bytes"] = max(self.usage["peak_bytes"], self.group.peak_bytes)
         for sock in (self.netlink, self.interfaces):
             if sock is not None:
                 sock.close()
@@ -227,7 +227,7 @@ class SandboxedHost:
 
     def __init__(self, limits: Limits, fork_servers: RequestSockets) -> None:
         self.limits = limits
-        self.account = dict(NOTHING_USED)
+        self.usage = dict(NOTHING_USED)
         self._fork_servers: dict[str, SharedForkServer] = {
             kind: SharedForkServer(sock.dup()) for kind, sock in fork_servers.items()
         }
@@ -255,7 +255,7 @@ class SandboxedHost:
             except OSError as error:
                 ours.close()
                 raise LaunchError(f"no sandbox: {fork_server.why_unavailable()}") from error
-        return Container(ours, self.limits, fork_server, self.account)
+        return Container(ours, self.limits, fork_server, self.usage)
 
     def discard(self, kind: str) -> None:
         """A container's PID 1 was killed; the fork server keeps running."""
@@ -332,5 +332,5 @@ class Sandbox:
 
     def take_usage(self) -> dict[str, float]:
         """What containers have used since the last call."""
-        used, self.host.account = self.host.account, dict(NOTHING_USED)
+        used, self.host.usage = self.host.usage, dict(NOTHING_USED)
         return used

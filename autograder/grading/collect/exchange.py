@@ -46,7 +46,7 @@ class Collect(ExchangeCollect):
                     record["filename"], record["username"],
                 )  # fmt: skip
         self.src_records = [record for record in self.src_records if self._is_own(record)]
-        self._warn_of_strangers()
+        self._warn_about_unknown_submitters()
         store = Store(self.coursedir, self.coursedir.assignment_id)
         replacing = self.update or self.before_duedate
         students = {record["username"] for record in self.src_records} if replacing else set()
@@ -62,8 +62,8 @@ class Collect(ExchangeCollect):
 
         If this is killed, there is no submission, and not half of one.
         """
-        place = Path(dest)
-        with tempfile.TemporaryDirectory(prefix=".", dir=place.parent) as folder:
+        target = Path(dest)
+        with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
             plain, whole = Path(folder, "plain"), Path(folder, "whole")
             plain.mkdir()
             opened = os.open(src, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -77,9 +77,9 @@ class Collect(ExchangeCollect):
             finally:
                 os.close(opened)
             super().do_copy(str(plain), str(whole), log)
-            whole.rename(place)
+            whole.rename(target)
 
-    def _warn_of_strangers(self) -> None:
+    def _warn_about_unknown_submitters(self) -> None:
         try:
             roster = read_roster(grading_folder(self.coursedir))
         except BadTable as error:

@@ -70,17 +70,16 @@ class Store:
         known = {each.digest for each in (*past, *([current] if current else []))}
         known |= {newest.digest} if becomes_current else set()
         to_earlier = []
-        for place, version in enumerate(offered):
+        for index, version in enumerate(offered):
             if version.digest not in known:
                 known.add(version.digest)
-                to_earlier.append(place)
+                to_earlier.append(index)
         replaces = current.time if becomes_current and current else None
         return Plan(becomes_current, replaces, tuple(to_earlier))
 
     def keep_earlier(self, student: str, version: Version, content: bytes) -> None:
         """Add a folder to the student's history."""
-        place = self._new_place(student, version.time)
-        self._write(place, version, content)
+        self._write(self._new_folder(student, version.time), version, content)
 
     def make_current(self, student: str, version: Version, content: bytes) -> None:
         """The submission that was current moves to the history, with everything in its folder.
@@ -91,20 +90,20 @@ class Store:
         partial = folder.with_name(f".{self.lab}.partial")
         self._write(partial, version, content)
         if folder.exists():
-            place = self._new_place(student, _version(folder, self.lab).time)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(folder, place)
+            earlier = self._new_folder(student, _version(folder, self.lab).time)
+            earlier.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(folder, earlier)
         partial.rename(folder)
 
     def copy_to_earlier(self, student: str) -> Path:
         """A copy of the current submission, with everything in its folder, in the history."""
         folder = submission_folder(self.course, self.lab, student)
-        place = self._new_place(student, _version(folder, self.lab).time)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        partial = place.with_name(f".{place.name}.{os.getpid()}")
+        copy = self._new_folder(student, _version(folder, self.lab).time)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        partial = copy.with_name(f".{copy.name}.{os.getpid()}")
         shutil.copytree(folder, partial, symlinks=True)
-        partial.rename(place)
-        return place
+        partial.rename(copy)
+        return copy
 
     def is_current(self, student: str, copy: Path) -> bool:
         """Whether the current submission is still the one that ``copy`` was made of."""
@@ -125,26 +124,26 @@ class Store:
         """Without folders that an interrupted run left: their names begin with a dot."""
         return [path for path in self._history(student).glob("[!.]*") if path.is_dir()]
 
-    def _new_place(self, student: str, time: datetime) -> Path:
+    def _new_folder(self, student: str, time: datetime) -> Path:
         name = f"{time:%Y-%m-%d_%H-%M-%S}"
-        number, place = 1, self._history(student) / name
-        while place.exists():
+        number, folder = 1, self._history(student) / name
+        while folder.exists():
             number += 1
-            place = place.with_name(f"{name}_{number}")
-        return place
+            folder = folder.with_name(f"{name}_{number}")
+        return folder
 
-    def _write(self, place: Path, version: Version, content: bytes) -> None:
-        """A folder that is complete as soon as it has its name."""
-        partial = place.with_name(f".{place.name.lstrip('.')}.{os.getpid()}")
+    def _write(self, folder: Path, version: Version, content: bytes) -> None:
+        """Writes a folder that is complete as soon as it has its name."""
+        partial = folder.with_name(f".{folder.name.lstrip('.')}.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.rmtree(place, ignore_errors=True)  # left by an interrupted run
+        shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted run
         partial.mkdir(parents=True)
         notebook = partial / f"{self.lab}.ipynb"
         notebook.write_bytes(content)
         os.utime(notebook, (version.time.timestamp(),) * 2)
         if version.is_submission_time:
             (partial / TIMESTAMP).write_text(f"{version.time:%Y-%m-%d %H:%M:%S} UTC\n")
-        partial.rename(place)
+        partial.rename(folder)
 
 
 def digest(content: bytes) -> str:

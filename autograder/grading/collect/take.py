@@ -90,9 +90,9 @@ def _offers(
         newest, version = offers[-1]
         equal = [
             other.file.shown
-            for other, its_version in offers[:-1]
-            if _age((other, its_version)) == _age(offers[-1])
-            and its_version.digest != version.digest
+            for other, other_version in offers[:-1]
+            if _age((other, other_version)) == _age(offers[-1])
+            and other_version.digest != version.digest
         ]
         if equal:
             collected.ties.append((student, newest.file.shown, equal))
@@ -114,9 +114,9 @@ def _take(store: Store, student: str, offers: Offers, dry_run: bool, collected: 
     plan = store.plan(student, [version for _, version in offers])
     newest, version = offers[-1]
     if not dry_run:
-        for place in plan.to_earlier:
-            older, its_version = offers[place]
-            store.keep_earlier(student, its_version, older.file.read())
+        for index in plan.to_earlier:
+            older, other_version = offers[index]
+            store.keep_earlier(student, other_version, older.file.read())
         if plan.becomes_current:
             store.make_current(student, version, newest.file.read())
     collected.students[student] = plan, newest, version

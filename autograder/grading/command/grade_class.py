@@ -111,7 +111,7 @@ class _GradingRun(LabGrading):
         self.regrade, self.yes = arguments.regrade, arguments.yes
 
     def grade(self, pool: Pool) -> int:
-        began_s, outcome = time.monotonic(), self.outcome
+        start_s, outcome = time.monotonic(), self.outcome
         todo, keep = self._sort_students()
         scores = self.writer.scores()
         for record in keep:
@@ -125,7 +125,7 @@ class _GradingRun(LabGrading):
                 if record.is_final:
                     self._write(record, same_submission)
         regraded = self._regraded(pool) if self.regrade else []
-        outcome.took_s = time.monotonic() - began_s
+        outcome.took_s = time.monotonic() - start_s
         if regraded:
             self._approve(regraded)
         print(f"\n{table(outcome)}")
@@ -232,8 +232,8 @@ def _select_students(
     lab: str,
 ) -> list[str]:
     if not submitted and not unusable:
-        place = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
-        how = f"run `python -m autograder collect {lab} --from DOWNLOAD`, or copy them to {place}"
+        path = submission_folder(course, lab, "STUDENT") / f"{lab}.ipynb"
+        how = f"run `python -m autograder collect {lab} --from DOWNLOAD`, or copy them to {path}"
         raise UsageError(f"there are no submissions for {lab}: {how}")
     for name in asked or ():
         if name in unusable:

@@ -32,7 +32,7 @@ class Progress:
         self._out = out or sys.stdout
         self._live = self._out.isatty()
         self._clock = clock
-        self._began_s = clock()
+        self._start_s = clock()
         self._running: dict[str, float] = {}  # {student: start time}
         self._took_s: list[float] = []  # of those that are graded
         self._writing = threading.Lock()
@@ -90,7 +90,7 @@ class Progress:
         """ "running: eve 2:10, bob 0:03 and 2 more": the longest first."""
         now_s = self._clock()
         longest = sorted(self._running.items(), key=lambda item: item[1])
-        shown = [f"{name} {_clock_text(now_s - began)}" for name, began in longest[:MOST_NAMES]]
+        shown = [f"{name} {_clock_text(now_s - start_s)}" for name, start_s in longest[:MOST_NAMES]]
         more = f" and {len(longest) - MOST_NAMES} more" if longest[MOST_NAMES:] else ""
         return f"running: {', '.join(shown)}{more}" if shown else "idle"
 
@@ -103,12 +103,12 @@ class Progress:
         now_s = self._clock()
         waiting = self.total - len(self._took_s) - len(self._running)
         mean_s = statistics.fmean(self._took_s) if self._took_s else 0.0
-        spent = [now_s - began_s for began_s in self._running.values()]
+        spent = [now_s - start_s for start_s in self._running.values()]
         in_time = [each_s for each_s in spent if each_s <= STRAGGLER * mean_s]
         if mean_s <= 0 or not (waiting or in_time):
             return ""
         work_s = waiting * mean_s + sum(max(mean_s - each_s, 0.0) for each_s in in_time)
-        rate = len(self._took_s) / (now_s - self._began_s)
+        rate = len(self._took_s) / (now_s - self._start_s)
         return f" · {rate:.2g} per s · {_clock_text(work_s / max(len(in_time), 1))} left"
 
 

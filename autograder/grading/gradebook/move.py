@@ -46,7 +46,7 @@ def move(source: str, target: str, on_table: OnTable = lambda table, rows: None)
     GradebookError.
     """
     from_url, to_url = _url(source), _url(target)
-    if _place(from_url) == _place(to_url):
+    if _database(from_url) == _database(to_url):
         raise GradebookError(
             f"{_shown(to_url)} is the source as well as the target: is SHARDLAB_DB_URL set to the "
             "new gradebook already? Then name the old one with --from. Nothing was changed."
@@ -88,9 +88,9 @@ def _compare(table: Table, here: Connection, there: Connection) -> int:
     rows, copied = here.scalar(count), there.scalar(count)
     differs = rows != copied
     key = tuple_(*table.primary_key.columns)
-    places = [list(table.c).index(column) for column in table.primary_key.columns]
+    positions = [list(table.c).index(column) for column in table.primary_key.columns]
     for batch in _batches(table, here):
-        keys = [tuple(row[place] for place in places) for row in batch]
+        keys = [tuple(row[position] for position in positions) for row in batch]
         differs |= set(map(tuple, there.execute(select(table).where(key.in_(keys))))) != set(batch)
     if differs:
         raise GradebookError(
@@ -119,7 +119,7 @@ def _url(address: str) -> URL:
         ) from error
 
 
-def _place(url: URL) -> object:
+def _database(url: URL) -> object:
     """Equal for two addresses of the same file, whatever their options."""
     is_sqlite = url.get_backend_name() == "sqlite"
     return Path(url.database).resolve() if is_sqlite and url.database else url

@@ -96,7 +96,7 @@ class Writer:
         try:
             # nbgrader's own reader fails with an AttributeError.
             submission_time(submission_folder(self._course, self.lab, record.student))
-            before = self._scored_by_hand(record) if same_submission else {}
+            before = self._manually_scored(record) if same_submission else {}
             self._converter.start()
             if before:
                 self._keep_manual_scores(record, before)
@@ -105,7 +105,7 @@ class Writer:
         except (NbGraderException, SQLAlchemyError, OSError) as error:
             raise NotWritten(self._cause() or str(error).splitlines()[0]) from error
 
-    def _scored_by_hand(self, record: Record) -> dict[str, float]:
+    def _manually_scored(self, record: Record) -> dict[str, float]:
         with self._gradebook() as gradebook:
             return {
                 grade.name: grade.auto_score

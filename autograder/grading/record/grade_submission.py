@@ -18,7 +18,7 @@ from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import RankPool
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
-from autograder.exercise.remembered import remembering
+from autograder.exercise.reference_cache import with_cached_references
 from autograder.grading.notebook.runner import CellsRun, run_cells
 from autograder.grading.record.marks import earned_points, why_missing, write_verdict
 from autograder.grading.record.pictures import Picture, VisibleAttempts
@@ -196,7 +196,7 @@ def _decide(
 
 @functools.cache  # so that what a worker computes for one student serves the next
 def _load(name: str) -> Exercise:
-    return remembering(exercises.load(name))
+    return with_cached_references(exercises.load(name))
 
 
 def exercise_of(check: Check, limits: Limits) -> Exercise:

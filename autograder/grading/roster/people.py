@@ -92,8 +92,8 @@ def read_roster(folder: Path) -> Roster | None:
     if not path.exists():
         return None
     table = read_table(path)
-    place = columns(table.header, ["student"], path)
-    ours = {name: place[name] for name in COLUMNS if name in place}
+    index = columns(table.header, ["student"], path)
+    ours = {name: index[name] for name in COLUMNS if name in index}
     people = [
         Person(**{"student": "", **{name: row[i] for name, i in ours.items() if i < len(row)}})
         for row in table.rows

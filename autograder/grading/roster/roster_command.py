@@ -23,11 +23,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
     from autograder.grading.gradebook.database import GradebookError
-    from autograder.grading.roster.enrol import enrol
+    from autograder.grading.roster.enroll import enroll
     from autograder.grading.tables import BadTable
 
     try:
-        print(enrol(arguments.table))
+        print(enroll(arguments.table))
     except (BadTable, GradebookError) as error:
         print(error, file=sys.stderr)
         return 2

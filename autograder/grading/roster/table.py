@@ -41,9 +41,9 @@ def read_table(path: Path) -> tuple[list[Person], list[str]]:
         people.append(person)
         lines[person.student].append(str(line))
     wrong = wrong or [
-        f"{student} is in lines {' and '.join(places)}: keep one of them"
-        for student, places in lines.items()
-        if len(places) > 1
+        f"{student} is in lines {' and '.join(numbers)}: keep one of them"
+        for student, numbers in lines.items()
+        if len(numbers) > 1
     ]
     if wrong := wrong or list(shared_ids(people)):
         listed = "\n".join(f"  {each}" for each in wrong)

@@ -164,9 +164,9 @@ def _with_continuation(
 
 def _written_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:
     """What the student wrote after the answer cell or, if that is gone, after the question."""
-    for place in [cell.id, *(above.id for above in before[-1:])]:
-        if written := [own for own in found.own[place] if own.cell_type == "markdown"]:
-            found.own[place] = [own for own in found.own[place] if own.cell_type != "markdown"]
+    for lab_id in [cell.id, *(above.id for above in before[-1:])]:
+        if written := [own for own in found.own[lab_id] if own.cell_type == "markdown"]:
+            found.own[lab_id] = [own for own in found.own[lab_id] if own.cell_type != "markdown"]
             return "\n\n".join(map(_text, written))
     return None
 
@@ -175,7 +175,7 @@ def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells)
     """The last cell that defines what this one should, moved here unless it is before it."""
     names = _defined(cell.source)
     wanted = {cell.id} if cell.id in names else names
-    for place, other in reversed(found.code):
+    for lab_id, other in reversed(found.code):
         text = _text(other)
         if (
             not wanted
@@ -183,11 +183,11 @@ def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells)
             or _without_comments(text) == _without_comments(cell.source)
         ):
             continue
-        if place == cell.id and other.cell_type == "code":
+        if lab_id == cell.id and other.cell_type == "code":
             return str(cell.source)  # still the stub, and the next cell replaces it
-        if other.cell_type == "code" and place in ("", *(above.id for above in before)):
+        if other.cell_type == "code" and lab_id in ("", *(above.id for above in before)):
             return "# The answer is in a cell above."
-        found.own[place] = [own for own in found.own[place] if own is not other]
+        found.own[lab_id] = [own for own in found.own[lab_id] if own is not other]
         return text
     return None
 

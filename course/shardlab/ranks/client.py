@@ -43,15 +43,15 @@ class ServerProcess(Protocol):
 class RankServer:
     """A server that has been started.  Requests sent before it is ready wait in its socket."""
 
-    def __init__(self, door: socket.socket, process: ServerProcess) -> None:
-        self.door = door
+    def __init__(self, request_socket: socket.socket, process: ServerProcess) -> None:
+        self.request_socket = request_socket
         self.process = process
         self.owner_pid = os.getpid()
 
     @classmethod
     def start(cls, kind: str = "torch") -> RankServer:
         """``kind``: one of engines.SERVERS. Does not wait until the server has imported torch."""
-        door, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request_socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, **SERVER_ENVIRONMENT, **engines.environment_of(kind)}
         import_path = [OUR_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         # -P: a student's random.py next to the notebook must not replace the standard library's
@@ -65,7 +65,7 @@ class RankServer:
                 env={**environment, "PYTHONPATH": os.pathsep.join(import_path)},
                 start_new_session=True,  # the kernel handles Ctrl-C in its terminal
             )
-        return cls(door, process)
+        return cls(request_socket, process)
 
     @property
     def usable(self) -> bool:
@@ -75,7 +75,9 @@ class RankServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                socket.send_fds(self.door, [b"open"], [theirs.fileno(), store_fd, setup_fd])
+                socket.send_fds(
+                    self.request_socket, [b"open"], [theirs.fileno(), store_fd, setup_fd]
+                )
             except OSError:
                 ours.close()
                 raise
@@ -84,7 +86,7 @@ class RankServer:
     def close(self) -> None:
         if self.owner_pid != os.getpid():  # a forked copy does not own the server
             return
-        self.door.close()
+        self.request_socket.close()
         try:
             self.process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:  # still importing: no run, so no ranks to end

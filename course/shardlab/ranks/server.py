@@ -5,7 +5,7 @@ and 150 MB; forking a process that has it costs milliseconds and shares the page
 
 Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
 
-- the *door*, one per server: each packet opens a run and carries the run's own channel;
+- the *request socket*, one per server: each packet opens a run and carries the run's own channel;
 - a *channel*, one per run: each packet from the client forks a rank (or a builder: builds.py) or
   requests all stacks; packets to the client report a rank's pid and, later, its exit.  When the
   client closes its side (or dies), every process of the run is killed, and the server closes its
@@ -85,10 +85,10 @@ class ServedRun:
 
 
 class Server:
-    """``door``: receives requests for runs; None for a server of one given run (`serve_only`)."""
+    """``request_socket``: None for a server of one given run (`serve_only`)."""
 
-    def __init__(self, door: socket.socket | None, kind: str) -> None:
-        self.door = door
+    def __init__(self, request_socket: socket.socket | None, kind: str) -> None:
+        self.request_socket = request_socket
         self.runs: list[ServedRun] = []
         self.forks_from_small_pages = 0
         self.selector = selectors.DefaultSelector()
@@ -102,13 +102,13 @@ class Server:
             self.idle_work.insert(0, ("offload", cache_cpu_info))
 
     def serve(self, parent: int) -> None:
-        """Serve until the process that started us closes the door or dies."""
-        assert self.door is not None
+        """Serve until the process that started us closes the request socket or dies."""
+        assert self.request_socket is not None
         self._watch_children()
         with contextlib.suppress(ProcessLookupError):
-            # a forked child of the kernel may keep the door open after the kernel's death
+            # a forked child of the kernel may keep the request socket open after the kernel's death
             self.selector.register(os.pidfd_open(parent), selectors.EVENT_READ, "parent")
-        self.selector.register(self.door, selectors.EVENT_READ, "door")
+        self.selector.register(self.request_socket, selectors.EVENT_READ, "request_socket")
         patience_s = IDLE_S
         while os.getppid() == parent:
             # not while ranks run: it would delay the report of an exit
@@ -122,7 +122,7 @@ class Server:
                 patience_s = 0
                 self.idle_work.pop(0)[1]()
             for key, _ in ready:
-                if key.data == "parent" or (key.data == "door" and not self.open_run()):
+                if key.data == "parent" or (key.data == "request_socket" and not self.open_run()):
                     return
                 self.handle(key.data)
 
@@ -155,9 +155,11 @@ class Server:
             self.reap()
 
     def open_run(self) -> bool:
-        """Read one packet from the door; False if it was closed."""
-        assert self.door is not None
-        packet, fds, _, _ = socket.recv_fds(self.door, MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC)
+        """Read one packet from the request socket; False if it was closed."""
+        assert self.request_socket is not None
+        packet, fds, _, _ = socket.recv_fds(
+            self.request_socket, MAX_PACKET, 3, socket.MSG_CMSG_CLOEXEC
+        )
         if not packet:
             return False
         run = run_of(fds)
@@ -247,14 +249,14 @@ class Server:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self.selector.close()
-            if self.door is not None:
-                self.door.close()
+            if self.request_socket is not None:
+                self.request_socket.close()
             for other in self.runs:
                 other.channel.close()
                 if other is not run:
                     os.close(other.store_fd)
                     os.close(other.setup_fd)
-            self.enclose(run, fds)
+            self.isolate(run, fds)
             if isinstance(rank, str):
                 self.run_other_child(run, rank, fds)
                 return
@@ -270,7 +272,7 @@ class Server:
         setup, _ = messages.read_file(run.setup_fd)
         builds.main(name, setup["environment"], report_fd=fds[0])
 
-    def enclose(self, run: ServedRun, fds: list[int]) -> None:
+    def isolate(self, run: ServedRun, fds: list[int]) -> None:
         """A hook in the forked child, before student code runs; a sandbox overrides it."""
 
     def reap(self) -> None:
@@ -347,10 +349,11 @@ def _prctl(option: int, value: int) -> None:
 
 
 def main() -> None:
-    door, parent, kind = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]
+    request_socket = socket.socket(fileno=int(sys.argv[1]))
+    parent, kind = int(sys.argv[2]), sys.argv[3]
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     preload_for_kind(kind)
-    server = Server(door, kind)
+    server = Server(request_socket, kind)
     try:
         server.serve(parent)
     finally:

@@ -19,7 +19,7 @@ from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import Trials
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Case, Exercise, Plain
-from autograder.exercise.remembered import remembering
+from autograder.exercise.reference_cache import with_cached_references
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 
@@ -41,7 +41,7 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
 def exercise_of(lab: str, answer: str) -> Exercise:
     """Computes its references, right and wrong, only once: all mistakes have the same seed."""
     (exercise,) = (each for each in exercises.of_lab(lab) if each.answer == answer)
-    return remembering(exercise)
+    return with_cached_references(exercise)
 
 
 @pytest.fixture(scope="module", autouse=True)

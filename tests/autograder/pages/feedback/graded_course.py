@@ -85,7 +85,7 @@ class GradedCourse:
     def gradebook(self) -> Gradebook:
         return Gradebook(self.db_url)
 
-    def enrol(self, student: str, **names: str) -> None:
+    def enroll(self, student: str, **names: str) -> None:
         with self.gradebook as gradebook:
             gradebook.add_student(student, **names)
 

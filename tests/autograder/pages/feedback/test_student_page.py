@@ -32,7 +32,7 @@ CASES = exercises.load("ring_all_reduce.ring_all_reduce").cases
 @pytest.fixture(scope="module")
 def graded(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
     graded = GradedCourse(tmp_path_factory.mktemp("course"))
-    graded.enrol("ada", first_name="Ada", last_name="Lovelace")
+    graded.enroll("ada", first_name="Ada", last_name="Lovelace")
     graded.grade(
         "ada",
         Submission(

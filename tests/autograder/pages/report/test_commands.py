@@ -38,8 +38,8 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
     graded = GradedCourse(tmp_path_factory.mktemp("course"))
     GradedCourse(graded.root, OTHER)  # without submissions
     (graded.root / "solutions").symlink_to(Path(__file__).parents[4] / "solutions")
-    graded.enrol("ada", first_name="Ada", last_name="Lovelace")
-    graded.enrol("absent", last_name="=1+2")
+    graded.enroll("ada", first_name="Ada", last_name="Lovelace")
+    graded.enroll("absent", last_name="=1+2")
     # Outputs of a graded notebook are not the student's own: nothing is read from there.
     forged = {**shown(), "metadata": Tries(99, 99).as_metadata("ring_all_reduce.ring_all_reduce")}
     graded.grade("ada", Submission(manual_score=2.0, outputs={"check_ring_all_reduce": [forged]}))

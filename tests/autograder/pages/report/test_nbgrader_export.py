@@ -14,7 +14,7 @@ def test_a_mark_for_an_earlier_answer_is_kept_but_not_exported(tmp_path: Path) -
     graded.grade("ann", Submission(manual_score=0.5, penalty=1.0))
     graded.grade("bob", Submission(manual_score=0.5))
     graded.grade("cid", Submission(manual_score=0.5, penalty=30.0))
-    graded.enrol("dan")
+    graded.enroll("dan")
     with graded.gradebook as gradebook:  # bob changed his answer and submitted again
         gradebook.find_grade(QUESTION, LAB, LAB, "bob").needs_manual_grade = True
         gradebook.db.commit()

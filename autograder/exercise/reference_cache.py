@@ -1,4 +1,4 @@
-"""A hidden half that remembers its outputs: a class has one seed, and many make the same mistake.
+"""Caches the references' outputs: a class has one seed, and many students make the same mistake.
 
 A reference, right or wrong, may be a training run and take longer than the ranks.
 """
@@ -21,7 +21,7 @@ RIGHT = ""  # in place of a mistake's message
 
 
 @dataclass
-class _Known:
+class _Entry:
     """Outputs for one case's inputs, by message."""
 
     digest: bytes
@@ -30,55 +30,55 @@ class _Known:
 
 
 @dataclass
-class _Memory:
-    by_case: dict[str, _Known] = field(default_factory=dict)
+class _Cache:
+    by_case: dict[str, _Entry] = field(default_factory=dict)
     last: Sequence[Plain] | None = None  # inputs whose digest was computed last
     last_digest: bytes = b""
 
-    def of(self, case: Case, inputs: Sequence[Plain]) -> _Known:
+    def of(self, case: Case, inputs: Sequence[Plain]) -> _Entry:
         if inputs is not self.last:
             encoded = codec.encode_any(list(inputs))
             self.last, self.last_digest = inputs, hashlib.blake2b(encoded).digest()
-        known = self.by_case.get(case.name)
-        if known is None or known.digest != self.last_digest:
-            known = self.by_case[case.name] = _Known(self.last_digest)
-        return known
+        entry = self.by_case.get(case.name)
+        if entry is None or entry.digest != self.last_digest:
+            entry = self.by_case[case.name] = _Entry(self.last_digest)
+        return entry
 
-    def keep(self, known: _Known, message: str, outputs: Any) -> None:
+    def keep(self, entry: _Entry, message: str, outputs: Any) -> None:
         size_bytes = size_of(outputs)
         if size_bytes + sum(each.size_bytes for each in self.by_case.values()) <= MAX_BYTES:
-            known.outputs[message] = outputs
-            known.size_bytes += size_bytes
+            entry.outputs[message] = outputs
+            entry.size_bytes += size_bytes
 
 
-def remembering(exercise: Exercise) -> Exercise:
+def with_cached_references(exercise: Exercise) -> Exercise:
     """The same exercise, whose references are computed once for the same inputs."""
     half = exercise.required_half
     if not isinstance(half, HiddenHalf):  # recorded outputs
         return exercise
-    return replace(exercise, half=RememberedHalf(half.module, half.solution))
+    return replace(exercise, half=CachingHalf(half.module, half.solution))
 
 
 @dataclass(frozen=True)
-class RememberedHalf(HiddenHalf):
-    """``RememberedHalf(half.module, half.solution)`` gives what ``half`` gives."""
+class CachingHalf(HiddenHalf):
+    """``CachingHalf(half.module, half.solution)`` gives what ``half`` gives."""
 
-    memory: _Memory = field(default_factory=_Memory, compare=False, repr=False)
+    cache: _Cache = field(default_factory=_Cache, compare=False, repr=False)
 
     def expected(self, case: Case, inputs: Sequence[Plain]) -> Outputs:
-        known = self.memory.of(case, inputs)
-        if RIGHT in known.outputs:
-            found: Outputs = known.outputs[RIGHT]
+        entry = self.cache.of(case, inputs)
+        if RIGHT in entry.outputs:
+            found: Outputs = entry.outputs[RIGHT]
             return found
         outputs = super().expected(case, inputs)
-        self.memory.keep(known, RIGHT, outputs)
+        self.cache.keep(entry, RIGHT, outputs)
         return outputs
 
     def outputs_with(self, message: str, case: Case, inputs: Sequence[Plain]) -> Iterable[Outputs]:
-        known = self.memory.of(case, inputs)
-        if message in known.outputs:
-            found: list[Outputs] = known.outputs[message]
+        entry = self.cache.of(case, inputs)
+        if message in entry.outputs:
+            found: list[Outputs] = entry.outputs[message]
             return found
         outputs = [*super().outputs_with(message, case, inputs)]
-        self.memory.keep(known, message, outputs)
+        self.cache.keep(entry, message, outputs)
         return outputs

@@ -1,4 +1,4 @@
-"""References are computed once for the same inputs, and again for others."""
+"""References are cached for a case's inputs, and computed again for others."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autograder.exercise import Case, OnRanks, remembered
+from autograder.exercise import Case, OnRanks, reference_cache
 from autograder.exercise.hidden import HiddenHalf
-from autograder.exercise.remembered import remembering
+from autograder.exercise.reference_cache import with_cached_references
 
 CASE, OTHER = Case("a case", 2), Case("another", 2)
 
@@ -36,7 +36,9 @@ def half(computed: list[str]) -> Any:
         )
     )
     exercise = OnRanks(points=1, cases=(CASE,), inputs=lambda *_: [], drive=lambda *_: None)
-    return remembering(exercise.with_hidden_half(hidden, "toy", "answer", ())).required_half
+    return with_cached_references(
+        exercise.with_hidden_half(hidden, "toy", "answer", ())
+    ).required_half
 
 
 def drawn(first: float, size: int = 3) -> list[dict[str, Any]]:
@@ -58,14 +60,14 @@ def test_other_inputs_and_cases_are_computed_again(half: Any, computed: list[str
     assert computed == ["right a case 5", "right another 5", "right a case 6", "right a case 5"]
 
 
-def test_what_is_too_large_is_computed_each_time(
+def test_outputs_that_are_too_large_are_not_cached(
     half: Any, computed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(reference_cache, "MAX_BYTES", 10_000)
     for _ in range(2):
         half.expected(CASE, drawn(5, size=200))
         list(half.mistakes(CASE, drawn(5, size=200), {"doubles"}))
-    # 2 x 1,600 bytes each and what holds them: three of them fit, but they are of one case
+    # Each takes 2 x 1,600 bytes and their containers: both of this case fit.
     assert computed == ["right a case 5", "doubles a case 5"]
     for _ in range(2):
         half.expected(OTHER, drawn(5, size=2000))

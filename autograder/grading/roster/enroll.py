@@ -20,7 +20,7 @@ from autograder.grading.roster.table import merged, read_table, shared_ids
 from autograder.grading.tables import BadTable
 
 
-def enrol(table: Path) -> str:
+def enroll(table: Path) -> str:
     """What was changed, for the terminal. An empty cell keeps what was there before.
 
     Raises BadTable or GradebookError before anything is changed. If it is interrupted, run it
