@@ -1,4 +1,4 @@
-"""Chapter 00 runs from top to bottom, and its cells show what its prose says."""
+"""Chapter 00 runs from top to bottom, and its outputs match its text."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Chapter 02 runs from top to bottom, and its cells show what its prose says.
+"""Chapter 02 runs from top to bottom, and its outputs match its text.
 
 Its cells assert bytes, gradients and live bytes themselves; we check what they print and draw.
 """

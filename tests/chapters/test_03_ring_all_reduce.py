@@ -1,4 +1,4 @@
-"""Chapter 03 runs from top to bottom, and its cells show what its prose says.
+"""Chapter 03 runs from top to bottom, and its outputs match its text.
 
 Seconds are printed, never asserted: they depend on the machine and its load.
 """

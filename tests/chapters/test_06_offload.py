@@ -1,4 +1,4 @@
-"""Chapter 06 runs from top to bottom, and its cells show what its prose says.
+"""Chapter 06 runs from top to bottom, and its outputs match its text.
 
 Times and bandwidths are printed, never asserted: they depend on the machine.
 """

@@ -1,4 +1,4 @@
-"""Chapter 07 runs from top to bottom, and its cells show what its prose says."""
+"""Chapter 07 runs from top to bottom, and its outputs match its text."""
 
 import re
 

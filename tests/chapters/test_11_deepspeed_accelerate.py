@@ -1,4 +1,4 @@
-"""Chapter 11 runs from top to bottom, and its cells show what its prose says."""
+"""Chapter 11 runs from top to bottom, and its outputs match its text."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Chapter 12 runs from top to bottom, and its cells show what its prose says."""
+"""Chapter 12 runs from top to bottom, and its outputs match its text."""
 
 import itertools
 import math

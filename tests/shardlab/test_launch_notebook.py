@@ -265,8 +265,10 @@ def test_restarting_the_kernel_leaves_no_process(tmp_path: Any, now: bool) -> No
             assert len(old) >= 4  # the kernel, its rank server, two ranks
             notebook.manager.restart_kernel(now=now)
             notebook.client.wait_for_ready(timeout=HANG_LIMIT_S)
-            until = time.monotonic() + 10
-            while old & {process.pid for process in processes.alive()} and time.monotonic() < until:
+            deadline = time.monotonic() + 10
+            while (
+                old & {process.pid for process in processes.alive()} and time.monotonic() < deadline
+            ):
                 time.sleep(0.05)
             assert not old & {process.pid for process in processes.alive()}
         finally:

@@ -82,12 +82,12 @@ def test_if_all_ranks_raise_the_error_is_that_of_launch_and_the_ranks_survive() 
         assert ranks.run(pid).outputs == pids
 
 
-@pytest.mark.parametrize("how", ["one raises while the other waits", "one exits"])
-def test_any_other_failure_ends_the_ranks(how: str) -> None:
+@pytest.mark.parametrize("failure", ["one raises while the other waits", "one exits"])
+def test_any_other_failure_ends_the_ranks(failure: str) -> None:
     def fail() -> None:
         if dist.get_rank() == 1:
             dist.recv(torch.ones(1), 0)
-        elif how == "one exits":
+        elif failure == "one exits":
             os._exit(3)
         raise KeyError("lost")
 
@@ -230,8 +230,8 @@ def test_memory_of_untrusted_ranks_is_also_measured_from_outside() -> None:
 
 
 def another_thread_works_after_a_block() -> bool:
-    until = time.monotonic() + 0.1
-    thread = threading.Thread(target=lambda: all(time.monotonic() < until for _ in count()))
+    deadline = time.monotonic() + 0.1
+    thread = threading.Thread(target=lambda: all(time.monotonic() < deadline for _ in count()))
     thread.start()
     with measure("block"):
         pass

@@ -68,7 +68,7 @@ def test_175b_in_gib():
 def test_memory_saved_by_selective_recomputation(shape, ratio, published):
     """Section 5: "5as/h = 80 … 70 %" for GPT-3, "64 … 65 %" for MT-NLG."""
     assert 5 * shape["heads"] * shape["tokens"] / shape["width"] == ratio
-    whole, selective = (layer_bytes(**shape, recompute=how) for how in ("none", "selective"))
+    whole, selective = (layer_bytes(**shape, recompute=mode) for mode in ("none", "selective"))
     assert round(100 * (1 - selective / whole)) == published
 
 

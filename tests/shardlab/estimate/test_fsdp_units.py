@@ -41,7 +41,7 @@ def test_more_units_send_the_same_bytes_in_more_messages():
 def test_parameters_kept_after_forward_are_not_gathered_again():
     units = [100] * 4
     sharded, halves, whole = (
-        unit_step(units, 4, reshard_after_forward=how) for how in (True, 2, False)
+        unit_step(units, 4, reshard_after_forward=option) for option in (True, 2, False)
     )
     assert [s.all_gathers for s in (sharded, halves, whole)] == [8, 8, 4]
     assert [s.kept_bytes for s in (sharded, halves, whole)] == [0, 800, 1600]

@@ -170,9 +170,9 @@ def pipeline(micro_batches, stage_devices):
     else:
         schedule = ScheduleInterleaved1F1B(mine, micro_batches, loss_fn=lambda y, _: y.sum())
     given = (x,) if rank == stage_devices[0] else ()
-    wanted = {"target": x} if rank == stage_devices[-1] else {}
+    target = {"target": x} if rank == stage_devices[-1] else {}
     with measure("step"):
-        schedule.step(*given, **wanted)
+        schedule.step(*given, **target)
 
 
 @pytest.mark.ranks

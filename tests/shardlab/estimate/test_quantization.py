@@ -21,8 +21,8 @@ def test_nf4_code_points():
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("Q")])
 def test_a_block_has_the_size_of_ggufs(name):
-    wanted = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
-    assert (FORMATS[name].block, FORMATS[name].block_bytes) == wanted
+    expected = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+    assert (FORMATS[name].block, FORMATS[name].block_bytes) == expected
 
 
 def test_double_quantization_saves_what_the_paper_says():

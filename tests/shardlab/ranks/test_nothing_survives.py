@@ -101,13 +101,13 @@ print(launch(hello, world_size=2).outputs)
     assert processes.leftovers() == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killing_the_kernel_ends_its_ranks(processes: MarkedProcesses, how: signal.Signals) -> None:
+@pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
+def test_killing_the_kernel_ends_its_ranks(processes: MarkedProcesses, sig: signal.Signals) -> None:
     process = start_and_wait_until_ranks_are_up(
         processes, "launch(stay, world_size=3, timeout_s=200, quiet=False)\n"
     )
     assert len(processes.alive()) >= 5
-    process.send_signal(how)
+    process.send_signal(sig)
     process.wait(HANG_LIMIT_S)
     assert processes.leftovers() == []
 

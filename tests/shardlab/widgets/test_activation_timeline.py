@@ -30,9 +30,9 @@ def training(blocks: int = 2, *, checkpoints: bool = False) -> Lifetimes:
 
     per_block = 3 if checkpoints else 1
     for block in range(blocks):
-        until = 2 * (blocks - block) - 1 + (blocks - block) * per_block
+        lifetime = 2 * (blocks - block) - 1 + (blocks - block) * per_block
         create(f"blocks.{block}.up", 1, 2, "temporary")
-        create(f"blocks.{block}", 0.5 if checkpoints else 2, until, "kept")
+        create(f"blocks.{block}", 0.5 if checkpoints else 2, lifetime, "kept")
     forward = at
     for block in reversed(range(blocks)):
         if checkpoints:

@@ -111,10 +111,10 @@ def test_javascript_has_the_same_numbers_and_marks(browser: Browser) -> None:
         )
         assert costs == pytest.approx(astuple(widget.costs), rel=1e-12)
         assert trained == trained_text(widget.costs)
-        wanted = as_json(marks_of(widget.settings))
-        assert len(marks) == len(wanted)
-        for mark, own in zip(marks, wanted, strict=True):
-            assert {name: mark.get(name) for name in own} == pytest.approx(own, abs=0.01)
+        expected = as_json(marks_of(widget.settings))
+        assert len(marks) == len(expected)
+        for mark, ours in zip(marks, expected, strict=True):
+            assert {name: mark.get(name) for name in ours} == pytest.approx(ours, abs=0.01)
     page.close()
 
 

@@ -96,12 +96,12 @@ def contrast(one: str, other: str) -> float:
 
 
 def test_no_two_meanings_share_a_color() -> None:
-    alike = [
+    too_similar = [
         f"{a} and {b}"
         for (a, one), (b, other) in combinations(ALL_COLORS.items(), 2)
         if distance(one, other) < 0.035
     ]
-    assert alike == []
+    assert too_similar == []
 
 
 def test_no_other_meaning_looks_predicted_or_measured() -> None:

@@ -40,11 +40,11 @@ def test_nf4_matches_bitsandbytes() -> None:
 
     sample = WEIGHTS.detach().flatten()[:4096]
     codes, state = quantize_4bit(sample, blocksize=64, quant_type="nf4")
-    wanted = dequantize_4bit(codes, state).flatten()
+    expected = dequantize_4bit(codes, state).flatten()
     found = grid(codes="nf4").quantized
     restored = found.points[found.codes] * found.scales[:, None]
-    assert restored.ravel() == pytest.approx(wanted.numpy(), abs=1e-5)
-    relative = (wanted - sample).square().mean().sqrt() / sample.square().mean().sqrt()
+    assert restored.ravel() == pytest.approx(expected.numpy(), abs=1e-5)
+    relative = (expected - sample).square().mean().sqrt() / sample.square().mean().sqrt()
     assert found.error == pytest.approx(float(relative), rel=1e-4)
 
 
@@ -137,10 +137,10 @@ def test_javascript_has_the_same_numbers_and_marks(browser: Browser) -> None:
         assert from_js["errors"] == pytest.approx(found.errors, rel=1e-12)
         assert (from_js["bits"], from_js["bytes"]) == (found.bits_per_weight, found.bytes)
         assert from_js["summary"] == widget.summary()
-        wanted = as_json(marks_of(found, widget.settings))
-        assert len(from_js["marks"]) == len(wanted)
-        for mark, own in zip(from_js["marks"], wanted, strict=True):
-            assert {name: mark.get(name) for name in own} == pytest.approx(own, abs=0.01)
+        expected = as_json(marks_of(found, widget.settings))
+        assert len(from_js["marks"]) == len(expected)
+        for mark, ours in zip(from_js["marks"], expected, strict=True):
+            assert {name: mark.get(name) for name in ours} == pytest.approx(ours, abs=0.01)
     page.close()
 
 

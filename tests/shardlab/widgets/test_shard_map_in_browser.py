@@ -31,16 +31,16 @@ def test_the_formula_is_the_same_in_python_and_javascript(browser: Browser) -> N
             for _ in range(draw.randint(1, 7))
         ]
         stage, world_size = draw.randint(0, 3), draw.randint(1, 12)
-        how = {
+        options = {
             "cut": draw.choice([None, "flat", "tensor", "rows"]),
             "alignment": draw.choice([1, 2, 8]),
             "precision": draw.choice(["fp32", "bf16"]),
             "optimizer": draw.choice(["sgd", "adam", "adam8bit"]),
         }
         named = {str(index): shape for index, shape in enumerate(shapes)}
-        layout = shards.flat(named, world_size, stage=stage, **how)
-        sizes = element_bytes(how["precision"], how["optimizer"])
-        given.append([{**how, "shapes": shapes, "element_bytes": sizes}, stage, world_size])
+        layout = shards.flat(named, world_size, stage=stage, **options)
+        sizes = element_bytes(options["precision"], options["optimizer"])
+        given.append([{**options, "shapes": shapes, "element_bytes": sizes}, stage, world_size])
         expected.append(layout)
     page = browser.new_page()
     from_js = page.evaluate(

@@ -44,17 +44,17 @@ def test_collectives_complete_what_was_in_parts(cut: str) -> None:
     for index, step in enumerate(steps):
         if not step.op:
             continue
-        ((name, how),) = step.layouts.items()
+        ((name, layout),) = step.layouts.items()
         before = CUTS[cut].layouts_after(index - 1).get(name)
         if step.op == "all_gather":
-            assert (before, how) in [
+            assert (before, layout) in [
                 ("columns", "replicated"),
                 ("rows", "replicated"),
                 (None, "replicated"),
             ]
         else:
             assert before == "partial"
-            assert how == {"all_reduce": "replicated", "reduce_scatter": "rows"}[step.op]
+            assert layout == {"all_reduce": "replicated", "reduce_scatter": "rows"}[step.op]
     last = CUTS[cut].layouts_after(len(steps) - 1)
     assert set(last) == set(boxes_of(CUTS[cut]))
     assert "partial" not in last.values()
@@ -62,10 +62,10 @@ def test_collectives_complete_what_was_in_parts(cut: str) -> None:
         assert last[f"d{name}"] == last[name]  # a gradient is where its weights are
 
 
-@pytest.mark.parametrize("how", ["columns", "rows"])
+@pytest.mark.parametrize("layout", ["columns", "rows"])
 @pytest.mark.parametrize("n", [1, 3, 8])
-def test_parts_tile_the_matrix(how: str, n: int) -> None:
-    parts = [part_box(10, 20, 120, 60, how, rank, n) for rank in range(n)]
+def test_parts_tile_the_matrix(layout: str, n: int) -> None:
+    parts = [part_box(10, 20, 120, 60, layout, rank, n) for rank in range(n)]
     assert sum(width * height for _, _, width, height in parts) == pytest.approx(120 * 60)
     assert parts[0][:2] == (10, 20)
     x, y, width, height = parts[-1]
