@@ -60,8 +60,8 @@ def read_table(path: Path) -> Table:
     return Table(rows[0], rows[1:], lines[1:], delimiter, has_bom)
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Written next to its place, then renamed: a reader sees the old file or all of the new one."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a temporary file, then rename it: a reader sees the old file or all of the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from autograder.grading.tables import write_whole
+from autograder.grading.tables import write_atomically
 
 MANIFEST = ".release.json"  # {path: sha256} of every file in the release
 NOT_RELEASED = {".venv", "__pycache__", ".ipynb_checkpoints"}
@@ -54,7 +54,7 @@ def archives(files: Mapping[str, bytes], folder: Path) -> list[Path]:
     paths = []
     for suffix, pack in ((".zip", _zip), (".tar.gz", _tar)):
         path = folder.with_name(folder.name + suffix)
-        write_whole(path, pack(content))
+        write_atomically(path, pack(content))
         paths.append(path)
     return paths
 

@@ -15,7 +15,7 @@ from nbgrader.exchange.default import ExchangeCollect
 from autograder.grading.collect.store import Store
 from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.roster.people import ROSTER, read_roster
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 from autograder.grading.submission.reader import MAX_BYTES
 from autograder.grading.tables import BadTable
 
@@ -58,7 +58,7 @@ class Collect(ExchangeCollect):
                 shutil.rmtree(copy)
 
     def do_copy(self, src: str, dest: str, log: Any = None) -> None:
-        """Copies only plain files: the student can still replace them by links while this runs.
+        """Copies only regular files: the student can still replace them with links while this runs.
 
         If this is killed, there is no submission, and not half of one.
         """
@@ -70,7 +70,7 @@ class Collect(ExchangeCollect):
             try:
                 for name in sorted(os.listdir(opened)):
                     try:
-                        content = read_plain_file(name, MAX_BYTES, folder=opened)
+                        content = read_regular_file(name, MAX_BYTES, folder=opened)
                         plain.joinpath(name).write_bytes(content)
                     except Unreadable as why:
                         self.log.warning("%s was not collected: %s", os.path.join(src, name), why)

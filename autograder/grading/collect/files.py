@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from autograder.grading.course_time import course_zone
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 from autograder.grading.submission.reader import KINDS, MAX_BYTES
 
 MAX_FILES = 100_000
@@ -90,7 +90,7 @@ def _in_folder(folder: Path) -> Iterator[File]:
             why_not = LINK if stat.S_ISLNK(state.st_mode) else ""
 
             def read(max_bytes: int, path: Path = path) -> bytes:
-                return read_plain_file(path, max_bytes)
+                return read_regular_file(path, max_bytes)
 
             yield File(PurePosixPath(relative), _utc(state.st_mtime), why_not, read)
 

@@ -29,7 +29,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from autograder.grading.gradebook import indexes
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.record import BrokenRecord
-from autograder.grading.tables import write_whole
+from autograder.grading.tables import write_atomically
 
 MAX_NAMED = 5  # students in one message
 LOCK_ID = 0x5A4D1AB  # of a PostgreSQL advisory lock; nothing else uses it in a gradebook
@@ -81,7 +81,7 @@ def mark_as_moved(source: str, target: str) -> None:
     if path := _marker(make_url(target)):
         path.unlink(missing_ok=True)  # it is in use again
     if path := _marker(make_url(source)):
-        write_whole(path, f"{without_password(target)}\n".encode())
+        write_atomically(path, f"{without_password(target)}\n".encode())
 
 
 def require_not_moved(db_url: str) -> None:

@@ -24,7 +24,7 @@ from autograder.grading.gradebook.database import by_cell, share_engines
 from autograder.grading.gradebook.run_and_decide import RECORD, SIDE_FILES
 from autograder.grading.pool.tasks import submission_folder
 from autograder.grading.record.record import Record
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 from autograder.grading.submission.timestamp import (
     TIMESTAMP,
     BadTimestamp,
@@ -179,6 +179,6 @@ class _OneRecord(Autograde):
 
 def _read(path: Path) -> bytes:
     try:
-        return read_plain_file(path, 1000).strip()
+        return read_regular_file(path, 1000).strip()
     except Unreadable:
         return b""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from autograder.grading.tables import columns, read_table, write_whole
+from autograder.grading.tables import columns, read_table, write_atomically
 
 ROSTER = "roster.csv"  # in grading/
 
@@ -107,4 +107,4 @@ def write_roster(folder: Path, roster: Roster) -> None:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(asdict(roster.people[student]) for student in sorted(roster.people))
-    write_whole(folder / ROSTER, text.getvalue().encode())
+    write_atomically(folder / ROSTER, text.getvalue().encode())

@@ -1,4 +1,4 @@
-"""Reads a file from a place where a student may have put anything."""
+"""Reads a file from a folder where a student may have put anything."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ class Unreadable(Exception):
     """Why nothing was read, as the end of a sentence for the student: "it is empty"."""
 
 
-def read_plain_file(
+def read_regular_file(
     path: str | os.PathLike[str], max_bytes: int, folder: int | None = None
 ) -> bytes:
     """The content of the file ``path`` itself: follows no symbolic link, does not wait for a pipe,
     and refuses a hard link, whose other name may be anywhere. Raises Unreadable.
 
-    ``folder``: an open one that ``path`` is relative to.
+    ``folder``: the descriptor of an open folder that ``path`` is relative to.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)

@@ -14,7 +14,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.grading.submission import attachments, repair
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 
 MAX_BYTES = 20_000_000
 MAX_CELLS = 2_000
@@ -22,7 +22,7 @@ MAX_CELLS = 2_000
 
 def read_content(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a submission; raises Unreadable."""
-    return read_plain_file(path, MAX_BYTES)
+    return read_regular_file(path, MAX_BYTES)
 
 
 def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:

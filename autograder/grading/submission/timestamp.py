@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from autograder.grading.course_time import to_utc
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 
 TIMESTAMP = "timestamp.txt"  # nbgrader's name for it
 MAX_BYTES = 1_000_000
@@ -23,7 +23,7 @@ def timestamp_text(folder: Path) -> str:
     if not path.exists():
         return ""
     try:
-        return read_plain_file(path, MAX_BYTES).decode(errors="replace").strip()
+        return read_regular_file(path, MAX_BYTES).decode(errors="replace").strip()
     except Unreadable as error:
         raise BadTimestamp(f"{path} cannot be read: {error}") from error
 

@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from autograder.grading.gradebook.database import opened
     from autograder.grading.pool.tasks import grading_folder
-    from autograder.grading.tables import write_whole
+    from autograder.grading.tables import write_atomically
     from autograder.pages.archive.feedback_zip import (
         CannotArchive,
         archive,
@@ -122,7 +122,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise CannotArchive(f"{arguments.source} contains no student who has a feedback page")
     suffix = f"-{platform}" if platform else ""
     to = arguments.to or grading_folder(course) / f"feedback-{lab}{suffix}.zip"
-    write_whole(to, archive({entry: pages[student] for student, entry in entries.items()}))
+    write_atomically(to, archive({entry: pages[student] for student, entry in entries.items()}))
     print(f"wrote {to}: {len(entries)} page{'' if len(entries) == 1 else 's'}")
     missing = sorted(set(pages) - set(entries))
     if missing:

@@ -16,7 +16,7 @@ from autograder.grading.command.lab import LabGrading, UsageError
 from autograder.grading.course_time import to_utc
 from autograder.grading.gradebook.database import opened
 from autograder.grading.pool.tasks import submission_folder
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 from autograder.grading.submission.timestamp import TIMESTAMP
 from autograder.pages.feedback.exchange import SECRET, ReleaseFeedback
 from autograder.pages.html.page import write_page
@@ -70,7 +70,9 @@ class LabExchange:
         self._collect.start()
         folder = submission_folder(self.lab.course, self.lab.lab, student)
         try:
-            secret, at = (read_plain_file(folder / n, 1_000).decode() for n in (SECRET, TIMESTAMP))
+            secret, at = (
+                read_regular_file(folder / n, 1_000).decode() for n in (SECRET, TIMESTAMP)
+            )
         except Unreadable as error:
             raise ExchangeError(f"{folder} did not come through the exchange") from error
         name = notebook_hash(secret=secret, notebook_id=self.lab.lab)

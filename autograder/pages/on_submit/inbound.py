@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from autograder.grading.course_time import to_utc
-from autograder.grading.submission.files import Unreadable, read_plain_file
+from autograder.grading.submission.files import Unreadable, read_regular_file
 from autograder.grading.submission.names import why_unusable
 from autograder.pages.feedback.exchange import SECRET
 
@@ -112,7 +112,7 @@ def _owner(path: Path) -> str:
 def _is_complete(folder: Path) -> bool:
     """nbgrader writes the secret last, then makes all files readable."""
     try:
-        secret = read_plain_file(folder / SECRET, 1_000).strip()
+        secret = read_regular_file(folder / SECRET, 1_000).strip()
         return bool(secret) and all(os.access(each.path, os.R_OK) for each in os.scandir(folder))
     except (Unreadable, OSError):
         return False

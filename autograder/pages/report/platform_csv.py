@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autograder.grading.record.record import INFRASTRUCTURE_ERROR
 from autograder.grading.roster.people import Person, same_name
-from autograder.grading.tables import BadTable, Table, no_formula, read_table, write_whole
+from autograder.grading.tables import BadTable, Table, no_formula, read_table, write_atomically
 from autograder.pages.people import Keys, keys, match
 from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, RESUBMITTED, Lab
 from autograder.pages.report.scores_csv import number
@@ -62,7 +62,7 @@ def export(
         missing |= _fill(lab, table, column, rows)
     text = table.text()
     if to:
-        write_whole(to, text.encode())
+        write_atomically(to, text.encode())
         _say(f"wrote {to}")
     else:
         sys.stdout.write(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from autograder.grading.late.standings import Standing
-from autograder.grading.tables import no_formula, write_whole
+from autograder.grading.tables import no_formula, write_atomically
 from autograder.pages.report.course import NOT_SUBMITTED, Lab, exercise_of
 from autograder.pages.scores import Scores
 
@@ -29,7 +29,7 @@ def export(labs: Sequence[Lab], to: Path | None) -> None:
         return
     text = io.StringIO()
     _write(labs, text)
-    write_whole(to, text.getvalue().encode())
+    write_atomically(to, text.getvalue().encode())
     print(f"wrote {to}")
 
 
