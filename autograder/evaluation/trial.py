@@ -33,7 +33,7 @@ from shardlab.run import Run
 log = logging.getLogger(__name__)
 
 VISIBLE_SEED = 2026  # for a student's own checks: the same inputs each time
-MAX_DELAY_S = 0.008  # of a rank at each call in a shaken case; a call takes about 1 ms
+MAX_DELAY_S = 0.008  # of a rank at each call with random_delays; a call takes about 1 ms
 
 
 class InfrastructureError(Exception):
@@ -195,7 +195,7 @@ class Trials:
     def _judged(
         self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
     ) -> tuple[Attempt, Judged]:
-        """A shaken case fails if it fails in one of its orders."""
+        """A case with random delays fails if it fails in one of its orders."""
         for delay_s in delays_s(self.exercise, case, self.seed):
             attempt = self._attempt(ranks, case, inputs, expected, delay_s)
             judged = judge(self.exercise, attempt, self.suspects)
@@ -340,9 +340,9 @@ def rng_for(exercise: Exercise, case: Case, seed: int) -> np.random.Generator:
 def delays_s(exercise: Exercise, case: Case, seed: int) -> list[list[float]]:
     """For each run of the case: by how long each rank delays each of its calls.
 
-    A shaken case runs with the ranks delayed in a random order, then in the reverse order.
+    With random delays, the case runs with the ranks delayed in a random order, then in the reverse.
     """
-    if not case.shaken or case.world_size == 1:
+    if not case.random_delays or case.world_size == 1:
         return [[]]
     rng = np.random.default_rng(_derived(f"order/{seed}/{exercise.name}/{case.name}"))
     delay_s = rng.permutation(np.linspace(0, MAX_DELAY_S, case.world_size))

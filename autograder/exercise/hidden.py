@@ -36,11 +36,11 @@ from autograder.guest.case import Case, Plain
 BOUNDARIES = ("divides", "does not divide", "one rank", "more ranks than elements")
 
 
-def shaken(case: Case) -> Case:
+def with_random_delays(case: Case) -> Case:
     """The case runs twice, with each rank's calls delayed: the ranks in a random order, then in the
     reverse order.  Thus each of two ranks overtakes the other wherever nothing synchronizes them,
     and an answer that depends on their timing fails."""
-    return replace(case, shaken=True)
+    return replace(case, random_delays=True)
 
 
 @dataclass(frozen=True)

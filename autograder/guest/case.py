@@ -21,4 +21,4 @@ class Case:
     params: Mapping[str, Any] = field(default_factory=dict)
     hidden: bool = False
     weight: float = 1.0
-    shaken: bool = False  # runs twice, with delays before each rank's calls
+    random_delays: bool = False  # runs twice, with delays before each rank's calls

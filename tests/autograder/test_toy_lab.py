@@ -109,9 +109,9 @@ MISTAKES = {"counts elements: the answer is in bytes": lambda length, n: right(l
     f"{EXERCISES}/hidden/mean_of_all.py": """import torch
 
 from autograder.exercise import Case
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 
-CASES = (shaken(Case("3 ranks", 3)),)
+CASES = (with_random_delays(Case("3 ranks", 3)),)
 BOUNDARIES = {
     "divides": "not tested: whole tensors are summed",
     "does not divide": "not tested",

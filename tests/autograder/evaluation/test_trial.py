@@ -188,7 +188,7 @@ def test_packages_of_closed_modules_are_imported_before_ranks_are_forked():
         assert {"shardlab.simulate.pipeline", "torch"} <= {*ranks.preload}
 
 
-def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
+def test_a_missing_wait_or_barrier_fails_with_random_delays_for_every_seed(tmp_path):
     """In one of the two orders, any rank is delayed more than any other."""
     folder = str(tmp_path)
 
@@ -210,7 +210,7 @@ def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
         sending.wait()
         return bool((received == (rank - 1) % size).all())
 
-    case = Case("3 ranks", 3, shaken=True)
+    case = Case("3 ranks", 3, random_delays=True)
     with RankSet(3, quiet=True) as ranks:
         for how in ("reads too early", "changes what it sends"):
             for seed in range(20):
@@ -220,7 +220,7 @@ def test_a_missing_wait_or_barrier_fails_a_shaken_case_for_every_seed(tmp_path):
 
 
 def test_both_orders_of_two_ranks_occur():
-    case = Case("4 ranks", 4, shaken=True)
+    case = Case("4 ranks", 4, random_delays=True)
     for seed in range(20):
         one, other = delays_s(pid_exercise(), case, seed)
         assert sorted(one) == pytest.approx(sorted(other))

@@ -1,4 +1,4 @@
-"""Every exercise declares what makes its check sound: boundaries, shaken cases, equal answers."""
+"""Every exercise declares what makes its check sound: boundaries, random delays, equal answers."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
-def test_a_hidden_case_is_shaken_if_ranks_communicate(lab: str, exercise: Exercise) -> None:
+def test_a_hidden_case_has_random_delays_if_ranks_communicate(lab: str, exercise: Exercise) -> None:
     on_several = [case for case in exercise.cases if case.hidden and case.world_size > 1]
     if not isinstance(exercise, Formula) and on_several and exercise.engine != "deepspeed":
-        assert any(case.shaken for case in on_several)
-    assert not any(case.shaken for case in exercise.cases if not case.hidden)
+        assert any(case.random_delays for case in on_several)
+    assert not any(case.random_delays for case in exercise.cases if not case.hidden)
 
 
 @pytest.fixture(scope="module")

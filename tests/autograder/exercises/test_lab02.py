@@ -268,8 +268,8 @@ def test_a_receive_without_src_is_named_where_it_fails():
             if dist.get_rank():
                 dist.send(parameter.grad, 0)
 
-    shaken = next(case for case in HUB_STEP.cases if case.shaken)
-    assert "receives without src" in mistake_of(HUB_STEP, hub_step, replace(shaken, hidden=False))
+    delayed = next(case for case in HUB_STEP.cases if case.random_delays)
+    assert "receives without src" in mistake_of(HUB_STEP, hub_step, replace(delayed, hidden=False))
 
 
 def test_the_first_step_that_is_wrong_is_shown():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
     LEARNING_RATE,
     TENSORS,
@@ -25,7 +25,7 @@ CASES = (
         {2: ((1, 4), "inf"), 3: ((0, 1, 4), "nan"), 4: (0, "-inf")},
     ),
     scaler_case("2 ranks, another interval", 2, PLAN, steps=16, scale=2.0**15, growth_interval=4),
-    shaken(
+    with_random_delays(
         scaler_case(
             "3 ranks, a small scale",
             3,

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Case, Limit
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import SECOND
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import (
@@ -28,7 +28,7 @@ TIED_AND_FROZEN = {
     "cap_bytes": 103_500,
 }
 CASES = (
-    shaken(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 150_000})),
+    with_random_delays(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 150_000})),
     Case("5 ranks, tied and frozen", 5, TIED_AND_FROZEN),
 )
 BOUNDARIES = shared.BOUNDARIES | {

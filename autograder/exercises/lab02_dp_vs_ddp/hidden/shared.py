@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import shaken
+from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import FACTORS
 from autograder.exercises.lab02_dp_vs_ddp.shared import BUFFERS
@@ -15,7 +15,7 @@ from autograder.guest.moments import scaled
 
 SMALL_GPT = {"layers": 1, "heads": 4, "width": 96, "context": 32, "vocabulary": 128}
 STEP_CASES = (
-    shaken(Case("5 ranks, one layer", 5, {"widths": [512, 256]})),
+    with_random_delays(Case("5 ranks, one layer", 5, {"widths": [512, 256]})),
     Case("3 ranks, a GPT", 3, {"gpt": SMALL_GPT}),
 )
 BOUNDARIES = {

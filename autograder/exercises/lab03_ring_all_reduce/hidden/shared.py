@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import shaken
+from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab03_ring_all_reduce.hidden.chunk_bounds import right as bounds_of
 from autograder.exercises.lab03_ring_all_reduce.shared import (
     RIGHT_NEIGHBOR_ONLY,
@@ -19,7 +19,7 @@ BUDGET_FROM_BYTES = 2**19
 
 HALVES_HIDDEN = (
     ring_case(5, 75_001, "float64"),
-    shaken(ring_case(4, 50, "int64", bounds=[(0, 20), (20, 20), (20, 27), (27, 50)])),
+    with_random_delays(ring_case(4, 50, "int64", bounds=[(0, 20), (20, 20), (20, 27), (27, 50)])),
     ring_case(5, 3, called_before=True),
     ring_case(3, 1, "float64"),
     ring_case(4, 300_002, "bfloat16"),

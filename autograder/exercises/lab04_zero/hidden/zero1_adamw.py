@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils import vector_to_parameters
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.hidden.shared import Rule, flatten, mean
 from autograder.exercises.lab04_zero.shared import loss_of, mlp
@@ -14,7 +14,7 @@ from autograder.exercises.lab04_zero.zero1_adamw import ADAMW
 
 facts = shared.bounds
 CASES = (
-    shaken(Case("3 ranks, 206 parameters", 3, {"widths": [7, 10, 9, 3], "steps": 4})),
+    with_random_delays(Case("3 ranks, 206 parameters", 3, {"widths": [7, 10, 9, 3], "steps": 4})),
     Case("4 ranks, 99 parameters", 4, {"widths": [6, 8, 3, 4], "steps": 10}),
     Case("4 ranks, 8 MB of parameters", 4, {"widths": [820] * 4, "steps": 3}, weight=2),
 )

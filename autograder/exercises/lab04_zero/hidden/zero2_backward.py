@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import shaken
+from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.shared import loss_of, mlp
 from autograder.exercises.lab04_zero.zero2_backward import AFTERWARDS, buckets_of
 
 facts = shared.bounds
 CASES = (
-    shaken(Case("5 ranks, 3 small layers", 5, {"widths": [4, 7, 9, 2]})),
+    with_random_delays(Case("5 ranks, 3 small layers", 5, {"widths": [4, 7, 9, 2]})),
     Case("3 ranks, one small bucket", 3, {"widths": [5, 3]}),
     Case("4 ranks, 24 layers of 363", 4, {"widths": [363] * 25}, weight=2),
 )

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.shared import mlp
 
 facts = shared.bounds
 CASES = (
-    shaken(Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4})),
+    with_random_delays(Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4})),
     Case("2 ranks, 3 layers, 2 batches", 2, {"widths": [5, 8, 8, 3], "batches": 2}),
     Case("4 ranks, 12 layers of 512", 4, {"widths": [512] * 13}, weight=2),
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.accumulate import BYTES, LEARNING_RATE, MEMORY, case_of
 from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, loss_of, shards_by_rank
@@ -31,7 +31,7 @@ CASES = (
         MEMORY,
         BYTES,
     ),
-    shaken(
+    with_random_delays(
         case_of(
             "2 ranks, one micro-batch",
             2,

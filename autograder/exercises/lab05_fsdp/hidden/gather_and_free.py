@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp.gather_and_free import LR, blocks_of, loss_of
 
 CASES = (
-    shaken(Case("5 ranks, 3 units", 5, {"width": 1, "inner": [1, 4, 2], "batches": 2}, weight=0.5)),
+    with_random_delays(
+        Case("5 ranks, 3 units", 5, {"width": 1, "inner": [1, 4, 2], "batches": 2}, weight=0.5)
+    ),
     Case(
         "4 ranks, 10 units of 1 MiB",
         4,

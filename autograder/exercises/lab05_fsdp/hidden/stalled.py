@@ -5,11 +5,11 @@ import torch
 from torch.nn import functional
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp.stalled import loader, lr_of
 
 CASES = (
-    shaken(Case("3 ranks, one block", 3, {"width": 40, "blocks": 1, "steps": 5})),
+    with_random_delays(Case("3 ranks, one block", 3, {"width": 40, "blocks": 1, "steps": 5})),
     Case(
         "2 ranks, 4 blocks, another rate",
         2,

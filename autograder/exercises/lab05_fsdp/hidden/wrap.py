@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, loss_of, shards_by_rank
 from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, LEARNING_RATE, STEPS, TINY
@@ -26,7 +26,7 @@ def case_of(
 SHAKEN = "5 ranks, tiny blocks around three large ones"
 ALL_FITS, JUST_TOO_LARGE = "3 ranks, everything fits", "2 ranks, a block is just too large"
 CASES = (
-    shaken(
+    with_random_delays(
         case_of(
             SHAKEN,
             5,

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.column_linear import SPLIT
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
@@ -12,7 +12,7 @@ from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 
 CASES = (
     linear_case(2, [4], 7, 10),
-    shaken(linear_case(4, [1, 2, 3], 10, 8)),
+    with_random_delays(linear_case(4, [1, 2, 3], 10, 8)),
     linear_case(4, [2, 3], 7, 12),
 )
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.row_linear import SPLIT
@@ -13,7 +13,7 @@ from autograder.exercises.lab07_tensor_parallel.shared import linear_case
 
 CASES = (
     linear_case(2, [4], 10, 3),
-    shaken(linear_case(4, [1, 2, 3], 12, 11)),
+    with_random_delays(linear_case(4, [1, 2, 3], 12, 11)),
     linear_case(4, [2, 3], 8, 7),
 )
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}

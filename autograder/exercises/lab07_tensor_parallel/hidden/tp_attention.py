@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.sublayers import make_sublayer, sublayer_case
@@ -14,7 +14,7 @@ from shardlab import models
 
 CASES = (
     sublayer_case(2, 6, 24, 2, 3),
-    shaken(sublayer_case(4, 8, 32, 1, 5)),
+    with_random_delays(sublayer_case(4, 8, 32, 1, 5)),
     sublayer_case(4, 12, 48, 1, 3),
 )
 BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 4 heads, width 16"}

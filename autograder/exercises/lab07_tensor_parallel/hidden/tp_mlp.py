@@ -1,13 +1,13 @@
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.sublayers import sublayer_case
 from autograder.exercises.lab07_tensor_parallel.tp_mlp import SPLIT
 from shardlab import models
 
-CASES = (sublayer_case(2, 1, 10, 3, 2), shaken(sublayer_case(4, 1, 8, 1, 4)))
+CASES = (sublayer_case(2, 1, 10, 3, 2), with_random_delays(sublayer_case(4, 1, 8, 1, 4)))
 BOUNDARIES = shared.BOUNDARIES | {
     "divides": "2 ranks, width 6",
     "does not divide": "4 ranks, width 7",  # only the inner width does

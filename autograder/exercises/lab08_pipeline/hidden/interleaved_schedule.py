@@ -1,10 +1,10 @@
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.interleaved_schedule import interleaved_case
 
 reference = shared.reference_of_plans
 CASES = (
-    shaken(interleaved_case("2 devices of 3 chunks, 6 micro-batches", (2, 6, 3))),
+    with_random_delays(interleaved_case("2 devices of 3 chunks, 6 micro-batches", (2, 6, 3))),
     interleaved_case("several sizes, simulated", (4, 12, 3), (3, 6, 2), (8, 16, 4), runs=False),
 )
 BOUNDARIES = {

@@ -1,8 +1,8 @@
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.naive_step import naive_case
 
-CASES = (shaken(naive_case(3, 5, 3)), naive_case(2, 3, 4, tokens=2))
+CASES = (with_random_delays(naive_case(3, 5, 3)), naive_case(2, 3, 4, tokens=2))
 reference = shared.reference
 MISTAKES = shared.WRONG_PASSES
 BOUNDARIES = {

@@ -1,11 +1,11 @@
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.plans import UNEVEN, plan_case
 
 reference = shared.reference_of_plans
 SEVERAL = "several sizes, simulated"
 CASES = (
-    shaken(plan_case("2 devices, 4 micro-batches", (2, 4))),
+    with_random_delays(plan_case("2 devices, 4 micro-batches", (2, 4))),
     plan_case(SEVERAL, (3, 7), (8, 12), (6, 6), (5, 13), (6, 5), (1, 3), runs=False),
 )
 BOUNDARIES = {

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.run_schedule import run_case
 from shardlab.simulate.pipeline import gpipe
@@ -18,7 +18,7 @@ ORDERS = [
 ]
 CASES = (
     run_case("GPipe, 2 ranks, 5 micro-batches", gpipe(2, 5)),
-    shaken(run_case("3 ranks of 1, 2 and 2 stages", ORDERS, samples=[2, 3])),
+    with_random_delays(run_case("3 ranks of 1, 2 and 2 stages", ORDERS, samples=[2, 3])),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches, 10 steps",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
 from autograder.exercises.lab09_activation_checkpointing.networks import network
@@ -16,7 +16,7 @@ reference = shared.reference
 # Random numbers for a mask of 4 MiB would be most of its time.
 LARGE = {"keep": 0.9, "wider": 1, "large": True}
 CASES = (
-    shaken(
+    with_random_delays(
         blocks_case(
             "3 ranks, nested", 3, 3, rows=2, width=5, network="nested", keep=0.8, dtype="bfloat16"
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab10_save_resume.load_sharded import (
     MISSING,
     NEEDED_FILES,
@@ -20,7 +20,7 @@ from autograder.exercises.lab10_save_resume.load_sharded import (
 from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
-    shaken(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
+    with_random_delays(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
     loading_case(3, 2, a=["float32", 3, 3], b=["bfloat16", 7]),
     loading_case(13, 2, ", few files", a=["float32", 27], b=["float32", 18]),
 )

@@ -1,11 +1,11 @@
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
 THREE_DTYPES = {"a": ["float64", 7], "b": ["bfloat16", 3, 4, 2], "c": ["float32", 8]}
-CASES = (shaken(Case("3 ranks, three dtypes", 3, {"state": THREE_DTYPES})),)
+CASES = (with_random_delays(Case("3 ranks, three dtypes", 3, {"state": THREE_DTYPES})),)
 BOUNDARIES = {
     "divides": "2 ranks, 1 MB",
     "does not divide": "4 ranks, two tensors",

@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import shaken
+from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.metrics import repeats
 
 CASES = (
-    shaken(Case("3 ranks, 8 samples in twos", 3, {"samples": 8, "batch": 2, "stream": False})),
+    with_random_delays(
+        Case("3 ranks, 8 samples in twos", 3, {"samples": 8, "batch": 2, "stream": False})
+    ),
     Case("4 ranks, a stream of 3 samples", 4, {"samples": 3, "batch": 1, "stream": True}),
 )
 BOUNDARIES = {

@@ -9,12 +9,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.port_a_loop import LR, case_of, make_model
 
 CASES = (
     case_of("3 ranks, the last step has fewer micro-batches", 3, 60, 4, 2, 0.7),
-    shaken(case_of("2 ranks, one micro-batch a step", 2, 16, 4, 1, 1.0)),
+    with_random_delays(case_of("2 ranks, one micro-batch a step", 2, 16, 4, 1, 1.0)),
 )
 BOUNDARIES = {
     "divides": "4 ranks, 2 steps of 4 micro-batches",

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.save_everything import (
     BATCH,
     DECAY,
@@ -25,7 +25,7 @@ from autograder.exercises.lab11_deepspeed_accelerate.save_everything import (
 )
 
 CASES = (
-    shaken(stopping("3 ranks, stopped at the end of an epoch", 3, 18, 3, 5)),
+    with_random_delays(stopping("3 ranks, stopped at the end of an epoch", 3, 18, 3, 5)),
     stopping("2 ranks, stopped in the third epoch", 2, 16, 9, 13),
 )
 BOUNDARIES = {

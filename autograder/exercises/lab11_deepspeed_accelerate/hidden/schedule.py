@@ -5,12 +5,12 @@ from functools import partial
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.schedule import case_of
 
 CASES = (
     case_of("2 ranks, a short warm-up", 2, batches=7, warmup_steps=1, total_steps=12),
-    shaken(
+    with_random_delays(
         case_of(
             "3 ranks, no warm-up, the loader ends between two steps",
             3,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab12_lora_quantization.lora_linear import (
     ADAPTER,
     base_layer,
@@ -25,7 +25,7 @@ from autograder.exercises.lab12_lora_quantization.lora_linear import (
 )
 
 CASES = (
-    shaken(case_of("3 ranks, three layers", 3, [9, 11, 11, 4], 5, 3.0)),
+    with_random_delays(case_of("3 ranks, three layers", 3, [9, 11, 11, 4], 5, 3.0)),
     case_of("2 ranks, r above the width", 2, [3, 8, 2], 6, 6.5, bias=False),
     case_of("4 ranks, larger adapters", 4, [401, 390, 377], 23, 6.5),
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, shaken
+from autograder.exercise.hidden import EqualAnswer, with_random_delays
 from autograder.exercises.lab12_lora_quantization.qlora_step import (
     BLOCK,
     LR,
@@ -18,7 +18,9 @@ from autograder.exercises.lab12_lora_quantization.qlora_step import (
 from shardlab.estimate.quantization import nf4_code_points
 
 CASES = (
-    shaken(adapters_case("3 ranks, layers of 48, 32 and 36", 3, [48, 32, 36], r=2, alpha=5.0)),
+    with_random_delays(
+        adapters_case("3 ranks, layers of 48, 32 and 36", 3, [48, 32, 36], r=2, alpha=5.0)
+    ),
     adapters_case("2 ranks, 12 layers of 1 MiB in fp32", 2, [512] * 13, r=4, alpha=1.0),
 )
 BOUNDARIES = {
