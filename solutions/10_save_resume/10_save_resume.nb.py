@@ -13,19 +13,19 @@
 # %% [markdown]
 # # Lab 10 · Save, crash, resume, reshard
 #
-# In a long training run some rank will be killed, and you do not know when. You will save a state that is sharded over many ranks, load it on a different number of ranks, make sure that a kill at any time leaves a complete checkpoint, and write a training loop that resumes after a kill as if nothing had happened.
+# In a long training run, some rank will be killed, and you do not know when. You will save a state that is sharded over many ranks, load it on a different number of ranks, make sure that a kill at any time leaves a complete checkpoint, and write a training loop that resumes after a kill as if nothing had happened.
 #
 # **In this lab you**
 #
-# - save a sharded state, and load it on another number of ranks;
+# - save a sharded state, and load it on a different number of ranks;
 # - commit a checkpoint so that a kill at any moment leaves a complete one;
-# - write a training loop that resumes with the same bits.
+# - write a training loop that resumes bit for bit.
 #
 # **You need:** [chapter 10](../../course/chapters/10_save_resume.ipynb).
 #
 # <!-- table of points -->
 #
-# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds cases that you do not see: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
+# Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 #
 # The ranks in this notebook share a disk, as in a cluster: each run below gets its own folder.
 
@@ -63,17 +63,22 @@ plt.style.use(palette.PLOT_STYLE)
 # - on every rank: the dict of slices, with `torch.save`, to `folder / shard_name(rank, world_size)`
 # - on rank 0 also: `index.json`, with `{"world_size": N, "shapes": shapes}`, because a different number of ranks may load the checkpoint.
 #
-# Files of an earlier save that are in the folder are replaced.
+# It replaces the files of an earlier save in the same folder.
+
 
 # %%
 def shard_name(rank, world_size):
     return f"shard_{rank}_of_{world_size}.pt"
 
+
 # %%
 def slices_spec(state, world_size):
     """{"w": [[1 2 3] [4 5 6]], …}, 4 ranks  ->  rank 0 {"w": [1 2], …} … rank 3 {"w": [0 0], …}"""
-    padded = {k: functional.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()}
+    padded = {
+        k: functional.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()
+    }
     return [{k: v.chunk(world_size)[r] for k, v in padded.items()} for r in range(world_size)]
+
 
 slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, world_size=4)
 
@@ -86,12 +91,13 @@ slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, worl
 # </details>
 # <details><summary>Hint 2 · bytes</summary>
 #
-# A slice is a **view** of a longer tensor, and `torch.save` writes all of a view's storage, including the other ranks' slices. A `clone()` has storage for its own elements only.
+# A slice is a **view** of a longer tensor, and `torch.save` writes all of a view's storage, including the other ranks' slices. A `clone()` has storage only for its own elements.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
 # `torch.save({name: own.clone() for name, own in slices.items()}, folder / shard_name(rank, n))`, and on rank 0 `(folder / "index.json").write_text(json.dumps(...))`.
 # </details>
+
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}
 def save_sharded(folder, slices, shapes):
@@ -105,24 +111,30 @@ def save_sharded(folder, slices, shapes):
         (folder / "index.json").write_text(json.dumps(index))
     ### END SOLUTION
 
+
 # %% [markdown]
 # A GPT of 0.3 million parameters in fp32, on four ranks. Together the four files hold the state once.
+
 
 # %%
 def gpt_state():
     torch.manual_seed(0)
     return {name: each.detach() for name, each in models.gpt("0.3M").named_parameters()}
 
+
 def save_gpt(folder):
     state, n = gpt_state(), dist.get_world_size()
     shapes = {name: list(each.shape) for name, each in state.items()}
     save_sharded(folder, slices_spec(state, n)[dist.get_rank()], shapes)
 
+
 # %%
 checkpoint = Path(tempfile.mkdtemp())
 run = launch(save_gpt, checkpoint, world_size=4)
 in_memory = sum(each.numel() * 4 for each in gpt_state().values())
-print("sent:", run.traffic.sent_by_rank.sum(), "bytes; the state in memory:", format_bytes(in_memory))
+print(
+    "sent:", run.traffic.sent_by_rank.sum(), "bytes; the state in memory:", format_bytes(in_memory)
+)
 show_table(
     {"file": "", "size": format_bytes},
     [(path.name, path.stat().st_size) for path in sorted(checkpoint.iterdir())],
@@ -134,9 +146,10 @@ check("save_resume.save_sharded", save_sharded)
 # %% [markdown]
 # ## 2 · `load_sharded`
 #
-# After a crash there may be fewer nodes than before, or more. So M ranks load what N ranks saved: the state is **resharded** while it is loaded.
+# After a crash there may be fewer nodes than before, or more. So M ranks load what N ranks saved: the state is **resharded** on loading.
 #
 # `load_sharded(folder)` returns this rank's slices for the **current** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded and cut for M ranks. It must not open every file: if a thousand ranks each read a whole checkpoint, the disks have to deliver it a thousand times.
+
 
 # %%
 def reshard_spec(slices_by_rank, shapes, world_size):
@@ -147,10 +160,11 @@ def reshard_spec(slices_by_rank, shapes, world_size):
     }
     return slices_spec(whole, world_size)
 
+
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · opens only files that contain at least one element of its slices; padding does not count: in cases with "few files" in their name, a rank cannot open any other (their names are dangling links). The order of the tensors in a file can differ from that in the index, and a process may load several checkpoints. Every rank has at least one element of each tensor.
+# **Budget** · opens only files that contain at least one element of its slices; padding does not count. In cases with "few files" in their name, a rank cannot open any others (they are dangling links). The order of the tensors in a file can differ from that in the index, and a process may load several checkpoints. Every rank has at least one element of each tensor.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -164,6 +178,7 @@ reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3
 #
 # For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `functional.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk.
 # </details>
+
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
@@ -187,19 +202,25 @@ def load_sharded(folder):
     return slices
     ### END SOLUTION
 
+
 # %% [markdown]
 # Load the GPT that four ranks saved above on two and on three ranks, concatenate the slices and compare with the original.
+
 
 # %%
 def load_gpt(folder):
     return load_sharded(folder)
+
 
 shapes = {name: list(each.shape) for name, each in gpt_state().items()}
 for world_size in (2, 3):
     loaded = launch(load_gpt, checkpoint, world_size=world_size).outputs
     (whole,) = reshard_spec(loaded, shapes, world_size=1)
     equal = all(torch.equal(whole[name], each.flatten()) for name, each in gpt_state().items())
-    print(f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.", end=" ")
+    print(
+        f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.",
+        end=" ",
+    )
     print("Concatenated:", "bit-equal" if equal else "NOT what was saved")
 
 # %% nbgrader={"grade_id": "check_load_sharded", "grade": true}
@@ -208,37 +229,42 @@ check("save_resume.load_sharded", load_sharded)
 # %% [markdown]
 # ## 3 · `atomic_commit`
 #
-# A rank may be killed while it writes. The files it leaves must never be mistaken for a checkpoint. In this lab a checkpoint is a folder named `step_` and eight digits, and every folder with such a name must be **complete**: `latest` relies on that.
+# A rank may be killed while it writes. The files that it leaves must never be mistaken for a checkpoint. In this lab, a checkpoint is a folder named `step_` and eight digits, and every folder with such a name must be **complete**: `latest` relies on that.
+
 
 # %%
 def latest(root):
     """The newest checkpoint's folder, or None."""
     return max(Path(root).glob("step_????????"), default=None)
 
+
 def name_of(step):
     return f"step_{step:08}"
 
+
 # %% [markdown]
-# `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; it may take long. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
+# `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; this may take a while. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
 #
 # - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
-# - After a kill the job is restarted, perhaps with fewer ranks, and commits the same step, unless that is complete already: so no folder has the final name when `atomic_commit` is called. Files that the killed run left behind must not make the restarted one fail or get into its checkpoint.
-# - At the end, after a restart too, `root` contains only checkpoints. Old ones stay.
-# - Temporary files are in `root` as well: a rename works only within one file system.
+# - After a kill, the job is restarted, perhaps with fewer ranks, and commits the same step, unless it is already complete: so no folder has the final name when `atomic_commit` is called. Files that the killed run left behind must not make the restarted one fail or end up in its checkpoint.
+# - At the end, even after a restart, `root` contains only checkpoints. Old ones stay.
+# - Temporary files are in `root`, too: a rename works only within one file system.
+
 
 # %%
 def commit_spec(checkpoints, step, files_by_rank, is_killed):
     """What root may contain: all of the new checkpoint or none of it."""
     return checkpoints if is_killed else {**checkpoints, step: files_by_rank}
 
+
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
 # **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier`, `all_reduce` and `broadcast`; you only need `dist.barrier()`, and with `async_op=True` a rank waits only when it calls `.wait()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
 #
-# The check sees every change, by whatever program it is made, because the operating system holds system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code: a change in another thread or program looks like one step. Grading never does that.
+# The check sees every change, whichever program makes it, because the operating system pauses system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code, so the changes of another thread or program look like one step. Grading always sees all of them.
 #
-# A rename survives a kill of processes. To survive a power failure, a program also calls `os.fsync` on the files before the rename and on `root` after it; that is not part of this task. On NFS the rename is atomic on the server, but other clients may show the old content of `root` for up to a minute, because they cache it; Lustre shows the same content to all clients.
+# A rename survives the death of its process. To survive a power failure, a program also calls `os.fsync` on the files before the rename and on `root` after it; that is not part of this task. On NFS the rename is atomic on the server, but other clients may show the old content of `root` for up to a minute, because they cache it; Lustre shows the same content to all clients.
 #
 # <details><summary>Hint 1 · the one atomic step</summary>
 #
@@ -252,6 +278,7 @@ commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 #
 # On rank 0: `shutil.rmtree(folder, ignore_errors=True)` and `folder.mkdir()`. Barrier. `write(folder)`. Barrier. On rank 0: `folder.rename(root / name_of(step))`. Barrier. The temporary name must not match `step_????????`, and every run must remove what an earlier one left under it.
 # </details>
+
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
 def atomic_commit(root, step, write):
@@ -269,8 +296,10 @@ def atomic_commit(root, step, write):
     dist.barrier()
     ### END SOLUTION
 
+
 # %% [markdown]
 # A kill, on four real ranks that share a disk: rank 2 dies in the middle of writing its file in step 2. What is on disk then, and after a restart?
+
 
 # %%
 def write_in_two(folder, is_victim):
@@ -280,11 +309,13 @@ def write_in_two(folder, is_victim):
         os.kill(os.getpid(), signal.SIGKILL)
     path.write_text("half of it and the rest")
 
+
 def commit_both(root, killed_in):
     for step in (1, 2):
         is_victim = dist.get_rank() == 2 and step == killed_in
         if latest(root) is None or latest(root).name < name_of(step):
             atomic_commit(root, step, partial(write_in_two, is_victim=is_victim))
+
 
 # %%
 root = Path(tempfile.mkdtemp())
@@ -305,7 +336,8 @@ check("save_resume.atomic_commit", atomic_commit)
 # %% [markdown]
 # ## 4 · `train_resumable`
 #
-# What has to be in a checkpoint so that a kill does not change the loss curve? Here is a training job with everything that a real one has: a model with dropout, Adam, a learning-rate schedule, a position in the data, a loss scale. The ranks train with data parallelism: parameters, optimizer, schedule and scale are the same on all ranks, **random states are not**. `job.step()` runs one step on this rank's batch, and returns the mean loss over all ranks.
+# What has to be in a checkpoint so that a kill does not change the loss curve? Here is a training job with everything that a real one has: a model with dropout, Adam, a learning-rate schedule, a position in the data, a loss scale. The ranks train with data parallelism: parameters, optimizer, schedule and scale are the same on all ranks, but **random states are not**. `job.step()` runs one step on this rank's batch and returns the mean loss over all ranks.
+
 
 # %%
 class Stream:
@@ -324,6 +356,7 @@ class Stream:
 
     def load_state_dict(self, state):
         self.position = state["position"]
+
 
 # %%
 class Scaler:
@@ -351,9 +384,11 @@ class Scaler:
     def load_state_dict(self, state):
         self.scale, self.good_steps = state["scale"], state["good_steps"]
 
+
 # %%
 def warm_up_and_decay(step):
     return min((step + 1) / 4, 1) * 0.95**step
+
 
 class Job:
     """Has model, optimizer, scheduler, stream and scaler, each with a state_dict(); step()"""
@@ -386,10 +421,12 @@ class Job:
         dist.all_reduce(mean, op=dist.ReduceOp.SUM)
         return mean.item() / dist.get_world_size()
 
+
 # %% [markdown]
-# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Old checkpoints stay, but a kill may lose them, so each must be complete in itself. Each file is written by one rank only: if several ranks write one file at the same time, a mixture can be left.
+# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Old checkpoints stay, but a kill may lose them, so each must be complete in itself. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
 #
-# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, and batches that were used before the checkpoint do not come again (they are zeros).
+# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros).
+
 
 # %%
 def resume_spec(curve, killed_in, every):
@@ -397,10 +434,11 @@ def resume_spec(curve, killed_in, every):
     first = killed_in // every * every
     return {step: loss for step, loss in enumerate(curve) if step >= first}
 
+
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
 # %% [markdown]
-# **Budget** · losses after a kill are **bit-equal** to those that the first start of the job would have returned for these steps if nothing had been killed · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, and 16 KiB for each rank.
+# **Budget** · losses after a kill are **bit-equal** to those that the first start of the job would have returned for these steps if nothing had been killed · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, plus 16 KiB for each rank.
 #
 # <details><summary>Hint 1 · where random numbers come from</summary>
 #
@@ -415,13 +453,15 @@ resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 # After step s, s + 1 steps are done. Define `write(folder)` inside your function: `torch.save({...}, folder / "shared.pt")` on rank 0, `torch.save({...}, folder / f"rank_{rank}.pt")` on every rank. You can load both with `weights_only=True`.
 # </details>
 
+
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}
 def train_resumable(root, job, steps, every):
     """root a Path, job a Job  ->  {step: loss} of the steps that this call ran"""
     ### BEGIN SOLUTION
     rank, done, losses = dist.get_rank(), 0, {}
-    pieces = {name: getattr(job, name) for name in
-              ("model", "optimizer", "scheduler", "stream", "scaler")}
+    pieces = {
+        name: getattr(job, name) for name in ("model", "optimizer", "scheduler", "stream", "scaler")
+    }
 
     def write(folder):
         if rank == 0:
@@ -447,18 +487,23 @@ def train_resumable(root, job, steps, every):
     return losses
     ### END SOLUTION
 
+
 # %% [markdown]
-# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is restarted. Another run starts from the checkpoint of step 5 and is not interrupted; its curve is the wide line.
+# Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is restarted. Another run starts from the checkpoint of step 5 without an interruption; its curve is the wide line.
+
 
 # %%
 def train(root, killed_in=None):
     job = Job()
+
     def die_in_step(*_):
         if dist.get_rank() == 1 and job.stream.position == killed_in + 1:
             os.kill(os.getpid(), signal.SIGKILL)
+
     if killed_in is not None:
         job.model.register_forward_hook(die_in_step)
     return train_resumable(root, job, steps=24, every=5)
+
 
 # %%
 root, copied = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
@@ -475,8 +520,13 @@ resumed, uninterrupted = (launch(train, each, **options).outputs[0] for each in 
 equal = all(uninterrupted[step] == loss for step, loss in resumed.items())
 print(f"steps {min(resumed)} to {max(resumed)}:", "bit-equal" if equal else "NOT equal")
 figure, axes = plt.subplots(figsize=(6.5, 2.6))
-axes.plot(uninterrupted.keys(), uninterrupted.values(),
-          color=palette.PREDICTED, linewidth=5, label="uninterrupted")
+axes.plot(
+    uninterrupted.keys(),
+    uninterrupted.values(),
+    color=palette.PREDICTED,
+    linewidth=5,
+    label="uninterrupted",
+)
 axes.plot(resumed.keys(), resumed.values(), color=palette.MEASURED, label="resumed")
 axes.axvline(17, color=palette.ERROR, linewidth=1, label="killed in step 17")
 axes.set(xlabel="step", ylabel="loss", xticks=range(5, 24, 3))
@@ -489,7 +539,7 @@ check("save_resume.train_resumable", train_resumable)
 # %% [markdown]
 # ## 5 · How often?
 #
-# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures come every M seconds on average, saving every $\sqrt{2\,\delta M}$ seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Five to eight sentences.
+# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures occur every M seconds on average, saving every $\sqrt{2\,\delta M}$ seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Write five to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_often", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

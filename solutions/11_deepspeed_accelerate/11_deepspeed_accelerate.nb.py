@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Lab 11 · DeepSpeed and Accelerate in practice
 #
-# A training script that starts without an error may still train something other than what its author meant. You will read configurations and say what they really run, port a loop to Accelerate, and repair what goes wrong most often with several ranks: the loss of ragged batches, metrics, the learning rate, and resuming.
+# A training script that starts without an error may still train something other than what its author meant. You will read configurations and say what they really run, port a loop to Accelerate, and fix what most often goes wrong with several ranks: the loss of ragged batches, metrics, the learning rate, and resuming.
 #
 # **In this lab you**
 #
@@ -56,7 +56,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## 1 · `config_lint`
 #
-# A colleague starts a script with `accelerate launch`. What runs is decided in three places: DeepSpeed's JSON file, Accelerate's YAML file, and the script. They often disagree, and mostly without an error. Write `config_lint(json_text, yaml, script)`, which returns what will really run:
+# A colleague starts a script with `accelerate launch`. Three places decide what runs: DeepSpeed's JSON file, Accelerate's YAML file, and the script. They often disagree, usually without an error. Write `config_lint(json_text, yaml, script)`, which returns what will really run:
 #
 # - `json_text` is the content of DeepSpeed's file, which the YAML file names as `deepspeed_config_file`;
 # - `yaml` is the content of Accelerate's file, a dict;
@@ -69,14 +69,16 @@ print(configuration_a["yaml"])
 print(configuration_a["script"])
 
 # %% [markdown]
-# It returns a dict of eight values. The engine reports seven of them: its `"stage"`, the `"dtype"` of its parameters, `"accumulation"`, `"micro_batch"`, `"global_batch"`, `"clipping"` (0 means none), and the class of the `"optimizer"` that makes the update. The eighth, `"samples"`, was counted: how many samples all ranks together gave to the model for one optimizer step. It should be the global batch, but the engine does not count; it only multiplies.
+# It returns a dict of eight values. The engine reports seven of them: its `"stage"`, the `"dtype"` of its parameters, `"accumulation"`, `"micro_batch"`, `"global_batch"`, `"clipping"` (0 means none), and the class of the `"optimizer"` that makes the update. The eighth, `"samples"`, was counted: how many samples all ranks together passed to the model for one optimizer step. It should be the global batch, but the engine does not count; it only multiplies.
 #
-# You have eight configurations here; grading uses others. All were run on real ranks with real engines, and the answers are what these engines reported.
+# Here are eight configurations; grading uses others. All were run on real ranks with real engines, and the answers are what these engines reported.
+
 
 # %%
 def config_lint_spec(name):
     """What the engine of this configuration reported."""
     return config_runs.load()[name][1]
+
 
 show_table(
     {"": "", **dict.fromkeys(config_lint_spec("A"), "")},
@@ -101,10 +103,10 @@ for name in "BCDEFGH":
 #
 # - `num_processes` is the total over all machines.
 # - A number in the JSON file is not replaced by the script's. `"auto"` is replaced: by the script's `accumulation`, by its `mixed_precision`, by a micro-batch from the loaders, by a clipping of 1.0.
-# - A key that is left out gets a default: clipping 1.0, stage 0, accumulation 1, which is not the script's. If the micro-batch is left out, DeepSpeed divides `train_batch_size`. If a whole `bf16` section is left out, `mixed_precision` decides; an empty one is off.
+# - A missing key gets a default: clipping 1.0, stage 0, accumulation 1 (not the script's). If the micro-batch is missing, DeepSpeed divides `train_batch_size`. If the whole `bf16` section is missing, `mixed_precision` decides; an empty section means off.
 # - DeepSpeed ignores keys that it does not know at the top level. Inside `zero_optimization` it rejects them.
-# - Accelerate reads the file as `json.loads` does: of equal keys the last one counts. (DeepSpeed itself rejects such a file.)
-# - If the optimizer is offloaded to the CPU (a `device` other than `"none"`), Accelerate replaces the script's `AdamW` or `SGD` by `DeepSpeedCPUAdam`, and keeps only the learning rate and the weight decay: SGD becomes Adam, and nothing is printed. A script's `DummyOptim` stands for the file's `optimizer`; an `AdamW` there becomes `DeepSpeedCPUAdam`, too.
+# - Accelerate reads the file with `json.loads`: if a key is repeated, the last one counts. (DeepSpeed itself rejects such a file.)
+# - If the optimizer is offloaded to the CPU (a `device` other than `"none"`), Accelerate replaces the script's `AdamW` or `SGD` with `DeepSpeedCPUAdam`, and keeps only the learning rate and the weight decay: SGD becomes Adam, and nothing is printed. A script's `DummyOptim` stands for the file's `optimizer`; an `AdamW` there becomes `DeepSpeedCPUAdam`, too.
 #
 # <details><summary>Hint 1 · the micro-batch from the loaders</summary>
 #
@@ -112,12 +114,13 @@ for name in "BCDEFGH":
 # </details>
 # <details><summary>Hint 2 · defaults</summary>
 #
-# `config.get(key, default)` has the default for a key that is left out, and `"auto"` is a value like any other: first look the key up, then replace `"auto"`. For `bf16` the section may be left out, and `enabled` inside it.
+# `config.get(key, default)` returns the default for a missing key, and `"auto"` is a value like any other: first look up the key, then replace `"auto"`. For `bf16`, the section may be missing, or `enabled` inside it.
 # </details>
 # <details><summary>Hint 3 · the order</summary>
 #
-# Accumulation first, then the micro-batch, which may have to be `train_batch_size` divided by accumulation and ranks. The global batch is a product of three numbers, and so is `samples`: they have two numbers in common.
+# Accumulation first, then the micro-batch, which may have to be `train_batch_size` divided by accumulation and ranks. The global batch is a product of three numbers, and so is `samples`; two of the numbers are the same.
 # </details>
+
 
 # %% nbgrader={"grade_id": "config_lint", "solution": true}
 def config_lint(json_text, yaml, script):
@@ -152,6 +155,7 @@ def config_lint(json_text, yaml, script):
     }
     ### END SOLUTION
 
+
 # %% [markdown]
 # Your answers, next to what ran:
 
@@ -168,7 +172,8 @@ check("deepspeed_accelerate.config_lint", config_lint)
 # %% [markdown]
 # ## 2 · `port_a_loop`
 #
-# A colleague has written this training loop by hand, with PyTorch alone. Each rank gets its part of the data from a `DistributedSampler`, and DistributedDataParallel (DDP) averages the gradients.
+# A colleague has written this training loop by hand, in plain PyTorch. Each rank gets its part of the data from a `DistributedSampler`, and DistributedDataParallel (DDP) averages the gradients.
+
 
 # %%
 def ddp_parts(model, dataset, batch_size, lr):
@@ -177,8 +182,10 @@ def ddp_parts(model, dataset, batch_size, lr):
     sampler = DistributedSampler(dataset, shuffle=False)
     return ddp, optimizer, DataLoader(dataset, batch_size, sampler=sampler)
 
+
 # %% [markdown]
-# The optimizer steps once for `accumulation` micro-batches, or for what is left of them at the end. Until the last micro-batch of a step, `no_sync` keeps DDP from sending gradients. The loss of each step is averaged over all ranks, and rank 0 saves the weights.
+# The optimizer steps once every `accumulation` micro-batches, and for those that remain at the end. Until the last micro-batch of a step, `no_sync` keeps DDP from sending gradients. The loss of each step is averaged over all ranks, and rank 0 saves the weights.
+
 
 # %%
 def train_with_ddp(model, dataset, batch_size, accumulation, lr, max_norm, save):
@@ -201,12 +208,14 @@ def train_with_ddp(model, dataset, batch_size, accumulation, lr, max_norm, save)
         save(ddp.module.state_dict())
     return losses
 
+
 # %% [markdown]
 # Rewrite it with Accelerate. `port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save)` takes the same arguments and returns the same list of losses, on every rank. The weights and the saved state dict are the same, too: `save` is a function that only the main process calls, with the names of the model that was passed in.
 #
-# The training steps should later run under fp16 or DeepSpeed without a change. So leave to the `Accelerator` what it can do: `prepare`, `accumulate`, `backward` and `clip_grad_norm_`. Optimizer: SGD. `model` and `dataset` are plain; the samples divide evenly, so no sampler pads.
+# The training steps should later run under fp16 or DeepSpeed without a change. So let the `Accelerator` do what it can: `prepare`, `accumulate`, `backward` and `clip_grad_norm_`. The optimizer is SGD. `model` and `dataset` are plain PyTorch; the samples divide evenly, so no sampler pads.
 #
 # This is what the hand-written loop does on two ranks:
+
 
 # %%
 def run_loop(loop):
@@ -218,6 +227,7 @@ def run_loop(loop):
     losses = loop(model, dataset, 3, 2, 0.4, 1.0, saved.append)
     return {"losses": losses, "saves": len(saved)}
 
+
 by_hand = launch(run_loop, train_with_ddp, world_size=2, device="cpu")
 by_hand.outputs
 
@@ -226,7 +236,7 @@ by_hand.outputs
 #
 # <details><summary>Hint 1 · the start</summary>
 #
-# On CPU ranks, `Accelerator(cpu=True)` joins the process group. Without `cpu=True` and without GPUs, every rank trains alone, and no error says so. It also takes `gradient_accumulation_steps`. Which three objects does `prepare` return in the order in which you pass them?
+# On CPU ranks, `Accelerator(cpu=True)` joins the process group. Without `cpu=True` and without GPUs, every rank trains alone, without any error. It also takes `gradient_accumulation_steps`. Which three objects does `prepare` return in the order in which you pass them?
 # </details>
 # <details><summary>Hint 2 · one micro-batch</summary>
 #
@@ -236,6 +246,7 @@ by_hand.outputs
 #
 # `accelerator.sync_gradients` is `True` in the last micro-batch of a step, and at the end of the loader. What must not happen before the gradients are averaged? For the losses there is `accelerator.reduce(tensor, "mean")`, for the names `accelerator.unwrap_model`.
 # </details>
+
 
 # %% nbgrader={"grade_id": "port_a_loop", "solution": true}
 def port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save):
@@ -263,8 +274,9 @@ def port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save):
     return losses
     ### END SOLUTION
 
+
 # %% [markdown]
-# Both loops side by side. "Messages" are the all-reduces of rank 0. Accelerate assigns whole batches to the ranks in turn, and `DistributedSampler` single samples. So each rank gets different samples than before, but all ranks together get the same ones in each step.
+# Both loops side by side. "Messages" are the all-reduces of rank 0. Accelerate assigns whole batches to the ranks in turn, `DistributedSampler` single samples. So each rank gets different samples than before, but all ranks together get the same ones in each step.
 
 # %%
 ported = launch(run_loop, port_a_loop, world_size=2, device="cpu")
@@ -281,14 +293,15 @@ check("deepspeed_accelerate.port_a_loop", port_a_loop)
 # %% [markdown]
 # ## 3 · `token_mean`
 #
-# Sequences have different lengths. A batch is padded to its longest sequence, and the labels of the padding are −100, which the loss ignores. So micro-batches of the same shape have different numbers of tokens, and the mean of their mean losses is not the mean over all tokens: a token of a short micro-batch counts more. Until October 2024, Hugging Face's Trainer computed this wrong mean when it accumulated gradients ([transformers #34191](https://github.com/huggingface/transformers/pull/34191) changed it).
+# Sequences have different lengths. A batch is padded to its longest sequence, and the labels of the padding are −100, which the loss ignores. So micro-batches of the same shape have different numbers of tokens, and the mean of their mean losses is not the mean over all tokens: a token of a short micro-batch counts more. Until October 2024, Hugging Face's Trainer computed this wrong mean when it accumulated gradients ([transformers #34191](https://github.com/huggingface/transformers/pull/34191) fixed it).
 #
 # `token_mean(accelerator, model, micro_batches)` runs forward and backward for all micro-batches of one step on this rank, so that afterwards
 #
 # - `.grad` is **the gradient of the mean loss over all tokens of all ranks**, as one process with all micro-batches would have it;
 # - it returns this mean loss, the same on every rank.
 #
-# `micro_batches` is a list of (token ids, labels), both `[sequences, tokens]`. `model` is prepared (DDP), the accelerator was made with `gradient_accumulation_steps=len(micro_batches)`, and the optimizer steps after your function returns, not in it. A micro-batch may be padding only.
+# `micro_batches` is a list of (token ids, labels), both `[sequences, tokens]`. `model` is prepared (DDP), the accelerator was created with `gradient_accumulation_steps=len(micro_batches)`, and the optimizer steps after your function returns, not in it. A micro-batch may be all padding.
+
 
 # %%
 def token_mean_spec(model, all_micro_batches):
@@ -300,8 +313,10 @@ def token_mean_spec(model, all_micro_batches):
         tokens += (labels != -100).sum()
     return total / tokens
 
+
 # %% [markdown]
 # Two micro-batches for each of two ranks, and their tokens:
+
 
 # %%
 def ragged(rank, i):
@@ -310,9 +325,11 @@ def ragged(rank, i):
     lengths = torch.tensor([[1 + 4 * rank], [2 + 3 * i]])
     return ids, ids.masked_fill(torch.arange(8) >= lengths, -100)
 
+
 def make_language_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
+
 
 everything = [ragged(rank, i) for rank in range(2) for i in range(2)]
 right_loss = token_mean_spec(make_language_model(), everything).item()
@@ -327,12 +344,13 @@ print([int((labels != -100).sum()) for _, labels in everything], f"mean loss {ri
 # </details>
 # <details><summary>Hint 2 · when to count</summary>
 #
-# The divisor must be known before the first backward pass, and labels are there from the start. `accelerator.reduce(tensor)` returns the sum over the ranks.
+# The divisor must be known before the first backward pass, and the labels are available from the start. `accelerator.reduce(tensor)` returns the sum over the ranks.
 # </details>
 # <details><summary>Hint 3 · the loss</summary>
 #
-# What you return is not what you pass to `backward`: nothing divides it afterwards. Add the sums up without their graph, and reduce once at the end.
+# What you return is not what you pass to `backward`: nothing divides it afterwards. Add up the sums without their graph, and reduce once at the end.
 # </details>
+
 
 # %% nbgrader={"grade_id": "token_mean", "solution": true}
 def token_mean(accelerator, model, micro_batches):
@@ -351,8 +369,10 @@ def token_mean(accelerator, model, micro_batches):
     return (accelerator.reduce(total) / tokens).item()
     ### END SOLUTION
 
+
 # %% [markdown]
 # Your step on two ranks, next to one process and to the mean of means. The gradient is that of the output layer's bias.
+
 
 # %%
 def mean_of_means(accelerator, model, micro_batches):
@@ -363,11 +383,13 @@ def mean_of_means(accelerator, model, micro_batches):
             accelerator.backward(means[-1])
     return accelerator.reduce(torch.stack(means).mean().detach(), "mean").item()
 
+
 def one_step(step):
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = accelerator.prepare(make_language_model())
     loss = step(accelerator, model, [ragged(accelerator.process_index, i) for i in range(2)])
     return loss, list(model.parameters())[-1].grad
+
 
 # %%
 model = make_language_model()
@@ -381,12 +403,13 @@ show_table({"step": "", "loss": "", "norm of the gradient": ""}, rows)
 # %% nbgrader={"grade_id": "check_token_mean", "grade": true}
 check("deepspeed_accelerate.token_mean", token_mean)
 
+
 # %% [markdown]
 # ## 4 · `metrics`
 #
-# A model is evaluated on ten samples, by four ranks. Ten is not a multiple of four, but collectives need the same number of batches on every rank. So a loader that `accelerator.prepare` returns begins again at the first sample to fill the last batches: the ranks evaluate twelve samples. `accelerator.gather` returns all twelve answers; `accelerator.gather_for_metrics` cuts off those that were added, **if the dataset has a length**.
+# Four ranks evaluate a model on ten samples. Ten is not a multiple of four, but collectives need the same number of batches on every rank. So a loader from `accelerator.prepare` starts over at the first sample to fill the last batches: the ranks evaluate twelve samples. `accelerator.gather` returns all twelve answers; `accelerator.gather_for_metrics` cuts off those that were added, **if the dataset has a length**.
 #
-# A **stream** has none: an iterable dataset without `__len__`. By default rank 0 reads it for all ranks, counts the last batch, and sends each rank its part; then `gather_for_metrics` is right. With `dispatch_batches=False` every rank reads the stream itself, as is common when reading is slow. Then Accelerate does not know how many samples were added.
+# A **stream**, an iterable dataset without `__len__`, has none. By default, rank 0 reads it for all ranks, counts the last batch, and sends each rank its part; then `gather_for_metrics` is right. With `dispatch_batches=False`, every rank reads the stream itself, as is common when reading is slow. Then Accelerate does not know how many samples were added.
 #
 # `metrics(accelerator, model, loader)` returns the accuracy, right answers per sample of the dataset, **on every rank**. Model and loader are prepared, and the model is in evaluation mode. Each batch has three tensors: the samples' `index` in the dataset, `inputs` and `targets`. The model's answer is the class with the largest output.
 # %%
@@ -399,17 +422,19 @@ class Stream(IterableDataset):
     def __iter__(self):
         return iter(self.dataset)
 
+
 # %%
 def metrics_spec(model, dataset):
     """One process: each sample once."""
     _, inputs, targets = dataset.tensors
     return (model(inputs).argmax(dim=1) == targets).sum().item() / len(dataset)
 
+
 ten = TensorDataset(torch.arange(10), torch.eye(10), torch.tensor([0, 1, 2, 3, 0, 0, 0, 0, 0, 0]))
 metrics_spec(nn.Identity(), ten)  # this model answers 0, 1, …, 9: the first four are right
 
 # %% [markdown]
-# **Budget** · each rank runs the model on its own batches only.
+# **Budget** · each rank runs the model only on its own batches.
 #
 # <details><summary>Hint 1 · which number to average</summary>
 #
@@ -424,6 +449,7 @@ metrics_spec(nn.Identity(), ten)  # this model answers 0, 1, …, 9: the first f
 # `accelerator.gather((index, hits))` returns both from all ranks, in the same order. A dict from index to hit keeps each sample once.
 # </details>
 
+
 # %% nbgrader={"grade_id": "metrics", "solution": true}
 def metrics(accelerator, model, loader):
     """prepared model and loader  ->  right answers / samples of the dataset, on every rank"""
@@ -437,8 +463,10 @@ def metrics(accelerator, model, loader):
     return sum(hit_by_index.values()) / len(hit_by_index)
     ### END SOLUTION
 
+
 # %% [markdown]
-# The ten samples on four ranks, with a length and as a stream: how many answers the two calls return, and your accuracy.
+# The ten samples on four ranks, with a length and as a stream: the number of answers that the two calls return, and your accuracy.
+
 
 # %%
 def evaluate(dataset):
@@ -450,6 +478,7 @@ def evaluate(dataset):
         for call in ("gather", "gather_for_metrics")
     }
     return answers, metrics(accelerator, nn.Identity(), loader)
+
 
 # %%
 rows = []
@@ -464,13 +493,15 @@ check("deepspeed_accelerate.metrics", metrics)
 # %% [markdown]
 # ## 5 · `schedule`
 #
-# Your schedule is meant to warm up for 2 optimizer steps and to reach 0 after 8. On two ranks it finishes after half as many steps. The prepared scheduler is the reason: Accelerate assumes that you planned it for one process, with a loader that is N times as long as each of the N ranks' loaders. So it makes **N steps for each step of the optimizer**. If `split_batches=True`, each batch of the loader is split over the ranks, the loader is not shortened, and the scheduler makes one step.
+# Your schedule is meant to warm up for 2 optimizer steps and to reach 0 after 8. On two ranks, it finishes after half as many steps. The reason is the prepared scheduler: Accelerate assumes that you planned it for one process, with a loader that is N times as long as each of the N ranks' loaders. So it makes **N steps for each step of the optimizer**. With `split_batches=True`, each batch of the loader is split over the ranks, the loader is not shortened, and the scheduler makes one step.
 #
-# With accumulation, a prepared scheduler only counts when the optimizer really steps; one that is not prepared counts every call of `step`. The script calls it at every micro-batch.
+# With accumulation, a prepared scheduler counts only real steps of the optimizer; an unprepared one counts every call of `step`. The script calls it at every micro-batch.
+
 
 # %%
 def linear_schedule(optimizer, warmup_steps, total_steps):
     """lr × factor: rises to 1 over warmup_steps, then falls to 0 at total_steps"""
+
     def factor(step):
         if step < warmup_steps:
             return step / warmup_steps
@@ -478,8 +509,10 @@ def linear_schedule(optimizer, warmup_steps, total_steps):
 
     return LambdaLR(optimizer, factor)
 
+
 # %% [markdown]
-# The training loop, which is the same for all:
+# The training loop is the same for all schedules:
+
 
 # %%
 def prepared(accelerator, split_batches, batches=8, lr=0.1):
@@ -488,6 +521,7 @@ def prepared(accelerator, split_batches, batches=8, lr=0.1):
     loader = DataLoader(torch.ones(batches * ranks, 2), batch_size=ranks if split_batches else 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     return accelerator.prepare(model, optimizer, loader)
+
 
 # %%
 def rates(schedule, accumulation=1, split_batches=False):
@@ -509,12 +543,14 @@ def rates(schedule, accumulation=1, split_batches=False):
             optimizer.zero_grad()
     return found
 
+
 # %% [markdown]
-# What it should be at each optimizer step, on any number of ranks, and what it is on two ranks if the scheduler is prepared as it stands:
+# The learning rate that you want at each optimizer step, on any number of ranks, and the one that you get on two ranks if you prepare the scheduler as it is:
+
 
 # %%
 def schedule_spec(warmup_steps, total_steps, lr=0.1):
-    """By PyTorch alone, in one process."""
+    """In plain PyTorch, in one process."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr)
     scheduler, found = linear_schedule(optimizer, warmup_steps, total_steps), []
     for _ in range(total_steps):
@@ -523,9 +559,11 @@ def schedule_spec(warmup_steps, total_steps, lr=0.1):
         scheduler.step()
     return found
 
+
 # %%
 def as_it_stands(accelerator, optimizer, warmup_steps, total_steps):
     return accelerator.prepare(linear_schedule(optimizer, warmup_steps, total_steps))
+
 
 too_fast = launch(rates, as_it_stands, world_size=2, device="cpu")
 print("planned: ", *(f"{rate:.3f}" for rate in schedule_spec(2, 8)))
@@ -546,8 +584,9 @@ print("on two ranks:", *(f"{rate:.3f}" for rate in too_fast.outputs[0]))
 # </details>
 # <details><summary>Hint 3 · accumulation</summary>
 #
-# No number of yours depends on it: a prepared scheduler ignores the calls between two optimizer steps.
+# None of your numbers depends on it: a prepared scheduler ignores the calls between two optimizer steps.
 # </details>
+
 
 # %% nbgrader={"grade_id": "schedule", "solution": true}
 def schedule(accelerator, optimizer, warmup_steps, total_steps):
@@ -558,6 +597,7 @@ def schedule(accelerator, optimizer, warmup_steps, total_steps):
     return accelerator.prepare(scheduler)
     ### END SOLUTION
 
+
 # %% [markdown]
 # The learning rate on 1, 2 and 4 ranks, with your schedule. All blue lines should lie on the planned one:
 
@@ -567,7 +607,9 @@ runs |= {"4 ranks": (4, 1, False), "4 ranks, split_batches": (4, 1, True)}
 planned, yours, rows = schedule_spec(2, 8), {}, []
 for name, (ranks, *options) in runs.items():
     yours[name] = launch(rates, schedule, *options, world_size=ranks, device="cpu").outputs[0]
-    rows.append((name, max(abs(own - rate) for own, rate in zip(yours[name], planned, strict=True))))
+    rows.append(
+        (name, max(abs(own - rate) for own, rate in zip(yours[name], planned, strict=True)))
+    )
 show_table({"run": "", "differs from the plan by at most": ".2g"}, rows)
 
 # %%
@@ -586,7 +628,8 @@ check("deepspeed_accelerate.schedule", schedule)
 # %% [markdown]
 # ## 6 · `save_everything`
 #
-# A run of three weeks is stopped and started again many times. That should not show in the result: **not in a single bit**. Here is a small job: a model with dropout, AdamW, a learning rate that falls in each step, a running average of the weights, and a shuffled loader. Model, optimizer and loader are prepared, the rest is not. (The scheduler is stepped by the job; prepared, it would step N times as often.)
+# A run of three weeks is stopped and restarted many times. That should not change the result: **not a single bit**. Here is a small job: a model with dropout, AdamW, a learning rate that falls in each step, a running average of the weights, and a shuffled loader. Model, optimizer and loader are prepared, the rest is not. (The job steps the scheduler; if it were prepared, it would step N times as often.)
+
 
 # %%
 class Average:
@@ -605,6 +648,7 @@ class Average:
     def load_state_dict(self, state):
         self.weights = state["weights"]
 
+
 # %%
 class Progress:
     """The number of steps that are done."""
@@ -617,6 +661,7 @@ class Progress:
 
     def load_state_dict(self, state):
         self.steps = state["steps"]
+
 
 # %%
 class Job:
@@ -646,6 +691,7 @@ class Job:
         self.progress.steps += 1
         self.losses.append(loss.item())
 
+
 # %%
 def save_everything_spec(accelerator, job, folder, until):
     """The uninterrupted run: nothing is saved."""
@@ -655,12 +701,14 @@ def save_everything_spec(accelerator, job, folder, until):
             if job.progress.steps == until:
                 break
 
+
 def start(train, seed, folder, until):
     seeded = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=7)
     accelerator = Accelerator(cpu=True, dataloader_config=seeded)
     job = Job(accelerator, seed)
     train(accelerator, job, folder, until)
     return job.losses
+
 
 # %%
 whole_run = launch(start, save_everything_spec, 0, None, 8, world_size=2)
@@ -669,24 +717,25 @@ print("the losses of rank 0:", *(f"{loss:.4f}" for loss in whole_run.outputs[0])
 # %% [markdown]
 # `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has different weights and different random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
 #
-# `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here. This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, the same at each start, and on the epoch's number, which the loader counts itself, from 0. (And the loader has a random generator of its own. Without one, each start of an iteration draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
+# `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here. This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, which is the same at each start, and on the epoch's number, which the loader counts from 0. (The loader also has its own random generator. Without one, each new iterator draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
 #
 # **Budget** · exactly the steps that remain · losses and running average equal those of an uninterrupted run: bit for bit on two ranks, within 10⁻⁹ on more.
 #
-# Why not bit for bit on more? After its first step, DDP rebuilds its buckets, with the parameters in the order in which their gradients were ready. A new process begins with the first order again, and a ring then adds three or four numbers in another order, which may change the last bit. Two numbers have only one sum.
+# Why not bit for bit on more? After its first step, DDP rebuilds its buckets, with the parameters in the order in which their gradients were ready. A new process starts with the first order again, and a ring then adds three or four numbers in a different order, which may change the last bit. Two numbers have only one sum.
 #
 # <details><summary>Hint 1 · what is not prepared</summary>
 #
-# `accelerator.register_for_checkpointing(…)` takes objects with `state_dict` and `load_state_dict`. Three parts of the job need it, and before `load_state`.
+# `accelerator.register_for_checkpointing(…)` takes objects with `state_dict` and `load_state_dict`. Three parts of the job need it, before `load_state`.
 # </details>
-# <details><summary>Hint 2 · the place in the data</summary>
+# <details><summary>Hint 2 · the position in the data</summary>
 #
-# `divmod(job.progress.steps, len(job.loader))` gives the epoch and the batches of it that are used. `job.loader.set_epoch(epoch)` sets the number; `skip_first_batches(job.loader, n)` returns a loader that begins after n batches, of that epoch.
+# `divmod(job.progress.steps, len(job.loader))` gives the epoch and the number of its batches that are used. `job.loader.set_epoch(epoch)` sets the number of the epoch; `skip_first_batches(job.loader, n)` returns a loader that begins after n batches of that epoch.
 # </details>
 # <details><summary>Hint 3 · ranks and random states</summary>
 #
-# `save_state` writes the file `random_states_{rank}.pkl` on each rank, the others on the main process: so all ranks call it. `load_state` restores the random states; a seed that is set after it, or a random number that is drawn, would change them again.
+# `save_state` writes the file `random_states_{rank}.pkl` on each rank and the others on the main process, so all ranks call it. `load_state` restores the random states; setting a seed or drawing a random number after it would change them again.
 # </details>
+
 
 # %% nbgrader={"grade_id": "save_everything", "solution": true}
 def save_everything(accelerator, job, folder, until):
@@ -705,8 +754,9 @@ def save_everything(accelerator, job, folder, until):
     accelerator.save_state(folder)
     ### END SOLUTION
 
+
 # %% [markdown]
-# Stopped after four steps, in the second epoch, and started again with another seed: the losses of rank 1, and where they leave the uninterrupted run.
+# Stopped after four steps, in the second epoch, and restarted with another seed: the losses of rank 1, and where they differ from those of the uninterrupted run.
 
 # %%
 with tempfile.TemporaryDirectory() as name:
@@ -715,7 +765,9 @@ with tempfile.TemporaryDirectory() as name:
     losses += launch(start, save_everything, 1000, folder, 8, world_size=2).outputs[1]
     print("saved:", *sorted(path.name for path in folder.iterdir()))
 for step, (loss, whole) in enumerate(zip(losses, whole_run.outputs[1])):
-    print(f"step {step}: {loss:.6f}", "the same bits" if loss == whole else f"instead of {whole:.6f}")
+    print(
+        f"step {step}: {loss:.6f}", "the same bits" if loss == whole else f"instead of {whole:.6f}"
+    )
 
 # %% nbgrader={"grade_id": "check_save_everything", "grade": true}
 check("deepspeed_accelerate.save_everything", save_everything)
@@ -723,7 +775,7 @@ check("deepspeed_accelerate.save_everything", save_everything)
 # %% [markdown]
 # ## 7 · What will this run train?
 #
-# A colleague wants to fine-tune a model, with DeepSpeed through Accelerate, on two nodes of 8 GPUs, and writes: "ZeRO-3, on all 16 GPUs, with 256 samples in each optimizer step, and gradients clipped at 0.5. Warm-up takes the first 100 of 1,000 steps. Every 200 steps the run saves everything that it needs to go on." On the first node, `accelerate launch` gets this configuration, on the second the same with `machine_rank: 1`, together with `ds.json` and the script:
+# A colleague wants to fine-tune a model, with DeepSpeed through Accelerate, on two nodes of 8 GPUs, and writes: "ZeRO-3, on all 16 GPUs, with 256 samples in each optimizer step, and gradients clipped at 0.5. Warm-up takes the first 100 of 1,000 steps. Every 200 steps the run saves everything that it needs to continue." On the first node, `accelerate launch` gets this configuration; on the second, the same with `machine_rank: 1`. Below it are `ds.json` and the script:
 #
 # ```yaml
 # distributed_type: DEEPSPEED
@@ -766,17 +818,17 @@ check("deepspeed_accelerate.save_everything", save_everything)
 #             accelerator.save_state(f"step_{model.global_steps}")
 # ```
 #
-# What is right, what is wrong, and which mistakes raise no error? Give the number of ranks, the samples in an optimizer step and the batch size that DeepSpeed assumes, the stage, the limit of the gradients' norm, the steps that warm-up takes, and what happens at step 200. Four to eight sentences.
+# What is right, what is wrong, and which mistakes raise no error? Give the number of ranks, the samples in an optimizer step and the batch size that DeepSpeed assumes, the stage, the limit on the gradients' norm, the number of warm-up steps, and what happens at step 200. Write four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "what_will_this_run_train", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
 # The number of ranks is right: `num_processes` counts all machines, so there are 16. The batch is right, too: 8 samples · 2 micro-batches · 16 ranks = 256. But "auto" takes the smallest batch size of all prepared loaders, 1, so DeepSpeed assumes 1 · 2 · 16 = 32; no gradient changes, but whatever is computed from its `train_batch_size`, such as samples per second, is wrong by a factor of 8.
 #
-# The stage is 2: of duplicate keys the last one counts. DeepSpeed rejects them when it reads a file itself, but here Accelerate reads it, and there is no error. Gradients are clipped at 1.0, which "auto" became; DeepSpeed clips by itself, and under it `clip_grad_norm_` only returns the norm.
+# The stage is 2: of duplicate keys, the last one counts. DeepSpeed rejects them when it reads a file itself, but here Accelerate reads it, and there is no error. Gradients are clipped at 1.0, the value of "auto"; DeepSpeed clips by itself, and under it `clip_grad_norm_` only returns the norm.
 #
-# The prepared scheduler steps 16 times in each optimizer step, so warm-up is over after 7 steps, not 100 (the eighth uses scheduler step 7 · 16 = 112). The schedule has to be written in scheduler steps: warm-up over 1,600.
+# The prepared scheduler steps 16 times per optimizer step, so warm-up is over after 7 steps, not 100 (the eighth uses scheduler step 7 · 16 = 112). The schedule has to be written in scheduler steps: warm-up over 1,600.
 #
-# `save_state` is called on rank 0 alone. Under DeepSpeed saving is collective: rank 0 waits in it for the others, which never come, and the run hangs at step 200. All ranks have to call it. (With plain DDP it does not hang: only rank 0's random states are saved, and that is silent, too.) And the scheduler's place is saved, but not the loader's: after a resume, the epoch begins again without `skip_first_batches`.
+# `save_state` is called only on rank 0. Under DeepSpeed, saving is collective: rank 0 waits for the others, which never call it, and the run hangs at step 200. All ranks have to call it. (With plain DDP it does not hang: only rank 0's random states are saved, which is silent, too.) And the scheduler's position is saved, but not the loader's: after a resume, the epoch starts over without `skip_first_batches`.
 #
 # Points: 1 for 16 ranks, 256 samples (DeepSpeed's 32), stage 2 and clipping at 1.0; 1 for warm-up of 7 steps and the hang in `save_state`. Half of each if one number is missing.
 # ### END SOLUTION

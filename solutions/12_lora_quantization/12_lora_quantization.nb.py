@@ -57,7 +57,8 @@ plt.style.use(palette.PLOT_STYLE)
 # - `merge()`: adds the adapter to `linear.weight`, so that `forward` does not compute it and costs no more than without an adapter. A second `merge()` changes nothing;
 # - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing.
 #
-# The check draws A and B itself after it has looked at yours, wraps layers in `DistributedDataParallel`, trains, merges, unmerges and trains on.
+# The check inspects your A and B, then draws its own, wraps layers in `DistributedDataParallel`, trains, merges, unmerges, and continues training.
+
 
 # %%
 @torch.no_grad()
@@ -65,6 +66,7 @@ def lora_spec(linear, a, b, alpha, x):
     """The weight after a merge, and the layer's output, merged or not."""
     weight = linear.weight + alpha / len(a) * b @ a
     return weight, functional.linear(x, weight, linear.bias)
+
 
 lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, torch.ones(1, 3))
 
@@ -77,7 +79,7 @@ lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, to
 # </details>
 # <details><summary>Hint 2 · the start</summary>
 #
-# With B = 0 the model starts as it was. A must not be zero as well: the gradient of B contains A, and the gradient of A contains B. `nn.init.kaiming_uniform_(tensor)` draws the entries in place: the more inputs there are, the smaller they are. The check accepts any random start.
+# With B = 0, the model starts unchanged. A must not be zero as well: the gradient of B contains A, and the gradient of A contains B. `nn.init.kaiming_uniform_(tensor)` draws the entries in place: the more inputs, the smaller the entries. The check accepts any random start.
 # </details>
 # <details><summary>Hint 3 · the frozen weight in backward</summary>
 #
@@ -85,8 +87,9 @@ lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, to
 # </details>
 # <details><summary>Hint 4 · merging</summary>
 #
-# In fp32 (W + ΔW) − ΔW is not W: bits that the sum rounded away do not come back. What could you keep while the weight is merged? A plain attribute is neither a parameter nor a buffer if it is not registered as one: DDP broadcasts buffers at each forward. Merge under `torch.no_grad()`.
+# In fp32, (W + ΔW) − ΔW is not W: bits that the sum rounded away do not come back. What could you keep while the weight is merged? A plain tensor attribute is neither a parameter nor a buffer, and that is what you want: DDP broadcasts buffers in each forward pass. Merge under `torch.no_grad()`.
 # </details>
+
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}
 class LoRALinear(nn.Module):
@@ -130,8 +133,10 @@ class LoRALinear(nn.Module):
             self.unmerged = None
         ### END SOLUTION
 
+
 # %% [markdown]
-# Two ranks train one layer for 30 steps on a task that a change of rank 1 solves: `target` = W·x + u·vᵀ·x. Left: the loss. Right: the singular values of what your layer has learned, (α/r)·B·A. With r = 4, at most four of them are above zero.
+# Two ranks train one layer for 30 steps on a task that a rank-1 change solves: `target` = W·x + u·vᵀ·x. Left: the loss. Right: the singular values of what your layer has learned, (α/r)·B·A. With r = 4, at most four of them are above zero.
+
 
 # %%
 def two_ranks_train():
@@ -154,6 +159,7 @@ def two_ranks_train():
     layer.merge()
     return losses, torch.linalg.svdvals((layer.linear.weight - start).detach()).tolist()
 
+
 lora_run = launch(two_ranks_train, world_size=2)
 
 # %%
@@ -172,21 +178,23 @@ check("lora_quantization.LoRALinear", LoRALinear)
 # %% [markdown]
 # ## 2 · `count_and_ship`
 #
-# Before a model is fine-tuned on N ranks with DDP, you want to know what it takes. `count_and_ship(shapes, r, targets, world_size, tokens)` returns a dict:
+# Before you fine-tune a model on N ranks with DDP, you want to know what it takes. `count_and_ship(shapes, r, targets, world_size, tokens)` returns a dict:
 #
 # - `"adapters"`: the parameters that are trained. Each target has an adapter, A [r, in] and B [out, r];
 # - `"state_bytes"`: on each rank, the gradients and Adam's two states of each gradient, all in fp32. The parameters themselves are not counted;
 # - `"sent_bytes"`: what each rank sends in a step, in a ring all-reduce of the gradients in fp32;
 # - `"flops"`: of the matrix products of a step with `tokens` tokens on this rank. An element of a matrix that is trained takes 6 per token: 2 in forward, 2 for the gradient of its input, 2 for its own gradient. Which of them remain for a frozen matrix?
 #
-# `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` contains such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passes a gradient to its input: the lowest layer is no exception.
+# `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` contains such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passed a gradient to its input, including the lowest layer.
+
 
 # %%
 def shapes_of(size):
-    """Of a GPT with separate queries, keys and values; its head shares the matrix of `token`."""
+    """Shapes of a GPT with separate queries, keys and values; its head shares `token`'s matrix."""
     model = models.separate_projections(models.gpt(size))
     parameters = model.named_parameters(remove_duplicate=False)
     return {name: tuple(each.shape) for name, each in parameters}
+
 
 show_table({"parameter": "", "shape": ""}, list(shapes_of("0.1M").items())[:18])
 
@@ -205,6 +213,7 @@ show_table({"parameter": "", "shape": ""}, list(shapes_of("0.1M").items())[:18])
 #
 # Two sums: one over the frozen matrices that are multiplied, one over the adapters, which are trained. Norms and biases are in neither.
 # </details>
+
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}
 def count_and_ship(shapes, r, targets, world_size, tokens):
@@ -228,8 +237,9 @@ def count_and_ship(shapes, r, targets, world_size, tokens):
     }
     ### END SOLUTION
 
+
 # %% [markdown]
-# The GPT with 50 million parameters on 8 ranks, r = 8, with your formula: adapters on more and more matrices.
+# Your formula for the GPT with 50 million parameters, on 8 ranks with r = 8: adapters on more and more matrices.
 
 # %%
 shapes = shapes_of("50M")
@@ -256,17 +266,18 @@ check("lora_quantization.count_and_ship", count_and_ship)
 # %% [markdown]
 # ## 3 · `quantize_blockwise`
 #
-# Quantize weights in blocks. A **block** is `block` consecutive weights, in the order of `weights.flatten()`: a block may end within a row, and the last one may have fewer weights. The scale of a block is its **absmax**, the largest magnitude in it. Each weight is divided by the absmax of its block and gets the **code** of the nearest value that a code stands for:
+# Quantize weights in blocks. A **block** is `block` consecutive weights, in the order of `weights.flatten()`: a block may end within a row, and the last one may have fewer weights. The scale of a block is its **absmax**, the largest magnitude in it. Each weight is divided by the absmax of its block and gets the **code** whose value is nearest:
 #
 # - without `points`: int8. Code c, from −127 to 127, stands for c / 127.
-# - with `points`, a tensor of values that rise from −1, such as NF4's 16: code i stands for `points[i]`.
+# - with `points`, a tensor of increasing values from −1 on, such as NF4's 16: code i stands for `points[i]`.
 #
-# Return `(codes, absmax)`. `codes` has the shape of `weights`, and dtype int8 or, with `points`, uint8. `absmax` is fp32, [⌈n / block⌉]. Codes are not packed here: a 4-bit code takes a byte. In a block of zeros, absmax is 0, and each code is the one that stands for 0. `weights` is fp32 and stays as it is.
+# Return `(codes, absmax)`. `codes` has the shape of `weights`, and dtype int8 or, with `points`, uint8. `absmax` is fp32, [⌈n / block⌉]. Codes are not packed here: a 4-bit code takes a byte. In a block of zeros, absmax is 0, and each code is the one that stands for 0. `weights` is fp32 and must not change.
 #
 # The spec restores the weights:
 
 # %%
 NF4 = torch.tensor(quantization.nf4_code_points())
+
 
 def dequantize_spec(codes, absmax, block, points=None):
     """codes of any shape, absmax [⌈n / block⌉]  ->  fp32 weights of that shape"""
@@ -274,10 +285,11 @@ def dequantize_spec(codes, absmax, block, points=None):
     by_weight = absmax.repeat_interleave(block)[: codes.numel()]
     return values * by_weight.view(codes.shape)
 
+
 NF4
 
 # %% [markdown]
-# **Budget** · no communication · codes equal to the nearest ones: the checked weights are never halfway between two. So no restored int8 weight is further than absmax / 254 from the original, and with `points` none is further than absmax × half of the largest gap between two of them.
+# **Budget** · no communication · exactly the nearest codes: the checked weights are never halfway between two. So no restored int8 weight is further than absmax / 254 from the original and, with `points`, none is further than absmax × half of the largest gap between two of them.
 #
 # <details><summary>Hint 1 · blocks as rows</summary>
 #
@@ -289,8 +301,9 @@ NF4
 # </details>
 # <details><summary>Hint 3 · the nearest, nearly there</summary>
 #
-# For int8, multiply by 127, and do not just convert: a conversion drops the fraction. For `points`, an extra dimension at the end broadcasts each scaled weight against all points; the index of the smallest distance is the code. Conversion to the dtype comes last.
+# For int8, multiply by 127 and round before you convert: a conversion drops the fraction. For `points`, an extra dimension at the end broadcasts each scaled weight against all points; the index of the smallest distance is the code. Conversion to the dtype comes last.
 # </details>
+
 
 # %% nbgrader={"grade_id": "quantize_blockwise", "solution": true}
 def quantize_blockwise(weights, block, points=None):
@@ -308,12 +321,15 @@ def quantize_blockwise(weights, block, points=None):
     return codes.flatten()[: len(flat)].view(weights.shape), absmax
     ### END SOLUTION
 
+
 # %% [markdown]
-# Real weights, from a small GPT that was trained on Python's documentation. Left: one block of 64 weights, and what is restored from its codes. Right: smaller blocks restore all the weights better, and cost more scales.
+# Real weights, from a small GPT that was trained on Python's documentation. Left: one block of 64 weights, and what is restored from its codes. Right: smaller blocks restore all the weights better, but need more scales.
+
 
 # %%
 def restored(weights, block, points=None):
     return dequantize_spec(*quantize_blockwise(weights, block, points), block, points)
+
 
 def plot_blocks(weights, sizes=(16, 32, 64, 128, 256, 512, 1024)):
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3))
@@ -329,6 +345,7 @@ def plot_blocks(weights, sizes=(16, 32, 64, 128, 256, 512, 1024)):
     right.set(xlabel="bits per weight", ylabel="root mean square error", xlim=(3.9, 6.9))
     figure.tight_layout()
 
+
 gpt_weights = pretrained.gpt().state_dict()["blocks.0.mlp.up.weight"]
 plot_blocks(gpt_weights)
 
@@ -338,16 +355,17 @@ check("lora_quantization.quantize_blockwise", quantize_blockwise)
 # %% [markdown]
 # ## 4 · `pack_q4_0`
 #
-# Write weights as the bytes of a GGUF file, in its format **Q4_0**. A block is 32 weights, and has one scale d and 32 **levels** from 0 to 15:
+# Write weights as the bytes of a GGUF file, in the format **Q4_0**. A block of 32 weights has one scale d and 32 **levels** from 0 to 15:
 #
 # 1. Find the weight of largest magnitude, with its sign (if there are several, the first). d is this weight / −8, in fp32. So that weight has level 0, and d may be negative.
-# 2. The level of a weight x is x · (1/d) + 8.5, with the fraction cut off, and at most 15. It is computed with the fp32 d. If d is 0, take 0 in place of 1/d.
+# 2. The level of a weight x is x · (1/d) + 8.5, with the fraction cut off, and at most 15. It is computed with the fp32 d. If d is 0, use 0 instead of 1/d.
 # 3. Only then is d rounded to fp16, and stored: 2 bytes, little-endian (the low byte first).
 # 4. 16 bytes follow. Byte j has the level of weight j in its low 4 bits, and the level of weight j + 16 in its high 4 bits.
 #
-# `weights` is fp32, [n], with n a multiple of 32. Return a uint8 tensor, [n / 32, 18]. `weights` stays as it is. The bytes have to be those that the package `gguf` writes. One surprise follows from these rules: 0 / −8 is −0, so a block of zeros starts with the bytes 0 and 128.
+# `weights` is fp32, [n], with n a multiple of 32. Return a uint8 tensor, [n / 32, 18]. `weights` must not change. The bytes have to be those that the package `gguf` writes. One surprise follows from these rules: 0 / −8 is −0, so a block of zeros starts with the bytes 0 and 128.
 #
 # The spec restores the weights from the bytes:
+
 
 # %%
 def unpack_q4_0_spec(blocks):
@@ -356,21 +374,23 @@ def unpack_q4_0_spec(blocks):
     low, high = blocks[:, 2:] % 16, blocks[:, 2:] // 16
     return (d * (torch.cat([low, high], dim=1).float() - 8)).flatten()
 
+
 # %% [markdown]
 # **Budget** · no communication · 18 bytes for 32 weights, 4.5 bits each · every byte equal to that of `gguf`.
 #
 # <details><summary>Hint 1 · the sign</summary>
 #
-# A maximum of magnitudes has lost its sign. Its position has not: ask for the position, then take the weight from there. `gather` does this for all blocks at once.
+# The maximum of the magnitudes has lost its sign. So find its position, and take the weight from there. `gather` does this for all blocks at once.
 # </details>
 # <details><summary>Hint 2 · a level of 16</summary>
 #
-# Let a block have −1 and later 1. Then d is 1/8, and the level of 1 is 8 + 8.5 without its fraction: 16, which needs five bits. What would the fifth bit do to the other half of the byte?
+# Suppose a block contains −1 and, later, 1. Then d is 1/8, and the level of 1 is 8 + 8.5 without its fraction: 16, which needs five bits. What would the fifth bit do to the other half of the byte?
 # </details>
 # <details><summary>Hint 3 · bytes, nearly there</summary>
 #
 # `<<` shifts a uint8 tensor, and `|` joins two of them. `tensor.view(torch.uint8)` shows a contiguous tensor's bytes without converting numbers: a [blocks, 1] tensor of a 2-byte dtype becomes [blocks, 2]. Join both parts along dimension 1.
 # </details>
+
 
 # %% nbgrader={"grade_id": "pack_q4_0", "solution": true}
 def pack_q4_0(weights):
@@ -385,19 +405,24 @@ def pack_q4_0(weights):
     return torch.cat([d.half().view(torch.uint8), nibbles], dim=1)
     ### END SOLUTION
 
+
 # %% [markdown]
 # One block of the same weights, its 18 bytes, and what is restored from them:
+
 
 # %%
 def plot_block(weights):
     block = pack_q4_0(weights)
     figure, axes = plt.subplots(figsize=(7, 2.8))
     axes.plot(weights, "o", color=palette.PREDICTED, fillstyle="none", label="weights")
-    axes.plot(unpack_q4_0_spec(block), ".", color=palette.MEASURED, label="restored from your bytes")
+    axes.plot(
+        unpack_q4_0_spec(block), ".", color=palette.MEASURED, label="restored from your bytes"
+    )
     axes.set(xlabel="position in the block", ylabel="weight")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     print(bytes(block.flatten().tolist()).hex(" "))
+
 
 plot_block(gpt_weights.flatten()[:32])
 
@@ -411,14 +436,16 @@ check("lora_quantization.pack_q4_0", pack_q4_0)
 #
 # `outliers(x, w, threshold)` returns approximately `x @ w.T`, fp32, for x `[rows, features]` and w `[out, features]`:
 #
-# - a feature is an outlier if its largest magnitude in x **exceeds** the threshold. (This is the paper's definition; bitsandbytes also includes features that just reach the threshold.) The product of the outlier features is computed in fp32, with the columns of w that belong to them;
-# - the other features are quantized: each row of x has a scale, and each row of w has one. A scale is the largest magnitude **among the row's regular features**, divided by 127; a code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
-# - a row of zeros gives zeros. There may be no outlier; at least one feature is regular. Leave x and w as they are.
+# - a feature is an outlier if its largest magnitude in x **exceeds** the threshold. (This is the paper's definition; bitsandbytes also includes features that just reach the threshold.) The product of the outlier features is computed in fp32, with the corresponding columns of w;
+# - the other features are quantized: each row of x and each row of w has a scale. A scale is the largest magnitude **among the row's regular features**, divided by 127; a code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
+# - a row of zeros gives zeros. There may be no outlier; at least one feature is regular. Do not change x and w.
+
 
 # %%
 def outliers_spec(x, w):
     """What the result approximates: here nothing is rounded to a code."""
     return x @ w.T
+
 
 outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]))
 
@@ -427,20 +454,22 @@ outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]
 #
 # <details><summary>Hint 1 · which features</summary>
 #
-# The largest magnitude of each column of x is a vector with one number for each feature. Compare it with the threshold: the result is a boolean mask, with which you can index the columns of x and of w.
+# The largest magnitudes of the columns of x are a vector with one number for each feature. Compare it with the threshold: the result is a boolean mask that can index the columns of x and of w.
 # </details>
 # <details><summary>Hint 2 · the scales</summary>
 #
-# `amax(dim=1, keepdim=True)` gives a column of scales, by which you can divide the whole matrix. A row whose scale is 0 would give 0/0: `clamp` the scale at a tiny number.
+# `amax(dim=1, keepdim=True)` gives a column of scales, by which you can divide the whole matrix. A row whose scale is 0 would give 0/0: `clamp` the scale to a tiny minimum.
 # </details>
 # <details><summary>Hint 3 · the sums</summary>
 #
 # torch adds int8 products in int8, where they overflow: convert the codes with `.int()` first. Element (i, j) of the sums belongs to row i of x and to row j of w, so the scales of w have to lie along the columns.
 # </details>
 
+
 # %% nbgrader={"grade_id": "outliers", "solution": true}
 def outliers(x, w, threshold):
     """x [rows, features], w [out, features]  ->  approximately x @ w.T [rows, out], mostly in int8"""
+
     ### BEGIN SOLUTION
     def quantize_rows(matrix):
         scales = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
@@ -453,8 +482,9 @@ def outliers(x, w, threshold):
     return sums * x_scales * w_scales.T + x[:, is_outlier] @ w[:, is_outlier].T
     ### END SOLUTION
 
+
 # %% [markdown]
-# 256 features, one of them at 60: the errors of your product, once with everything in int8 (a threshold that nothing exceeds), and once with the outlier feature in fp32.
+# 256 features, one of them at 60: the errors of your product, first with everything in int8 (a threshold that nothing exceeds), then with the outlier feature in fp32.
 
 # %%
 torch.manual_seed(0)
@@ -485,25 +515,42 @@ check("lora_quantization.outliers", outliers)
 # The adapters of the layers **below** get their gradient through the base: $\partial L/\partial x = \partial L/\partial y \cdot W + \dots$ So backward needs W again. In plain autograd, the matrix product keeps the dequantized weight of every layer above the first until backward, and the 4 bits save nothing:
 
 # %%
-NF4_VALUES = torch.tensor([
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
-    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
-    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-])
+NF4_VALUES = torch.tensor(
+    [
+        -1.0,
+        -0.6961928009986877,
+        -0.5250730514526367,
+        -0.39491748809814453,
+        -0.28444138169288635,
+        -0.18477343022823334,
+        -0.09105003625154495,
+        0.0,
+        0.07958029955625534,
+        0.16093020141124725,
+        0.24611230194568634,
+        0.33791524171829224,
+        0.44070982933044434,
+        0.5626170039176941,
+        0.7229568362236023,
+        1.0,
+    ]
+)
+
 
 def dequantize_nf4(packed, absmax, shape):
     """packed uint8 [out · in / 2], absmax fp32 [out · in / 64]  ->  fp32 [out, in]"""
     codes = torch.stack([packed >> 4, packed & 15], dim=1).int()  # the high nibble comes first
     return (NF4_VALUES[codes].view(-1, 64) * absmax[:, None]).view(shape)
 
+
 def qlora_forward_spec(layers, x, alpha):
-    """The right outputs and gradients. But it keeps every dequantized weight for backward."""
+    """The right outputs and gradients, but it keeps every dequantized weight for backward."""
     for layer in layers:
         A, B = layer["A"], layer["B"]
         W = dequantize_nf4(layer["packed"], layer["absmax"], (len(B), A.shape[1]))
         x = x @ W.T + alpha / len(A) * (x @ A.T @ B.T)
     return x
+
 
 # %% [markdown]
 # Write `qlora_step(layers, x, loss_of, alpha, lr)`: one step of plain SGD, on several ranks.
@@ -511,9 +558,9 @@ def qlora_forward_spec(layers, x, alpha):
 # - `layers` is a list of dicts. `packed` and `absmax` are the frozen base, equal on all ranks: they never change and get no gradient. `A` `[r, in]` and `B` `[out, r]` are the adapters, `nn.Parameter`s, equal on all ranks as well. The layers follow one another, as in the spec.
 # - `loss_of(y)` is the mean loss over this rank's samples; call it once, with the output of the last layer.
 # - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the previous step must not count.
-# - `dequantize_nf4` is given. You decide when it is called: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
+# - `dequantize_nf4` is given. You decide when to call it: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
-# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × ideal bytes and 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
+# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × the ideal bytes plus 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
 #
 # <details><summary>Hint 1 · what the Function keeps</summary>
 #
@@ -531,6 +578,7 @@ def qlora_forward_spec(layers, x, alpha):
 #
 # `torch.autograd.grad(loss, adapters)` returns the gradients as a tuple and leaves `.grad` alone, so nothing has to be cleared. All-reduce each, divide by the number of ranks, and change the adapter under `torch.no_grad()`.
 # </details>
+
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}
 class PackedLinear(torch.autograd.Function):
@@ -565,8 +613,10 @@ def qlora_step(layers, x, loss_of, alpha, lr):
             adapter -= lr * grad / dist.get_world_size()
     ### END SOLUTION
 
+
 # %% [markdown]
-# Eight layers of 512 × 512, 1 MiB each in fp32, trained for one step: once with the spec's forward, once with your step. Click to choose a run. The dashed line is what the packed base takes: an eighth of the weights in fp32, and one absmax for each 64.
+# Eight layers of 512 × 512, 1 MiB each in fp32, trained for one step: first with the spec's forward, then with your step. Click to choose a run. The dashed line is what the packed base takes: an eighth of the weights in fp32, and one absmax for each 64.
+
 
 # %%
 def packed_layer(out_features, in_features, r=4):
@@ -578,14 +628,17 @@ def packed_layer(out_features, in_features, r=4):
         "B": nn.Parameter(torch.zeros(out_features, r)),
     }
 
+
 def spec_step(layers, x, loss_of, alpha, lr):
     loss_of(qlora_forward_spec(layers, x, alpha)).backward()
+
 
 def train_packed(step):
     layers = [packed_layer(512, 512) for _ in range(8)]
     x = torch.randn(4, 512)
     with measure("the step"):
         step(layers, x, lambda y: y.square().sum() / len(y), alpha=8, lr=0.01)
+
 
 # %%
 PACKED_BYTES = 8 * (512 * 512 // 2 + 512 * 512 // 64 * 4)
@@ -601,7 +654,7 @@ check("lora_quantization.qlora_step", qlora_step)
 # %% [markdown]
 # ## 7 · Will it fit, and what is it worth?
 #
-# A colleague wants to fine-tune a 13-billion-parameter model (40 layers of width 5,120, fp32 or bf16 if it is not quantized) on 2 GPUs with 24 GB each, with DDP. In each layer, the query and the value projection (5,120 × 5,120) get adapters of r = 16, in fp32. The base is in NF4: blocks of 64 with an fp32 absmax. The colleague writes:
+# A colleague wants to fine-tune a 13-billion-parameter model (40 layers of width 5,120; fp32 or bf16 unless quantized) on 2 GPUs with 24 GB each, with DDP. In each layer, the query and the value projection (5,120 × 5,120) get adapters of r = 16, in fp32. The base is in NF4: blocks of 64 with an fp32 absmax. The colleague writes:
 #
 # 1. "4 bits per weight, so the base takes 6.5 GB on each GPU."
 # 2. "Adam needs 8 bytes for each parameter: 104 GB. So we must shard it with ZeRO."
@@ -610,21 +663,21 @@ check("lora_quantization.qlora_step", qlora_step)
 # 5. "At the end we merge the adapters into the 4-bit base: merging is exact, so nothing is lost."
 # 6. "To save memory I wrapped each layer in `torch.utils.checkpoint` with `use_reentrant=True`. The embedding is frozen, too. It runs without an error, so it works."
 #
-# Judge each claim: what is right, what is wrong, and which error would be silent? Give the bytes of the base with and without double quantization (8-bit codes for the absmax, in blocks of 256 with an fp32 scale), of the optimizer's states, and those that a rank sends in a step. Six to ten sentences.
+# Judge each claim: what is right, what is wrong, and which error would be silent? Give the bytes of the base with and without double quantization (8-bit codes for the absmax, in blocks of 256 with an fp32 scale), of the optimizer's states, and those that a rank sends in a step. Write six to ten sentences.
 
 # %% [markdown] nbgrader={"grade_id": "will_it_fit", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# 1\. Nearly: the constants are missing. An absmax of 32 bits for each 64 weights is half a bit, so 4.5 bits · 13 · 10⁹ / 8 = 7.3 GB. With double quantization, 4 + 8/64 + 32/(64 · 256) = 4.127 bits: 6.7 GB. Either fits in 24 GB. (Embedding and norms usually stay in 16 bits, which adds some 0.5 GB.)
+# 1\. Almost: the constants are missing. An absmax of 32 bits for each 64 weights is half a bit, so 4.5 bits · 13 · 10⁹ / 8 = 7.3 GB. With double quantization, 4 + 8/64 + 32/(64 · 256) = 4.127 bits: 6.7 GB. Either fits in 24 GB. (Embedding and norms usually stay in 16 bits, which adds some 0.5 GB.)
 #
-# 2\. Wrong: only trained parameters have states. The adapters have 40 · 2 · 16 · (5,120 + 5,120) = 13.1 million parameters, so Adam keeps 105 MB, and the adapters and their gradients take 52 MB each. There is next to nothing to shard; what takes memory is the base, which DDP keeps whole on each GPU.
+# 2\. Wrong: only trained parameters have states. The adapters have 40 · 2 · 16 · (5,120 + 5,120) = 13.1 million parameters, so Adam keeps 105 MB, and the adapters and their gradients take 52 MB each. There is almost nothing to shard; the memory goes to the base, which DDP keeps whole on each GPU.
 #
 # 3\. Wrong: DDP reduces gradients of parameters that require one. A ring sends $\frac{2(N-1)}{N}$ · 52 MB = 52 MB per rank and step with N = 2.
 #
 # 4\. Wrong: the adapters of the lower layers get their gradients through the base, so backward computes the gradients of the activations, 2Ψ per token. Only those of the weights, another 2Ψ, are saved: 4Ψ of 6Ψ FLOPs per token, two thirds and not one third. Dequantizing, in forward and again in backward, is extra work.
 #
-# 5\. Wrong, and silent: the sum W + (α/r) · B · A is exact in fp32 up to rounding, but it has to be rounded to 16 code points again. Small updates stay below half a gap and vanish, others are rounded. Merge into 16-bit weights, or keep the adapters separate.
+# 5\. Wrong, and silent: the sum W + (α/r) · B · A is exact in fp32 up to rounding, but it has to be rounded to 16 code points again. Small updates stay below half a gap and vanish; others are rounded. Merge into 16-bit weights, or keep the adapters separate.
 #
-# 6\. Wrong, and silent apart from a warning: the reentrant checkpoint calls backward only if an input requires a gradient. The frozen embedding's output does not, so the adapters in the wrapped layers get none and the loss does not fall. `use_reentrant=False`, or an embedding output that requires a gradient (`enable_input_require_grads()`), fixes it; check `.grad` after the first step.
+# 6\. Wrong, and silent apart from a warning: the reentrant checkpoint calls backward only if an input requires a gradient. The frozen embedding's output does not, so the adapters in the wrapped layers get none, and the loss does not fall. `use_reentrant=False`, or an embedding output that requires a gradient (`enable_input_require_grads()`), fixes it; check `.grad` after the first step.
 #
 # Points: 1 for the numbers (7.3 and 6.7 GB, 105 MB, 52 MB; 0.5 if one is missing), 1 for claims 4, 5 and 6: two thirds, the rounding, the missing gradients (0.5 if one is missing or not called silent).
 # ### END SOLUTION

@@ -1,4 +1,4 @@
-"""Accelerate on ranks that earlier functions have used: its state is global."""
+"""Accelerate on reused ranks, where its global state has to be reset."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def forget_accelerators() -> None:
 
 
 def new_accelerator(accumulation: int = 1, **loader_options: Any) -> Any:
-    """``loader_options``: of accelerate's DataLoaderConfiguration."""
+    """``loader_options``: arguments of accelerate's DataLoaderConfiguration."""
     from accelerate import Accelerator
     from accelerate.utils import DataLoaderConfiguration
 

@@ -1,4 +1,4 @@
-"""The configurations that `config_lint` asks for in its visible cases, and how one is written."""
+"""The configurations in the visible cases of `config_lint`, and helpers to write one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_HOST = {"offload_optimizer": {"device": "cpu", "pin_memory": False}}
 
 
 def text_of(*pairs: tuple[str, Any]) -> str:
-    """A file that may have a key twice."""
+    """The text of a JSON file that may contain a key twice."""
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in pairs)
     return f"{{\n{lines}\n}}"
 
@@ -28,7 +28,7 @@ def asked_of(
     mixed_precision: str = "no",
     optimizer: str = "AdamW",
 ) -> Asked:
-    """``loaders``: batch sizes, of the training loader and of the one for evaluation."""
+    """``loaders``: batch sizes of the training loader and of the evaluation loader."""
     zero3_init = {"zero3_init_flag": False}
     many = {"deepspeed_multinode_launcher": "standard"} if machines > 1 else {}
     return {

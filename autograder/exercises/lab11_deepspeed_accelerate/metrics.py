@@ -30,8 +30,8 @@ class Stream(IterableDataset[Any]):
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
-    """The first samples, which a loader repeats, are answered correctly, and so is about half of
-    the others, but not all."""
+    """The model is right about the first samples, which a loader repeats, and about half of the
+    others."""
     samples, repeated = case.params["samples"], repeats(case)
     weight = torch.from_numpy(rng.standard_normal((CLASSES, FEATURES))).float()
     inputs = torch.from_numpy(rng.standard_normal((samples, FEATURES))).float()
@@ -43,7 +43,7 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def repeats(case: Case) -> int:
-    """Samples that the loader adds, so that all ranks have as many full batches."""
+    """Samples that the loader adds, so that all ranks have the same number of full batches."""
     return int(-case.params["samples"] % (case.world_size * case.params["batch"]))
 
 
@@ -83,7 +83,7 @@ def evaluates_too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     own = (case.params["samples"] + repeats(case)) // case.world_size
     if output["evaluated"] > own:
         mistake = (
-            "evaluates samples of other ranks: each rank runs the model on its own batches only"
+            "evaluates samples of other ranks: each rank runs the model only on its own batches"
         )
         return mistake, f"{output['evaluated']} samples, {own} are its own"
     return None

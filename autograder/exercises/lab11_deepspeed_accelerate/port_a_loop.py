@@ -41,7 +41,7 @@ def make_model(weights: list[Tensor]) -> nn.Sequential:
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """Every rank has the data set, and starts with weights of its own."""
+    """Every rank has the whole data set, and starts with different weights."""
 
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
@@ -67,7 +67,7 @@ def kind_of(thing: Any) -> str:
 
 @contextmanager
 def watched() -> Iterator[tuple[Counter[str], list[str]]]:
-    """Counts calls of an Accelerator's methods, and collects what `prepare` was given."""
+    """Count calls of an Accelerator's methods, and collect what is passed to `prepare`."""
     from accelerate import Accelerator
 
     used, prepared = Counter[str](), list[str]()
@@ -146,8 +146,8 @@ def trains_alone(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if processes == n:
         return None
     mistake = (
-        "trains alone, without an error: on CPU ranks an Accelerator takes part in the process "
-        "group only with Accelerator(cpu=True)"
+        "trains alone, without an error: on CPU ranks an Accelerator joins the process group only "
+        "with Accelerator(cpu=True)"
     )
     return mistake, f"its num_processes is {processes}, of {n} ranks"
 
@@ -179,8 +179,8 @@ def not_ported(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def wraps_twice(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if "DDP" in output["prepared"]:
         return (
-            "passes a DistributedDataParallel model to prepare, which wraps it once more: "
-            "accumulate switches the outer one's all-reduce off, and the inner one's stays on"
+            "passes a DistributedDataParallel model to prepare, which wraps it again: accumulate "
+            "switches off the outer all-reduce, but the inner one stays on"
         )
     return None
 
@@ -244,7 +244,7 @@ def losses_of_its_own(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def case_of(
     name: str, world_size: int, samples: int, batch_size: int, accumulation: int, max_norm: float
 ) -> Case:
-    """``max_norm`` is below most gradients' norm, and above most halves of it."""
+    """``max_norm`` is below the norm of most gradients, but above half of it."""
     loop = {"samples": samples, "batch_size": batch_size, "accumulation": accumulation}
     return Case(name, world_size, {**loop, "max_norm": max_norm})
 

@@ -1,7 +1,7 @@
-"""Stop a training job, start it again from its checkpoint, and compare with an uninterrupted run.
+"""Stop a training job, restart it from its checkpoint, and compare with an uninterrupted run.
 
-Each rank has a folder of its own, as in a sandbox; the files that any rank saved are in all of them
-at the next start, as on a shared disk.
+Each rank has its own folder, as in a sandbox; at the next start, all of them contain the files that
+any rank saved, as on a shared disk.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOLERANCE = 1e-9  # in fp64, over a few steps
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """``weights``: by start, the same on all ranks. ``seeds``: by start, each rank its own."""
+    """``weights``: by start, equal on all ranks. ``seeds``: by start, different on each rank."""
     starts, samples = len(case.params["ends"]), case.params["samples"]
 
     def normal(*shape: int) -> Tensor:
@@ -102,7 +102,7 @@ class Job:
         self.accelerator, self.losses = accelerator, list[float]()
         self.model, self.optimizer, self.loader = accelerator.prepare(model, optimizer, loader)
         torch.manual_seed(given["seeds"][start])
-        # Of random numbers, at the first step's begin and at the last one's end.
+        # Random states before the first step and after the last one.
         self.first_state, self.last_state = torch.empty(0), torch.empty(0)
 
     def step(self, batch: Any) -> None:
@@ -161,7 +161,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def with_changes(files: Mapping[str, bytes], folder: Path) -> dict[str, bytes]:
-    """{path: content}, with what any rank has written; of several ranks, the first one's."""
+    """{path: content} with the files that any rank has written; if several have, the first's."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     own = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
     changed = {name: content for name, content in own.items() if files.get(name) != content}
@@ -171,7 +171,7 @@ def with_changes(files: Mapping[str, bytes], folder: Path) -> dict[str, bytes]:
 
 
 def steps_due(case: Case) -> list[int]:
-    """At each start."""
+    """The number of steps of each start."""
     return [end - begin for begin, end in pairwise([0, *case.params["ends"]])]
 
 
@@ -199,8 +199,8 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def only_close(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """On two ranks, where a sum has one order.  DDP rebuilds its buckets after the first step, so
-    with more ranks, a restarted ring adds that step's gradients in another order."""
+    """Applies to two ranks, where sums have only one order.  DDP rebuilds its buckets after the
+    first step, so with more ranks, a restarted ring adds that step's gradients in another order."""
     if attempt.case.world_size > 2 or output["bit for bit"]:
         return None
     if not equal(attempt.expected[rank], output, TOLERANCE):
@@ -220,8 +220,8 @@ def other_random_numbers(attempt: Attempt) -> Finding | None:
     if 0 not in ranks:
         mistake = (
             "has different random numbers after a restart, while rank 0 continues with its own: "
-            "each rank saves its own random states, so call save_state on every rank, not on the "
-            "main process alone"
+            "each rank saves its own random states, so call save_state on every rank, not only on "
+            "the main process"
         )
     return Finding(ranks_text(ranks), mistake, who_if_hidden="a rank")
 

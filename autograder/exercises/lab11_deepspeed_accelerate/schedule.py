@@ -65,7 +65,7 @@ def case_of(
     warmup_steps: int = 2,
     total_steps: int = 8,
 ) -> Case:
-    """``batches`` of each rank and epoch."""
+    """``batches``: per rank and epoch."""
     params = {"accumulation": accumulation, "split_batches": split_batches}
     params |= {"batches": batches, "epochs": epochs}
     params |= {"warmup_steps": warmup_steps, "total_steps": total_steps}

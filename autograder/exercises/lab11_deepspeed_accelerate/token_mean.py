@@ -1,4 +1,4 @@
-"""The mean loss over all tokens of a step, where micro-batches and ranks have different numbers."""
+"""The mean loss over all tokens of a step whose micro-batches and ranks have different numbers."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
 
 def as_tensor(losses: Sequence[float]) -> Tensor:
-    """In which nan equals nan."""
+    """The losses as a tensor, in whose comparison nan equals nan."""
     return torch.tensor(losses, dtype=torch.float64)
 
 
@@ -126,7 +126,7 @@ def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def case_of(name: str, world_size: int, micro_batches: int, *empty: tuple[int, int]) -> Case:
-    """``empty``: (rank, micro-batch) with nothing but padding."""
+    """``empty``: (rank, index) of micro-batches with only padding."""
     params = {"micro_batches": micro_batches, "empty": [list(each) for each in empty]}
     return Case(name, world_size, params)
 

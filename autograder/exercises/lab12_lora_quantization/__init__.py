@@ -1,4 +1,4 @@
-"""Lab 12: LoRA's adapters, and weights in blocks of few bits."""
+"""Lab 12: LoRA adapters, and weights quantized in blocks."""
 
 EXERCISES = (
     "lora_linear",

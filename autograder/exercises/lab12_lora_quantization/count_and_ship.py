@@ -1,4 +1,4 @@
-"""What fine-tuning with LoRA trains, stores, sends and computes, from the shapes of a model."""
+"""What LoRA fine-tuning trains, stores, sends and computes, from a model's shapes."""
 
 from autograder.exercise import Formula, questions
 
@@ -23,7 +23,7 @@ TINY = {
 
 
 def decoder(layers: int, width: int, kv: int, inner: int, vocabulary: int) -> dict[str, object]:
-    """Names and shapes as in Llama: keys and values may be narrower, no biases."""
+    """Names and shapes as in Llama: keys and values may be narrower, and there are no biases."""
     shapes: dict[str, object] = {"token.weight": (vocabulary, width)}
     for i in range(layers):
         block = {

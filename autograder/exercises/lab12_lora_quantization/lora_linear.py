@@ -1,4 +1,4 @@
-"""A linear layer with LoRA: trained under DDP, merged, unmerged, trained on."""
+"""A linear layer with LoRA: trained under DDP, merged, unmerged, and trained further."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from shardlab.run import Run
 TRAIN, MERGE, UNMERGE = "train", "merge", "unmerge"
 ACTIONS = (UNMERGE, TRAIN, MERGE, MERGE, UNMERGE, UNMERGE, TRAIN, TRAIN, MERGE)
 FLOAT_BYTES = 4
-# Below this, gloo's own messages take more than the budget's few percent.
+# Below this, gloo's own messages exceed the budget's few percent.
 BUDGET_FROM_BYTES = 2**17
 WITHIN = 1.05
 NEAR = 2e-5  # what the order of additions may change
@@ -82,12 +82,12 @@ def base_layer(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def stacked(layers: Sequence[nn.Module]) -> nn.Sequential:
-    """With tanh between them."""
+    """The layers with tanh between them."""
     return nn.Sequential(*[part for layer in layers for part in (layer, nn.Tanh())][:-1])
 
 
 def load_adapter(layer: Any, a: Tensor, b: Tensor) -> None:
-    """Raises ValueError for an A or a B of another shape, which `copy_` might broadcast."""
+    """Raises ValueError if A or B has a different shape, which `copy_` might broadcast."""
     for name, value in zip(ADAPTER, (a, b), strict=True):
         shape = tuple(getattr(layer, name).shape)
         if shape != tuple(value.shape):
@@ -125,7 +125,7 @@ def sgd_step(model: nn.Module, learning_rate: float) -> None:
 
 
 def loss_of(model: Callable[[Tensor], Tensor], batch: Sequence[Tensor]) -> Tensor:
-    """The mean over the samples, not over the outputs: so gradients are about 1 at any width."""
+    """The mean over samples, not outputs, so that gradients are about 1 at any width."""
     inputs, targets = batch
     return mse_loss(model(inputs), targets, reduction="sum") / len(inputs)
 
@@ -183,7 +183,7 @@ def sent_in_training(run: Run) -> list[int]:
 
 
 def sent_limit(case: Case) -> Limit | None:
-    """A ring's all-reduce of the adapters' gradients, in each step."""
+    """A ring all-reduce of the adapters' gradients in each step."""
     n, size = case.world_size, FLOAT_BYTES * adapter_parameters(case)
     if n == 1 or size < BUDGET_FROM_BYTES:
         return None
@@ -192,7 +192,7 @@ def sent_limit(case: Case) -> Limit | None:
 
 @on_each_rank
 def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """A rule: after `unmerge` the weights are what they were, bit for bit."""
+    """A rule: `unmerge` restores the weights bit for bit."""
     if any(names != ADAPTER for names in output["trained in the end"]):
         return None  # training has changed them
     given = [weight for weight, _ in attempt.inputs[rank]["layers"]]
@@ -210,7 +210,7 @@ def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    """A rule: a row of A that is zero, or equal to another, adds nothing to what can be learned."""
+    """A rule: a row of A that is zero or equal to another adds nothing that can be learned."""
     for a, _ in output["started"]:
         if not a.any():
             return "starts with an A of zeros: B then gets no gradient, nor does A if B is 0"
@@ -222,7 +222,7 @@ def not_random(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def in_merge(inner: Sign) -> Sign:
-    """Only for an error that `merge` raised: `forward` multiplies matrices as well."""
+    """The sign, but only for errors from `merge`: `forward` multiplies matrices as well."""
 
     def sign(attempt: Attempt) -> Finding | None:
         error = attempt.error
@@ -261,7 +261,7 @@ def jumps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if rank in is_over(attempt):
         return (
-            "sends more than the adapters' gradients: DDP also broadcasts every buffer in forward, "
+            "sends more than the adapters' gradients: DDP also broadcasts all buffers in forward, "
             "so do not register the base or a copy of it as one"
         )
     return None
@@ -308,7 +308,7 @@ EXERCISE = OnRanks(
     signs=(
         raises(
             "have any parameters? that requires? a gradient",
-            "has no trainable parameters when DDP wraps it: make A and B in __init__",
+            "has no trainable parameters when DDP wraps it: create A and B in __init__",
         ),
         raises(
             "Expected to have finished reduction",
@@ -326,7 +326,7 @@ EXERCISE = OnRanks(
         raises(
             "does not require grad",
             "computes an output that depends on no trained parameter: unless it is merged, forward "
-            "adds the adapter, also after unmerge()",
+            "adds the adapter, even after unmerge()",
         ),
         in_merge(
             raises(

@@ -1,4 +1,4 @@
-"""A matrix product in int8 with the outlier features in fp32, as LLM.int8() computes it."""
+"""A matrix product in int8 with the outlier features in fp32, as in LLM.int8()."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from autograder.exercise.signs import MistakeText, on_each_rank
 
 THRESHOLD = 6.0
 OUTLIER, BELOW = 60.0, 5.5  # the largest |value| of an outlier feature, and a typical other one
-NEAR = 1e-4  # fp32 sums in another order differ by less; one code that is off by 1 by far more
-MOST = 127
+NEAR = 1e-4  # fp32 sums in another order differ by less, a code that is off by 1 by far more
+MAX_CODE = 127
 
 
 def matmul_case(name: str, rows: int, features: int, out: int, **others: Any) -> Case:
     """``columns``: the outlier features.  ``once``: one of them, which exceeds the threshold in one
-    row only.  ``at``: a feature whose largest |value| is the threshold.  ``zeros``: a row of x
-    without any value, as padding has."""
+    row only.  ``at``: a feature whose largest |value| is the threshold.  ``zeros``: a row of x with
+    only zeros, like padding."""
     params = {"rows": rows, "features": features, "out": out, "columns": ()}
     return Case(name, 1, params | others)
 
 
 def draw_matrices(case: Case, rng: np.random.Generator) -> Plain:
-    """x [rows, features] and w [out, features], whose regular parts lie well inside of their codes:
-    no order of fp32 operations rounds one to its neighbor."""
+    """x [rows, features] and w [out, features], whose regular values are near their codes: no order
+    of fp32 operations rounds one to a neighboring code."""
     size, columns = case.params, list(case.params["columns"])
     regular = [i for i in range(size["features"]) if i not in columns]
     x = np.empty((size["rows"], size["features"]))
@@ -54,12 +54,14 @@ def draw_matrices(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def draw_rows(rng: np.random.Generator, largest: np.ndarray, length: int) -> np.ndarray:
-    """[len(largest), length]: in each row one value is ± its largest, the others lie within 0.4 of
-    a code, of at most 126."""
+    """[len(largest), length]: in each row, one value is ± its largest, and the others are within
+    0.4 of a code of at most 126."""
     rows = len(largest)
-    codes = rng.integers(-MOST + 1, MOST, (rows, length)) + rng.uniform(-0.4, 0.4, (rows, length))
-    codes[np.arange(rows), rng.integers(length, size=rows)] = MOST * rng.choice([-1, 1], rows)
-    return codes * (largest / MOST)[:, None]
+    codes = rng.integers(-MAX_CODE + 1, MAX_CODE, (rows, length)) + rng.uniform(
+        -0.4, 0.4, (rows, length)
+    )
+    codes[np.arange(rows), rng.integers(length, size=rows)] = MAX_CODE * rng.choice([-1, 1], rows)
+    return codes * (largest / MAX_CODE)[:, None]
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:

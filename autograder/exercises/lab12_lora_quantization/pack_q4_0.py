@@ -18,9 +18,9 @@ SCALED_BY = (0.8, 1.25)
 def block_of(
     largest: float, opposite: bool = False, halfway: bool = False, exact: bool = False
 ) -> dict[str, Any]:
-    """``largest``: the weight of largest magnitude; it is multiplied by a random number near 1,
-    unless ``exact``.  ``opposite``: a later weight is its negative.  ``halfway``: the others lie
-    halfway between two levels; then the largest one is a power of two."""
+    """``largest``: the weight of largest magnitude, multiplied by a random number near 1 unless
+    ``exact``.  ``opposite``: a later weight is its negative.  ``halfway``: the others are halfway
+    between two levels; ``largest`` must then be a power of two."""
     return {"largest": largest, "opposite": opposite, "halfway": halfway, "exact": exact or halfway}
 
 
@@ -32,8 +32,8 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
 def draw_block(
     rng: np.random.Generator, largest: float, opposite: bool, halfway: bool, exact: bool
 ) -> torch.Tensor:
-    """Near levels, up to the largest magnitude, and never almost halfway between two levels: there
-    x · (1/d) and x / d may differ."""
+    """Weights near levels, up to the largest magnitude, but never almost halfway between two
+    levels, where x · (1/d) and x / d may differ."""
     scale = np.float32(largest if exact else largest * rng.uniform(*SCALED_BY))
     offset = 0.5 if halfway else rng.uniform(-0.49, 0.49, BLOCK)
     levels = np.clip(rng.integers(-8, 9, BLOCK) + offset, -7.9, 7.9)

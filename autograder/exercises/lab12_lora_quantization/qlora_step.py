@@ -33,7 +33,7 @@ STEPS, LR = 2, 0.0005
 NEAR = 1e-5
 MESSAGE_BYTES = 1000  # gloo's own, for one all-reduce: measured below 600
 BETWEEN = "between forward and backward"
-LARGE_WIDTH = 256  # budgets apply from here: below, scalars and gloo's own messages would count
+LARGE_WIDTH = 256  # budgets apply from here on: below, scalars and gloo's own messages would matter
 
 
 def adapters_case(name: str, world_size: int, widths: list[int], r: int, alpha: float) -> Case:
@@ -42,7 +42,7 @@ def adapters_case(name: str, world_size: int, widths: list[int], r: int, alpha: 
 
 
 def draw_step(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """The same layers on all ranks, in the middle of training (B is not 0), and other batches.
+    """The same layers on all ranks, in the middle of training (B is not 0), and different batches.
 
     A layer: packed uint8 [out · in / 2], absmax [out · in / 64], A [r, in], B [out, r].
     A batch: [inputs [B, first width], targets [B, last]].
@@ -106,13 +106,13 @@ def is_large(case: Case) -> bool:
 
 
 def adapter_bytes(case: Case) -> int:
-    """Of the adapters of all layers, and of their gradients."""
+    """Bytes of the adapters of all layers, and also of their gradients."""
     return FLOAT_BYTES * case.params["r"] * sum(map(sum, pairwise(case.params["widths"])))
 
 
 def kept_bytes(case: Case) -> int:
-    """For each layer a few tensors as large as its input or output, and the adapters' gradients
-    of the step before.  One dequantized weight would be as large as 64 or more of them."""
+    """For each layer, a few tensors as large as its input or output, and the adapters' gradients
+    of the previous step.  A dequantized weight would be as large as 64 or more of them."""
     widths = sum(map(sum, pairwise(case.params["widths"])))
     activations = 3 * case.params["samples"] * widths
     return 8192 + FLOAT_BYTES * activations + adapter_bytes(case)

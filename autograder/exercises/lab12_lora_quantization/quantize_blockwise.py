@@ -1,4 +1,4 @@
-"""Codes of 8 or 4 bits for weights, with one scale for each block."""
+"""Codes of 8 or 4 bits for weights, with one scale per block."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.estimate.quantization import nf4_code_points
 
 INT8 = [code / 127 for code in range(-127, 128)]
-POINTS = {  # that weights are drawn next to
+POINTS = {  # weights are drawn near them
     "int8": INT8,
     "nf4": nf4_code_points(),
     "8 points": [-1.0, -0.53, -0.21, 0.0, 0.13, 0.34, 0.61, 0.87],
 }
-# As a share of the distance to the next point: closer to the midpoint, computing in another order
-# may give the other point's code.
-FURTHEST = 0.49
+# Largest offset from a point, as a fraction of the distance to the next one: closer to the
+# midpoint, another order of operations may give the other point's code.
+MAX_OFFSET = 0.49
 
 
 def weights_of(
@@ -39,7 +39,7 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
 def draw_tensor(
     rng: np.random.Generator, shape: tuple[int, ...], block: int, kind: str, zeros: int | None
 ) -> Plain:
-    """The first weight of largest magnitude is negative, the next one positive, and so on."""
+    """The largest magnitude is negative in the first block, positive in the next, and so on."""
     size = math.prod(shape)
     blocks = [
         draw_block(rng, min(block, size - start), kind, negative=i % 2 == 0) * (i != zeros)
@@ -51,11 +51,11 @@ def draw_tensor(
 
 
 def draw_block(rng: np.random.Generator, size: int, kind: str, negative: bool) -> Any:
-    """Near code points, never halfway between two. The largest magnitude has one sign only."""
+    """Weights near code points, never halfway between two; the largest magnitude has one sign."""
     points = np.array(POINTS[kind])
     below, above = np.diff(points, prepend=-1.0), np.diff(points, append=1.0)
     codes = rng.integers(len(points) - 1, size=size) + (not negative)
-    offset = rng.uniform(-FURTHEST, FURTHEST, size)
+    offset = rng.uniform(-MAX_OFFSET, MAX_OFFSET, size)
     scaled = points[codes] + offset * np.where(offset < 0, below[codes], above[codes])
     scaled[rng.integers(size)] = -1.0 if negative else 1.0
     return scaled * rng.uniform(0.5, 2.0)

@@ -33,7 +33,7 @@ def test_the_layout_matches_bitsandbytes():
     expected = functional.dequantize_4bit(packed, state)
     layer = {"packed": packed.flatten(), "absmax": state.absmax}
     torch.testing.assert_close(dequantize(*layer.values(), (24, 40)), expected)
-    torch.testing.assert_close(hidden.whole(layer, (24, 40)), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(hidden.dequantized(layer, (24, 40)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
@@ -47,7 +47,7 @@ def test_the_reference_matches_autograd(case):
         losses = []
         for x, targets in (given["batches"][step] for given in inputs):
             for layer, A, B in zip(layers, adapters[::2], adapters[1::2], strict=True):
-                W = hidden.whole(layer, (len(B), A.shape[1]))
+                W = hidden.dequantized(layer, (len(B), A.shape[1]))
                 x = x @ (W + case.params["alpha"] / case.params["r"] * B @ A).T
             losses.append((x - targets).square().sum() / len(x))
         optimizer.zero_grad()

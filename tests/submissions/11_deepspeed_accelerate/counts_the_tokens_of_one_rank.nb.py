@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {token_mean = 3.0}
-# says = {token_mean = "counts its own tokens only"}
+# says = {token_mean = "counts only its own tokens"}
 # ///
 
 # %% nbgrader={"grade_id": "token_mean", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {schedule = 0.8571}
-# says = {schedule = "with split_batches, too"}
+# says = {schedule = "even with split_batches"}
 # ///
 
 # %% nbgrader={"grade_id": "schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {save_everything = 4.0}
-# says = {save_everything = "begins the running average again"}
+# says = {save_everything = "starts the running average over"}
 # ///
 
 # %% nbgrader={"grade_id": "save_everything", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {schedule = 1.7143}
-# says = {schedule = "as many times too fast as there are ranks"}
+# says = {schedule = "too fast by a factor of num_processes"}
 # ///
 
 # %% nbgrader={"grade_id": "schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {save_everything = 3.0}
-# says = {save_everything = "begins the epoch again"}
+# says = {save_everything = "starts the epoch over"}
 # ///
 
 # %% nbgrader={"grade_id": "save_everything", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {config_lint = 1.3333}
-# says = {config_lint = "it is 1 then"}
+# says = {config_lint = "it is then 1"}
 # ///
 
 # %% nbgrader={"grade_id": "config_lint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {LoRALinear = 4.0}
-# says = {LoRALinear = "leaves out α/r"}
+# says = {LoRALinear = "omits α/r"}
 # ///
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}

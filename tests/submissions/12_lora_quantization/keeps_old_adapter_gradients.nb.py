@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {qlora_step = 4}
-# says = {qlora_step = "keeps the gradients of the step before"}
+# says = {qlora_step = "keeps the gradients of the previous step"}
 # ///
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {qlora_step = 2.4}
-# says = {qlora_step = "which is the gradient of an identity"}
+# says = {qlora_step = "as an identity would"}
 # ///
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {qlora_step = 3.2}
-# says = {qlora_step = "with its own gradients alone"}
+# says = {qlora_step = "with only its own gradients"}
 # ///
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}

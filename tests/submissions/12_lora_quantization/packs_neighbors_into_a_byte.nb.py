@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {pack_q4_0 = 3.0}
-# says = {pack_q4_0 = "puts neighbors into a byte"}
+# says = {pack_q4_0 = "packs neighbors into a byte"}
 # ///
 
 # %% nbgrader={"grade_id": "pack_q4_0", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {count_and_ship = 3.0}
-# says = {count_and_ship = "has frozen parameters in DDP's buckets"}
+# says = {count_and_ship = "puts frozen parameters in DDP's buckets"}
 # ///
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}
@@ -20,6 +20,10 @@ def count_and_ship(shapes, r, targets, world_size, tokens):
     return {
         "adapters": adapters,
         "state_bytes": 12 * adapters,
-        "sent_bytes": 2 * (world_size - 1) / world_size * 4 * (adapters + sum(torch.Size(shape).numel() for shape in shapes.values())),
+        "sent_bytes": 2
+        * (world_size - 1)
+        / world_size
+        * 4
+        * (adapters + sum(torch.Size(shape).numel() for shape in shapes.values())),
         "flops": (4 * base + 6 * adapters) * tokens,
     }

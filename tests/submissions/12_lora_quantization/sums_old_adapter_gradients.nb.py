@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {qlora_step = 4.0}
-# says = {qlora_step = "keeps the gradients of the step before"}
+# says = {qlora_step = "keeps the gradients of the previous step"}
 # ///
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}
@@ -15,6 +15,7 @@ class PackedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, y_grad):
         return y_grad @ dequantize_nf4(*ctx.saved_tensors, ctx.shape), None, None, None
+
 
 def qlora_step(layers, x, loss_of, alpha, lr):
     for layer in layers:

@@ -30,12 +30,12 @@ _RAN = {json.dumps(asked): ran for asked, ran in (*VISIBLE.values(), *RECORDED.v
 
 
 def right(**asked: Any) -> Ran:
-    """What the engine reported that was prepared from this configuration."""
+    """What the engine that was prepared from this configuration reported."""
     return _RAN[json.dumps(asked)]
 
 
 def first_wins(text: str) -> dict[str, Any]:
-    """The configuration, if the first of several equal keys counted."""
+    """The configuration if the first of several equal keys counted."""
     return dict(json.loads(text, object_pairs_hook=lambda pairs: dict(reversed(pairs))))
 
 
@@ -46,7 +46,7 @@ def wrong(
     ranks: int = 0,
     **others: Any,
 ) -> Ran:
-    """The right answer with other values, and the batches that follow from them."""
+    """The right answer with other values and the batches that result from them."""
     ran = right(**asked)
     ranks = ranks or asked["yaml"]["num_processes"]
     accumulation = accumulation or ran["accumulation"]
@@ -72,7 +72,7 @@ def on_this_machine(**asked: Any) -> Ran:
 
 
 def auto_micro(of_loaders: Callable[[dict[str, int]], int], **asked: Any) -> Ran:
-    """With another batch size where the file has "auto"."""
+    """With a different batch size where the file has "auto"."""
     is_auto = json.loads(asked["json_text"]).get(MICRO) == "auto"
     return wrong(asked, micro_batch=of_loaders(asked["script"]["loaders"]) if is_auto else 0)
 
@@ -82,7 +82,7 @@ def micro_of_training(**asked: Any) -> Ran:
 
 
 def micro_of_loader(**asked: Any) -> Ran:
-    """Whatever the file says."""
+    """The loaders' batch size, regardless of the file."""
     return wrong(asked, micro_batch=min(asked["script"]["loaders"].values()))
 
 
@@ -110,7 +110,7 @@ def precision_of_file(**asked: Any) -> Ran:
 
 
 def clipping_if_left_out(value: float, **asked: Any) -> Ran:
-    """With another value where the file has none or "auto"."""
+    """With a different value where the file has none or "auto"."""
     found = json.loads(asked["json_text"]).get("gradient_clipping", "auto")
     return wrong(asked, clipping=value if found == "auto" else found)
 
@@ -152,20 +152,20 @@ def top_level(**asked: Any) -> Ran:
 
 
 def obeying(section: dict[str, Any], asked: dict[str, Any]) -> Ran:
-    """If this were the section zero_optimization."""
+    """The answer if this were the section zero_optimization."""
     on_host = section.get("offload_optimizer", {}).get("device", "none") != "none"
     optimizer = "DeepSpeedCPUAdam" if on_host else right(**asked)["optimizer"]
     return wrong(asked, stage=section.get("stage", 0), optimizer=optimizer)
 
 
 def written_optimizer(**asked: Any) -> Ran:
-    """The class that the file or the script names, also on the host."""
+    """The class that the file or the script names, even on the host."""
     in_file = json.loads(asked["json_text"]).get("optimizer", {}).get("type")
     return wrong(asked, optimizer=in_file or asked["script"]["optimizer"])
 
 
 def only_adamw(**asked: Any) -> Ran:
-    """With offload, SGD stays."""
+    """Keep SGD, even with offload."""
     is_sgd = asked["script"]["optimizer"] == "SGD"
     return wrong(asked, optimizer="SGD" if is_sgd else right(**asked)["optimizer"])
 
@@ -198,19 +198,19 @@ MISTAKES = {
     "counts the processes of this machine only: num_processes is the total over all machines, and "
     "all of them train": on_this_machine,
     'takes the training loader\'s batch size for "auto": Accelerate takes the smallest of all '
-    "loaders that prepare gets, also of the one for evaluation": micro_of_training,
+    "loaders that prepare gets, including the one for evaluation": micro_of_training,
     'takes the largest of the loaders for "auto": Accelerate takes the smallest': largest_micro,
     "takes the micro-batch from the loaders, but a number in the file is not replaced": (
         micro_of_loader
     ),
-    "takes the script's accumulation where the file has no gradient_accumulation_steps: it is 1 "
-    "then": accumulation_if_left_out,
+    "takes the script's accumulation where the file has no gradient_accumulation_steps: it is then "
+    "1": accumulation_if_left_out,
     "takes the script's accumulation, but a number in the file is not replaced": (
         accumulation_of_script
     ),
     "takes the script's mixed_precision, but a bf16 section in the file counts first: only "
     '"auto" or no section at all leaves it to the script': precision_of_script,
-    'leaves out the script\'s mixed_precision: it fills "auto", and adds a section where the file '
+    'ignores the script\'s mixed_precision: it replaces "auto", and adds a section where the file '
     "has none": precision_of_file,
     "does not clip where the file has no number: DeepSpeed clips to 1.0 by default, and "
     '"auto" is 1.0, too': (
@@ -224,8 +224,10 @@ MISTAKES = {
         any_level,
         top_level,
     ),
-    "replaces only AdamW: with offload Accelerate makes DeepSpeedCPUAdam of SGD, too": only_adamw,
-    "keeps the optimizer's class with offload: Accelerate replaces the script's optimizer by "
+    "replaces only AdamW: with offload, Accelerate turns SGD into DeepSpeedCPUAdam, too": (
+        only_adamw
+    ),
+    "keeps the optimizer's class with offload: Accelerate replaces the script's optimizer with "
     "DeepSpeedCPUAdam": written_optimizer,
     'replaces the optimizer for an offload section whose device is "none"': always_on_host,
     "names DummyOptim, which only stands for the optimizer of the file": optimizer_of_script,

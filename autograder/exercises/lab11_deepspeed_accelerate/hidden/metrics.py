@@ -39,7 +39,7 @@ def hits_of(inputs: Any) -> Hits:
 
 
 def padded(case: Case, hits: Hits) -> Hits:
-    """What all ranks have together: the loader begins again to fill the last batches."""
+    """The samples of all ranks: the loader starts over to fill the last batches."""
     return [hits[i % len(hits)] for i in range(len(hits) + repeats(case))]
 
 
@@ -64,7 +64,7 @@ def stream_with_repeats(case: Case, hits: Hits) -> float | None:
 
 
 def mean_of_batches(case: Case, hits: Hits, drops_repeats: bool) -> float:
-    """``drops_repeats``: of streams, too."""
+    """``drops_repeats``: even those of streams."""
     if case.params["stream"] and not drops_repeats:
         hits = padded(case, hits)
     together = case.world_size * case.params["batch"]

@@ -55,7 +55,7 @@ def reference(
 ) -> list[Plain]:
     """One process that trains on all ranks' micro-batches.
 
-    ``weight``, ``logged``: of a micro-batch in the gradient and in the loss that is returned.
+    ``weight``, ``logged``: factors of a micro-batch in the gradient and in the returned loss.
     ``steps_each``: a step for each micro-batch; ``clips_each``: clips each rank's own gradients
     before they are averaged; ``clears_first``: clears what was added up before the last micro-batch
     of a step; ``everything``: every rank trains on all batches.
@@ -69,7 +69,7 @@ def reference(
     micro_batches = in_parts(batches, ranks)  # a batch for each rank, in turn
     for step in in_parts(micro_batches, 1 if steps_each else accumulation):
         if everything and len(step) < accumulation:
-            break  # accelerate does not know where a loader ends that it has not prepared
+            break  # accelerate does not know where an unprepared loader ends
         own = [[torch.zeros_like(each) for each in parameters] for _ in range(ranks)]
         total = 0.0
         for i, of_ranks in enumerate(step):
@@ -120,8 +120,8 @@ MISTAKES = {
     "step wait for accelerator.sync_gradients?": with_mistake(steps_each=True),
     "clips at every micro-batch, before the gradients are averaged over the ranks: clip if "
     "accelerator.sync_gradients": with_mistake(clips_each=True),
-    "has the gradient of the last micro-batch only: zero_grad before backward clears what others "
-    "have added up, so call it after the step": with_mistake(clears_first=True),
+    "has only the gradient of the last micro-batch: zero_grad before backward clears what the "
+    "others have added up, so call it after the step": with_mistake(clears_first=True),
     "never clips the averaged gradients": with_mistake(clips=False),
     "trains on all batches, as every other rank does: pass the loader to prepare": (
         with_mistake(everything=True),

@@ -1,4 +1,4 @@
-"""Records what `config_lint` asks for: engines that Accelerate prepares from each configuration.
+"""Records the answers of `config_lint`: engines that Accelerate prepares from each configuration.
 
 python -m autograder.exercises.lab11_deepspeed_accelerate.hidden.record_configs
 """
@@ -33,13 +33,13 @@ WIDTH, SAMPLES = 4, 512
 
 
 def launched(folder: Path, asked: Asked) -> dict[str, str]:
-    """The environment of the ranks, and WORLD_SIZE, as `accelerate launch` makes them."""
+    """The ranks' environment and WORLD_SIZE, as `accelerate launch` sets them."""
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_deepspeed_cmd_env
 
     (folder / "ds.json").write_text(asked["json_text"])
     section = {**asked["yaml"]["deepspeed_config"], "deepspeed_config_file": f"{folder}/ds.json"}
-    # Without a port of its own, the launcher of a first machine looks for a free one.
+    # Without a port, the launcher of the first machine would look for a free one.
     elsewhere = {"main_process_port": 0, "main_process_ip": "127.0.0.1"}
     file = {**asked["yaml"], **elsewhere, "deepspeed_config": section}
     (folder / "accelerate.yaml").write_text(json.dumps(file))  # JSON is YAML
@@ -56,7 +56,7 @@ def launched(folder: Path, asked: Asked) -> dict[str, str]:
 
 
 def train(asked: Asked, env: Mapping[str, str]) -> Ran:
-    """On a rank: the training script, up to its first optimizer step."""
+    """The training script on a rank, up to its first optimizer step."""
     import accelerate
     from accelerate.utils import DummyOptim, InitProcessGroupKwargs
 

@@ -39,7 +39,7 @@ EQUAL_ANSWERS = (
     EqualAnswer(
         "if job.progress.steps == until:",
         "if True:",
-        "it leaves the epoch after each step and finds its place again: slow, and right",
+        "it leaves the epoch after each step and finds its place again: slow, but correct",
     ),
 )
 
@@ -62,8 +62,8 @@ def all_batches(case: Case, given: Any, epochs: Iterable[int]) -> Iterator[Tenso
 
 
 def epochs_from(epoch: int, used: int, lost: Sequence[str]) -> Iterable[int]:
-    """Whose order is drawn. If no epoch is set, a loader's own count begins at 0, and in a loader
-    of skip_first_batches it stays there."""
+    """The epochs whose order is drawn. If no epoch is set, a loader's own count begins at 0, and in
+    a loader from skip_first_batches it stays there."""
     if EVERY_EPOCH in lost:
         return itertools.repeat(0)
     if FIRST_EPOCH in lost and used:
@@ -72,7 +72,7 @@ def epochs_from(epoch: int, used: int, lost: Sequence[str]) -> Iterable[int]:
 
 
 class RandomStates:
-    """Of all ranks. ``states``: by rank."""
+    """The random states of all ranks. ``states``: by rank."""
 
     def __init__(self, inputs: Any, start: int) -> None:
         seeds = [each["seeds"][start] for each in inputs]
@@ -93,7 +93,7 @@ class RandomStates:
 
 @torch.random.fork_rng(devices=[])
 def trained(case: Case, inputs: Any, lost: Sequence[str] = ()) -> list[Plain]:
-    """In one process. ``lost``: what is new again at each start but the first."""
+    """Train in one process. ``lost``: what starts anew at each start but the first."""
     given, saved = inputs[0], dict[str, Any]()
     losses: list[list[Tensor]] = [[] for _ in inputs]
     for start, end in enumerate(case.params["ends"]):
@@ -140,13 +140,13 @@ def without(*lost: str) -> Any:
 
 
 MISTAKES = {
-    "begins the schedule again after a restart: save_state saves what was prepared or registered, "
+    "starts the schedule over after a restart: save_state saves what was prepared or registered, "
     "and job.scheduler is neither": without("scheduler"),
-    "begins the running average again after a restart: save_state saves what was prepared or "
+    "starts the running average over after a restart: save_state saves what was prepared or "
     "registered, and job.average is neither": without("average"),
-    "begins both the schedule and the running average again after a restart: save_state saves what "
+    "starts both the schedule and the running average over after a restart: save_state saves what "
     "was prepared or registered, and these are neither": without("scheduler", "average"),
-    "begins the epoch again after a restart: skip the batches that were used": without("used"),
+    "starts the epoch over after a restart: skip the batches that were used": without("used"),
     "draws the samples in another epoch's order: a loader counts its epochs from 0 at each start, "
     "and one from skip_first_batches does not count, so set the loader's epoch": (
         without(EVERY_EPOCH),

@@ -39,7 +39,7 @@ BOUNDARIES = {
 }
 EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
 
-# (case, steps that the scheduler has made for each optimizer step) -> the factor of its steps
+# A factor for numbers of steps
 Factor = Callable[[Case], float]
 
 
@@ -52,7 +52,7 @@ def ranks(case: Case) -> float:
 
 
 def prepared(case: Case) -> float:
-    """Steps of a prepared scheduler for each optimizer step."""
+    """Steps that a prepared scheduler makes for each optimizer step."""
     return 1 if case.params["split_batches"] else case.world_size
 
 
@@ -65,7 +65,8 @@ def divided(case: Case) -> float:
 
 
 def last_micro_batches(case: Case) -> list[int]:
-    """Those that end an optimizer step, numbered over all epochs: also the last of each epoch."""
+    """Micro-batches that end an optimizer step, including the last of each epoch, numbered over all
+    epochs."""
     batches, every = case.params["batches"], case.params["accumulation"]
     return [
         epoch * batches + i
@@ -83,7 +84,7 @@ def reference(
     steps: Factor = prepared,
     every_micro_batch: bool = False,
 ) -> Plain:
-    """``warmup``, ``total``: what multiplies them. ``steps``: of the scheduler at a time."""
+    """``warmup``, ``total``: their factors. ``steps``: scheduler steps per optimizer step."""
     w, t = case.params["warmup_steps"] * warmup(case), case.params["total_steps"] * total(case)
 
     def rate(step: float) -> float:
@@ -101,8 +102,8 @@ def by(**how: Any) -> Callable[[Case, Any], Plain]:
 
 
 MISTAKES = {
-    "runs through its schedule as many times too fast as there are ranks: the prepared scheduler "
-    "makes num_processes steps for each optimizer step, so multiply warm-up and total by it": (
+    "runs through its schedule too fast by a factor of num_processes: the prepared scheduler makes "
+    "num_processes steps for each optimizer step, so multiply warm-up and total by it": (
         by(warmup=one, total=one)
     ),
     "multiplies the total, but not the warm-up: it is over after 1/num_processes of its optimizer "
@@ -118,9 +119,9 @@ MISTAKES = {
         by(warmup=one, total=one, steps=one, every_micro_batch=True),
         by(every_micro_batch=True),
     ),
-    "multiplies by num_processes with split_batches, too: there the prepared scheduler makes one "
+    "multiplies by num_processes even with split_batches: there the prepared scheduler makes one "
     "step for each optimizer step": by(warmup=ranks, total=ranks),
-    "multiplies by the accumulation, too: the prepared scheduler waits for the optimizer's step": (
+    "also multiplies by the accumulation: the prepared scheduler waits for the optimizer's step": (
         by(warmup=with_accumulation, total=with_accumulation),
         by(
             warmup=lambda case: case.world_size * case.params["accumulation"],

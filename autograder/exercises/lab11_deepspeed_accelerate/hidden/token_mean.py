@@ -38,10 +38,10 @@ EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
 
 @dataclass(frozen=True)
 class Counts:
-    """Of a step: ``tokens[rank][micro-batch]`` without padding, ``places`` with it."""
+    """Of a step: ``tokens[rank][micro-batch]`` without padding, ``positions`` with it."""
 
     tokens: Sequence[Sequence[int]]
-    places: Sequence[Sequence[int]]
+    positions: Sequence[Sequence[int]]
 
     @property
     def ranks(self) -> int:
@@ -56,8 +56,8 @@ class Counts:
         return sum(map(sum, self.tokens))
 
     @property
-    def all_places(self) -> int:
-        return sum(map(sum, self.places))
+    def all_positions(self) -> int:
+        return sum(map(sum, self.positions))
 
 
 def one_of(tokens: int) -> float:
@@ -115,7 +115,7 @@ def reference(
 
 
 def with_weight(weight: Weight) -> tuple[Callable[[Case, Any], list[Plain]], ...]:
-    """In the gradient only, or in the returned loss as well."""
+    """With the weight in the gradient only, or in the returned loss as well."""
     return partial(reference, weight=weight), partial(reference, weight=weight, logged=weight)
 
 
@@ -124,12 +124,12 @@ MISTAKES = {
     "every sum by the tokens of the whole step": with_weight(
         lambda c, rank, i: one_of(c.tokens[rank][i]) / (c.ranks * c.micro_batches)
     ),
-    "counts its own tokens only: divide by the tokens of all ranks": (
+    "counts only its own tokens: divide by the tokens of all ranks": (
         *with_weight(lambda c, rank, i: one_of(sum(c.tokens[rank])) / c.ranks),
         *with_weight(lambda c, rank, i: one_of(sum(c.tokens[rank]))),
     ),
     "counts padding as tokens: count the labels that are not -100": with_weight(
-        lambda c, rank, i: 1 / c.all_places
+        lambda c, rank, i: 1 / c.all_positions
     ),
     "forgets that DDP averages gradients over the ranks: multiply by num_processes": with_weight(
         lambda c, rank, i: 1 / (c.ranks * c.all_tokens)
@@ -141,7 +141,7 @@ MISTAKES = {
     "accumulation steps": with_weight(
         lambda c, rank, i: 1 / (c.ranks * c.micro_batches * c.all_tokens)
     ),
-    "returns its own part of the loss: add the parts of all ranks up": (
+    "returns its own part of the loss: add up the parts of all ranks": (
         partial(reference, shares=1.0),
         lambda case, inputs: reference(case, inputs, shares=float(case.world_size)),
     ),

@@ -48,7 +48,7 @@ def all_of(shapes: Shapes) -> int:
 
 
 def multiplied(shapes: Shapes) -> int:
-    """Elements of the base in matrix products."""
+    """The number of elements of the base that take part in matrix products."""
     return sum(
         prod(shape)
         for name, shape in shapes.items()
@@ -65,8 +65,8 @@ def ring(elements: float, n: int) -> float:
 
 
 def answer(adapters: int, base: int, n: int, tokens: int) -> Answer:
-    """Kaplan et al., arXiv 2001.08361, section 2.1: 2 FLOPs forward, 2 for the inputs' gradients, 2
-    for the weights', which frozen weights do not have."""
+    """Kaplan et al., arXiv 2001.08361, section 2.1: 2 FLOPs for forward, 2 for the inputs'
+    gradients and 2 for the weights', which frozen weights do not have."""
     return {
         "adapters": adapters,
         "state_bytes": 3 * FP32_BYTES * adapters,
@@ -80,7 +80,7 @@ def right(shapes: Shapes, r: int, targets: Sequence[str], n: int, tokens: int) -
 
 
 def with_adapters(count: Callable[[Shapes, int, Sequence[str]], int]) -> Callable[..., Answer]:
-    """Another number of adapter parameters, in everything that follows from it."""
+    """The answer with another number of adapter parameters, and all that follows from it."""
     return lambda shapes, r, targets, n, tokens: answer(
         count(shapes, r, targets), multiplied(shapes), n, tokens
     )
@@ -102,12 +102,12 @@ def with_flops(per_token: Callable[[int, Shapes], float]) -> Callable[..., Answe
 
 
 def base_with(module: str) -> Callable[[int, Shapes], float]:
-    """FLOPs per token if that module's matrix is multiplied as well."""
+    """FLOPs per token if this module's matrix is multiplied as well."""
     return lambda a, shapes: 4 * (multiplied(shapes) + of_module(shapes, module)) + 6 * a
 
 
 def with_biases(shapes: Shapes, r: int, targets: Sequence[str]) -> int:
-    """With the bias of each target as a column."""
+    """The number of parameters if each target's bias counts as a column."""
     extra = sum(
         r * (shape[0] + 1)
         for name, shape in shapes.items()
@@ -119,7 +119,7 @@ def with_biases(shapes: Shapes, r: int, targets: Sequence[str]) -> int:
 def adapters_of_names(
     shapes: Shapes, r: int, targets: Sequence[str], part: Callable[[str], str]
 ) -> int:
-    """Of all matrices of which a part of the name contains a target."""
+    """The number of parameters if all matrices with a target in part of their name get adapters."""
     return sum(
         r * sum(shape)
         for name, shape in shapes.items()
@@ -157,7 +157,7 @@ MISTAKES: Mapping[str, Any] = {
             )
         ),
     ),
-    "gives adapters to modules whose word only contains a target: it has to be equal to one": (
+    "gives adapters to modules whose word only contains a target: it has to equal one": (
         with_adapters(lambda s, r, t: adapters_of_names(s, r, t, lambda name: module_of(name))),
         with_adapters(lambda s, r, t: adapters_of_names(s, r, t, lambda name: name)),
     ),
@@ -198,7 +198,7 @@ MISTAKES: Mapping[str, Any] = {
     "divides the states among the ranks: with DDP each rank keeps all of them": with_(
         "state_bytes", lambda a, s, n, t: 12 * a / n
     ),
-    "has frozen parameters in DDP's buckets: only gradients are all-reduced, and they have none": (
+    "puts frozen parameters in DDP's buckets: only gradients are all-reduced, and they have none": (
         with_("sent_bytes", lambda a, s, n, t: ring(all_of(s), n)),
         with_("sent_bytes", lambda a, s, n, t: ring(all_of(s) + a, n)),
     ),
@@ -220,7 +220,7 @@ MISTAKES: Mapping[str, Any] = {
         with_flops(lambda a, s: 6 * all_of(s)),
         with_flops(lambda a, s: 6 * (all_of(s) + a)),
     ),
-    "counts 2 FLOPs for an element of the base: backward goes through it to what is below": (
+    "counts 2 FLOPs for an element of the base: backward goes through it to the layers below": (
         with_flops(lambda a, s: 2 * multiplied(s) + 6 * a)
     ),
     "counts 4 FLOPs for an element of the adapters: they are trained, which takes 6": (
@@ -251,7 +251,7 @@ MISTAKES: Mapping[str, Any] = {
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[Any, ...]]:
-    """Some names of modules contain others: "up" is in "upper"."""
+    """Draw models in which some module names contain others: "up" is in "upper"."""
     names = ("query", "key", "value", "out", "gate", "up", "down")
     drawn = []
     for _ in range(6):

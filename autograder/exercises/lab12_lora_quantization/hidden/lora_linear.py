@@ -46,7 +46,7 @@ class Behavior:
     """What a layer does; the defaults are correct."""
 
     scale: Scale = lambda r, alpha: alpha / r
-    merged_scale: Scale | None = None  # by default ``scale``
+    merged_scale: Scale | None = None  # default: ``scale``
     merges_transpose: bool = False  # of square weights
     merges_again: bool = False  # a second merge() adds the adapter again
     adds_after_merge: bool = False
@@ -91,7 +91,7 @@ class Layer(nn.Module):
 
 
 def reference(case: Case, inputs: Any, how: Behavior | None = None) -> list[Plain]:
-    """One process that trains on all ranks' batches."""
+    """In one process, trained on all ranks' batches."""
     r, alpha, given = case.params["r"], case.params["alpha"], inputs[0]
     layers = [Layer(base_layer(*each), r, alpha, how or Behavior()) for each in given["layers"]]
     model = stacked(layers)
@@ -118,9 +118,7 @@ def with_mistake(**how: Any) -> Callable[[Case, Any], list[Plain]]:
 
 
 MISTAKES = {
-    "leaves out α/r: the product B·A·x is multiplied by α/r": with_mistake(
-        scale=lambda r, alpha: 1.0
-    ),
+    "omits α/r: the product B·A·x is multiplied by α/r": with_mistake(scale=lambda r, alpha: 1.0),
     "scales by α alone: divide it by r": with_mistake(scale=lambda r, alpha: alpha),
     "scales by r: the factor is α/r": with_mistake(scale=lambda r, alpha: r),
     "scales by 1/r: the factor is α/r": with_mistake(scale=lambda r, alpha: 1 / r),
@@ -135,16 +133,16 @@ MISTAKES = {
     "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
         with_mistake(merges_transpose=True)
     ),
-    "leaves the weight as merged in unmerge: keep a copy of it, which clone() makes": with_mistake(
+    "leaves the weight merged in unmerge: keep a clone() of the original": with_mistake(
         unmerges=False
     ),
     "merges again although it is already merged": with_mistake(merges_again=True),
-    "adds the adapter in forward although it is merged: then the weight already contains it": (
+    "adds the adapter in forward although it is merged: the weight already contains it": (
         with_mistake(adds_after_merge=True)
     ),
-    "stops the gradient at the base: a frozen weight has no gradient, but its input has one, which "
-    "the layers below need": with_mistake(stops_gradient=True),
-    "stops the gradient at the adapter: its input has one, which the layers below need": (
+    "stops the gradient at the base: a frozen weight has no gradient, but the layers below need "
+    "that of its input": with_mistake(stops_gradient=True),
+    "stops the gradient at the adapter: the layers below need the gradient of its input": (
         with_mistake(stops_at_adapter=True)
     ),
 }

@@ -37,7 +37,7 @@ def per_tensor(matrix: Tensor, regular: Tensor) -> Tensor:
 
 
 def with_outliers(matrix: Tensor, regular: Tensor) -> Tensor:
-    """In each row, the scale of all columns."""
+    """Each row's scale, taken from all columns."""
     return matrix.abs().amax(1, keepdim=True) / 127
 
 
@@ -69,8 +69,8 @@ def product(
     dtype: torch.dtype = torch.float32,
     restores: Callable[[Tensor, Tensor], Tensor] = torch.mul,
 ) -> Tensor:
-    """``keeps``, ``dtype``: the factor and the operands' dtype of the outliers' product.
-    ``restores``: by what the sums are multiplied, from the scales of x and of w."""
+    """``keeps``, ``dtype``: the factor and operand dtype of the outliers' product. ``restores``:
+    what the sums are multiplied by, from the scales of x and of w."""
     chosen = outliers(x, w)
     x_codes, x_scales = quantized(x, x[:, ~chosen], x_scale, rounds)
     w_codes, w_scales = quantized(w, w[:, ~chosen], w_scale, rounds)
@@ -151,7 +151,7 @@ def weights_only(case: Case, inputs: Any) -> Plain:
 
 
 def per_feature(case: Case, inputs: Any) -> Plain:
-    """Scales of columns, with which codes cannot be summed before they are multiplied."""
+    """Scales per column: codes would have to be multiplied by them before they are summed."""
     x, w = inputs[0]["x"], inputs[0]["w"]
     chosen = exceeds(x, w)
     parts = []
@@ -161,7 +161,7 @@ def per_feature(case: Case, inputs: Any) -> Plain:
     return {"y": parts[0] @ parts[1].T + x[:, chosen] @ w[:, chosen].T}
 
 
-# If two mistakes agree in a case, the one that is right in more cases comes first.
+# If two mistakes agree in a case, the one that is correct in more cases comes first.
 MISTAKES = {
     "treats a feature that only reaches the threshold as an outlier: it has to exceed it": wrong(
         outliers=lambda x, w: x.abs().amax(0) >= THRESHOLD
@@ -174,7 +174,7 @@ MISTAKES = {
         wrong(x_scale=with_outliers),
         wrong(x_scale=with_outliers, w_scale=with_outliers),
     ),
-    "takes the scales of w from all features: quantize its regular columns only": wrong(
+    "takes the scales of w from all features: quantize only its regular columns": wrong(
         w_scale=with_outliers
     ),
     "leaves the outliers out: add their product in fp32": wrong(keeps=0.0),
@@ -187,15 +187,15 @@ MISTAKES = {
     "compares the mean of a feature with the threshold: one value that exceeds it is enough": wrong(
         outliers=lambda x, w: x.abs().mean(0) > THRESHOLD
     ),
-    "takes one feature for the outlier: each one that exceeds the threshold is": wrong(
+    "treats only one feature as an outlier: every feature that exceeds the threshold is one": wrong(
         outliers=lambda x, w: exceeds(x, w) & (x.abs().amax(0) == x.abs().max())
     ),
-    "multiplies the sums by one of the two scales, or by none": (
+    "multiplies the sums by only one of the two scales, or by none": (
         wrong(restores=lambda x_scales, w_scales: x_scales),
         wrong(restores=lambda x_scales, w_scales: w_scales),
         wrong(restores=lambda x_scales, w_scales: torch.ones(())),
     ),
-    "looks for outliers in the weights: only the values of x decide": (
+    "looks for outliers in the weights: only the values of x count": (
         wrong(outliers=lambda x, w: w.abs().amax(0) > THRESHOLD),
         wrong(outliers=lambda x, w: (w.abs().amax(0) > THRESHOLD) | exceeds(x, w)),
     ),
@@ -203,7 +203,7 @@ MISTAKES = {
     "takes single values out of x: if one value of a feature exceeds the threshold, the whole "
     "column is computed in fp32": outlier_values,
     "quantizes the outliers too: compute their features in fp32": wrong(outliers=nothing),
-    "rounds x, w or both with one scale for the whole tensor: each row has its own": (
+    "quantizes x, w or both with one scale for the whole tensor: each row has its own": (
         wrong(x_scale=per_tensor),
         wrong(w_scale=per_tensor),
         wrong(x_scale=per_tensor, w_scale=per_tensor),
@@ -238,7 +238,7 @@ MISTAKES = {
         in_16_bits(torch.bfloat16),
     ),
     "computes everything in fp32: the regular features have to be rounded to int8": exact,
-    "quantizes the weights only: x is rounded to int8 too": weights_only,
+    "quantizes only the weights: x is rounded to int8, too": weights_only,
 }
 EQUAL_ANSWERS = (
     EqualAnswer(

@@ -53,7 +53,7 @@ Of = Callable[[Tensor], Tensor]
 
 
 def signed_largest(blocks: Tensor) -> Tensor:
-    """[blocks, 32]  ->  [blocks, 1]: the first of those with the largest magnitude."""
+    """[blocks, 32]  ->  [blocks, 1]: the first weight with the largest magnitude."""
     return blocks.gather(1, blocks.abs().argmax(dim=1, keepdim=True))
 
 
@@ -66,7 +66,7 @@ def fp16_bytes(scale: Tensor) -> Tensor:
 
 
 def steps_from_zero(blocks: Tensor, scale: Tensor) -> Tensor:
-    """x · (1/d) as in gguf.quants.Q4_0; of a block of zeros, 0."""
+    """x · (1/d) as in gguf.quants.Q4_0; 0 for a block of zeros."""
     return blocks * torch.where(scale == 0, 0.0, 1 / scale)
 
 
@@ -192,7 +192,7 @@ MISTAKES = {
     "swaps the nibbles: the low one, of value 1, 2, 4 and 8, has weight j": packed(
         nibbles=halves_swapped
     ),
-    "puts neighbors into a byte: byte j has the weights j and j + 16": (
+    "packs neighbors into a byte: byte j has the weights j and j + 16": (
         packed(nibbles=neighbors),
         packed(nibbles=neighbors_swapped),
     ),
@@ -221,7 +221,7 @@ MISTAKES = {
         packed(levels=lambda steps: torch.floor(steps + 8).clamp(0, 15)),
         packed(levels=lambda steps: (torch.trunc(steps) + 8).clamp(0, 15)),
     ),
-    "divides by 0 in a block of zeros: take 0 in place of 1/d": without_a_guard,
+    "divides by 0 in a block of zeros: use 0 instead of 1/d": without_a_guard,
     "stores 0 as d of a block of zeros: 0 / -8 is -0": packed(
         stored=lambda scale: fp16_bytes(scale + 0.0)
     ),

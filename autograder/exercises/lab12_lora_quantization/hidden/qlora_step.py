@@ -1,4 +1,4 @@
-"""The reference: forward and backward of the chain written out, with whole weights."""
+"""The reference: forward and backward of the chain, written out with dequantized weights."""
 
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -42,18 +42,18 @@ EQUAL_ANSWERS = (
 )
 
 Gradients = list[Tensor]  # of each layer's A and B, in this order
-# The ranks' gradients, an own rank, and the update before  ->  the update
+# (the ranks' gradients, this rank, the previous update)  ->  the update
 Rule = Callable[[Sequence[Gradients], int, Gradients | None], Gradients]
 Weight = Callable[[Any, tuple[int, int]], Tensor]  # a layer, (out, in)  ->  [out, in]
 
 
 def unpacked(layer: Any) -> Tensor:
-    """Codes from 0 to 15: the first of two weights is in the high nibble."""
+    """Codes from 0 to 15; the first of two weights is in the high nibble."""
     packed = layer["packed"]
     return torch.stack([packed >> 4, packed & 15], dim=1).flatten().long()
 
 
-def whole(layer: Any, shape: tuple[int, int]) -> Tensor:
+def dequantized(layer: Any, shape: tuple[int, int]) -> Tensor:
     values = torch.tensor(nf4_code_points())[unpacked(layer)].view(-1, BLOCK)
     return (values * layer["absmax"][:, None]).view(shape)
 
@@ -71,15 +71,16 @@ def zeros(layer: Any, shape: tuple[int, int]) -> Tensor:
 
 
 def other_shape(layer: Any, shape: tuple[int, int]) -> Tensor:
-    return whole(layer, shape).view(shape[::-1]).T
+    return dequantized(layer, shape).view(shape[::-1]).T
 
 
 def transposed_if_square(layer: Any, shape: tuple[int, int]) -> Tensor:
-    return whole(layer, shape).T if shape[0] == shape[1] else whole(layer, shape)
+    weight = dequantized(layer, shape)
+    return weight.T if shape[0] == shape[1] else weight
 
 
 def identity_if_square(layer: Any, shape: tuple[int, int]) -> Tensor:
-    return torch.eye(shape[0]) if shape[0] == shape[1] else whole(layer, shape)
+    return torch.eye(shape[0]) if shape[0] == shape[1] else dequantized(layer, shape)
 
 
 def alpha_over_r(alpha: float, layer: Any) -> float:
@@ -96,11 +97,11 @@ def gradients_of(
     scale: Scale = alpha_over_r,
     adapter_scale: Scale | None = None,
     input_scale: Scale | None = None,
-    forward: Weight = whole,
-    backward: Weight = whole,
+    forward: Weight = dequantized,
+    backward: Weight = dequantized,
 ) -> Gradients:
-    """``adapter_scale``, ``input_scale``: those of the adapters' and of x's gradients in backward;
-    by default as in forward.  ``backward``: the weight that x's gradient is computed with."""
+    """``adapter_scale``, ``input_scale``: scales of the adapters' and of x's gradients in backward;
+    default: as in forward.  ``backward``: the weight with which x's gradient is computed."""
     x, targets = batch
     xs = []
     for layer in layers:
@@ -125,7 +126,7 @@ def mean(of_ranks: Sequence[Gradients], rank: int, before: Gradients | None) -> 
 
 
 def times(factor: Callable[[int], float], of: Rule = mean) -> Rule:
-    """``factor``: of the number of ranks."""
+    """``factor``: a function of the number of ranks."""
     return lambda of_ranks, rank, before: [
         factor(len(of_ranks)) * each for each in of(of_ranks, rank, before)
     ]
@@ -136,7 +137,7 @@ def own(of_ranks: Sequence[Gradients], rank: int, before: Gradients | None) -> G
 
 
 def masked(*keeps: float) -> Rule:
-    """Factors of the gradients of A and of B."""
+    """``keeps``: factors for the gradients of A and of B."""
     return lambda of_ranks, rank, before: [
         keeps[i % 2] * each for i, each in enumerate(mean(of_ranks, rank, before))
     ]
@@ -148,16 +149,16 @@ def keeps_old(of_ranks: Sequence[Gradients], rank: int, before: Gradients | None
 
 
 def keeps_sums(of_ranks: Sequence[Gradients], rank: int, before: Gradients | None) -> Gradients:
-    """The gradients of the step before were summed in place, and each rank adds its own to them."""
+    """The previous step's gradients were summed in place, and each rank adds its own to them."""
     new = mean(of_ranks, rank, None)
     n = len(of_ranks)
     return [a + n * b for a, b in zip(new, before, strict=True)] if before else new
 
 
 def only_one_averaged(averaged: int, divides: bool) -> Rule:
-    """A's gradients are averaged (0), or B's (1); the other's are the rank's own.
+    """A's gradients are averaged (0), or B's (1); the others are the rank's own.
 
-    ``divides``: those as well, by the number of ranks.
+    ``divides``: the others are divided by the number of ranks, too.
     """
     return lambda of_ranks, rank, before: [
         each if i % 2 == averaged else of_ranks[rank][i] / (len(of_ranks) if divides else 1)
@@ -211,7 +212,7 @@ MISTAKES = {
         wrong(input_scale=one),
         wrong(adapter_scale=one, input_scale=one),
     ),
-    "passes no gradient through the base: x's gradient is y_grad @ W, plus that of the adapters": (
+    "passes no gradient through the base: x's gradient is y_grad @ W, plus the adapters' part": (
         wrong(backward=zeros)
     ),
     "passes x no gradient at all: only the last layer's adapters learn": wrong(
@@ -221,7 +222,7 @@ MISTAKES = {
         wrong(backward=without_absmax),
         wrong(backward=codes),
     ),
-    "passes y's gradient on as x's, which is the gradient of an identity: multiply it by W": wrong(
+    "passes y's gradient on as x's, as an identity would: multiply it by W": wrong(
         backward=identity_if_square
     ),
     "computes x's gradient with the transposed weight: y = x @ W.T, so it is y_grad @ W": wrong(
@@ -231,11 +232,11 @@ MISTAKES = {
         wrong(forward=other_shape, backward=other_shape),
         wrong(backward=other_shape),
     ),
-    "keeps the gradients of the step before: clear them": (
+    "keeps the gradients of the previous step: clear them": (
         wrong(rule=keeps_old),
         wrong(rule=keeps_sums),
     ),
-    "takes the step with its own gradients alone: average them over the ranks": (
+    "takes the step with only its own gradients: average them over the ranks": (
         wrong(rule=own),
         wrong(rule=times(lambda n: 1 / n, own)),
     ),
@@ -245,6 +246,6 @@ MISTAKES = {
     "takes the step with the sum of the gradients, not their mean": wrong(rule=times(lambda n: n)),
     "averages twice: divide the sum by world_size once": wrong(rule=times(lambda n: 1 / n)),
     "takes the step uphill: subtract lr · gradient": wrong(rule=times(lambda n: -1)),
-    "leaves the adapters as they were: change them in place": wrong(rule=masked(0, 0)),
+    "leaves the adapters unchanged: change them in place": wrong(rule=masked(0, 0)),
     "trains only A, or only B": (wrong(rule=masked(1, 0)), wrong(rule=masked(0, 1))),
 }

@@ -63,9 +63,9 @@ def reference(case: Case, inputs: Any) -> Plain:
 
 
 def codes_by(rule: Rule, divides: bool = True) -> Callable[[Case, Any], Plain]:
-    """Codes of weights that are divided by the right scale; of a block of zeros, by 1.
+    """Codes of weights that are divided by the right scale, in a block of zeros by 1.
 
-    ``divides``: also where there are points.
+    ``divides``: even if there are points.
     """
 
     def codes(given: Any) -> Tensor:
@@ -103,14 +103,14 @@ def of_columns(given: Any) -> list[Tensor]:
 
 
 def of_each_row(given: Any) -> list[Tensor]:
-    """A new block begins in each row."""
+    """Blocks, with a new one at the start of each row."""
     rows = given["weights"].flatten(0, -2) if given["weights"].ndim > 1 else given["weights"][None]
     return [block for row in rows for block in row.split(given["block"])]
 
 
 def full_blocks(given: Any) -> list[Tensor]:
     whole = given["weights"].numel() // given["block"]
-    # Of a tensor with fewer weights than a block nothing would be left.
+    # Nothing would be left of a tensor with fewer weights than a block.
     return list(blocks_of(given))[: max(whole, 1)]
 
 
@@ -125,7 +125,7 @@ def points_only(rule: Callable[[Tensor, Tensor], Tensor]) -> Rule:
 
 
 def wrapped(codes: Tensor) -> Tensor:
-    """As int8 does it: 128 becomes -128."""
+    """The codes as int8, where 128 becomes -128."""
     return ((codes + 128) % 256 - 128).to(torch.int8)
 
 
@@ -143,12 +143,12 @@ def evenly_spaced(scaled: Tensor, points: Tensor) -> Tensor:
 
 
 def last_point(scaled: Tensor, points: Tensor) -> Tensor:
-    """Whose difference from any weight, with its sign, is the smallest."""
+    """The point whose signed difference from any weight is the smallest."""
     return torch.full((len(scaled),), len(points) - 1)
 
 
 def with_nan(scaled: Tensor, points: Tensor) -> Tensor:
-    """0 / 0 is NaN, whose distance to each point is NaN: argmin returns the first."""
+    """0 / 0 is NaN, and so is its distance to each point: argmin returns the first."""
     return nearest(scaled, points) if scaled.any() else torch.zeros(len(scaled))
 
 
@@ -158,7 +158,7 @@ def past_the_last(scaled: Tensor, points: Tensor) -> Tensor:
     return nearest(scaled, points) if scaled.any() else last
 
 
-ROUNDS_DOWN = "takes the code point below a weight, or the one above: the other one may be nearer"
+ONE_SIDE = "takes the code point below a weight, or the one above: the other one may be nearer"
 MISTAKES = {
     "uses one scale for the whole tensor: each block has its own": (
         absmax_by(whole_tensor_for_each_block),
@@ -172,9 +172,9 @@ MISTAKES = {
     "returns the step between two codes as the scale, not absmax": absmax_by(
         blocks_of, lambda block: largest_magnitude(block) / 127
     ),
-    "puts weights of one column into a block: blocks are consecutive weights of a row, as they "
-    "are in memory": absmax_by(of_columns),
-    "begins a new block in each row: blocks continue from a row to the next": absmax_by(
+    "puts weights of one column into a block: blocks are consecutive weights of a row, as in "
+    "memory": absmax_by(of_columns),
+    "begins a new block in each row: blocks continue from one row to the next": absmax_by(
         of_each_row
     ),
     "loses the last block, which is not full": absmax_by(full_blocks),
@@ -182,13 +182,13 @@ MISTAKES = {
         codes_by(int8_only(lambda scaled: (scaled * 127).to(torch.int8))),
         codes_by(int8_only(lambda scaled: (scaled * 127).floor().to(torch.int8))),
     ),
-    "multiplies by 128, which does not fit in int8: codes are from -127 to 127": (
+    "multiplies by 128, which does not fit in int8: codes go from -127 to 127": (
         codes_by(int8_only(lambda scaled: wrapped((scaled * 128).round()))),
         codes_by(int8_only(lambda scaled: (scaled * 128).round().clamp(-128, 127).to(torch.int8))),
         codes_by(int8_only(lambda scaled: wrapped((scaled * 128).trunc()))),
     ),
-    ROUNDS_DOWN: (codes_by(points_only(point_below)), codes_by(points_only(point_above))),
-    "takes the points as evenly spaced: look for the nearest one": codes_by(
+    ONE_SIDE: (codes_by(points_only(point_below)), codes_by(points_only(point_above))),
+    "treats the points as evenly spaced: look for the nearest one": codes_by(
         points_only(evenly_spaced)
     ),
     "takes the smallest signed difference: compare distances, which abs() gives": (
