@@ -42,7 +42,7 @@ def test_model_states_shrink_stage_by_stage(chapter):
     assert "that is the paper's count; at stage 1 this run has freed" in answer.lower()
 
 
-def test_each_difference_has_a_name(chapter):
+def test_each_difference_from_the_paper_is_named(chapter):
     printed = chapter.text_of("extras = zero_extras(numels, persistence_threshold=0")
     apart = [float(percent) for percent in re.findall(r"≤ (\S+) % apart", printed)]
     assert len(apart) == 4

@@ -134,7 +134,7 @@ def test_resharding_to_two_ranks_gathers_within_pairs(chapter):
     assert rows[3] == pytest.approx([0.75, 0, 1.98, 0], abs=0.02)
 
 
-def test_prefetching_begins_gathers_early(chapter):
+def test_prefetching_starts_gathers_early(chapter):
     assert "default:   gather root, gather, block 0, gather, block 1" in chapter.text_of("ahead = ")
     assert "one ahead: gather root, gather, gather, block 0, gather" in chapter.text_of("ahead = ")
     assert chapter.text_of("def begun_early").count("(equal)") == 2
@@ -298,7 +298,7 @@ def test_a_full_state_dict_gathers_everything_and_shards_send_nothing(chapter):
     assert by_rank == [(str(rank), "(64, 96)", "29", "0" if rank else "29") for rank in range(4)]
 
 
-def test_two_ranks_shards_load_on_four(chapter):
+def test_shards_of_two_ranks_load_on_four(chapter):
     printed = chapter.text_of("saved = launch(save_shards")
     assert "✓ every tensor is bit-equal" in printed
     assert "loaded from: .metadata __0_0.distcp __1_0.distcp" in printed

@@ -360,7 +360,7 @@ def test_adapters_learn_on_a_4_bit_base(chapter):
     assert abs(float(four_bits["after"]) - float(fp32["after"])) < gain / 4
 
 
-def test_quantizing_again_after_a_merge_costs_loss(chapter):
+def test_quantizing_again_after_a_merge_increases_the_loss(chapter):
     separate, merged, rounded = (
         float(row["loss on code"]) for row in chapter.table_of("in_fp32 = merged_loss")
     )

@@ -7,7 +7,7 @@ import json
 from shardlab import config_runs
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_recorded_runs_survive_a_round_trip(tmp_path):
     runs = config_runs.load()
     config_runs.dump(runs, tmp_path / "runs.json")
     assert config_runs.load(tmp_path / "runs.json") == runs

@@ -93,7 +93,7 @@ def test_device_and_times(run: Run) -> None:
     assert 0 < run.startup_s < run.wall_s
 
 
-def test_ranks_draw_different_numbers_and_runs_draw_the_same(run: Run) -> None:
+def test_ranks_draw_different_random_numbers_and_runs_are_reproducible(run: Run) -> None:
     def draw() -> tuple[float, float, float]:
         return random.random(), np.random.rand(), torch.rand(1).item()
 
@@ -105,7 +105,7 @@ def test_ranks_draw_different_numbers_and_runs_draw_the_same(run: Run) -> None:
     assert launch(draw, world_size=2, quiet=True, seed=1).outputs[0] not in drawn
 
 
-def test_seed_none_draws_new_numbers() -> None:
+def test_seed_none_is_not_reproducible() -> None:
     def draw() -> float:
         return torch.rand(1).item()
 

@@ -92,7 +92,7 @@ class TestDevice:
             (8, "cuda", "8 GPUs for 4 ranks"),
         ],
     )
-    def test_auto_picks_and_says_why(
+    def test_auto_picks_a_device_and_says_why(
         self, monkeypatch: pytest.MonkeyPatch, gpus: int, device: str, why: str
     ) -> None:
         monkeypatch.setattr(machine, "_gpu_count", lambda: gpus)

@@ -160,7 +160,7 @@ class TestARankThatFails:
         assert isinstance(error, RankError)
         assert (error.rank, error.kind, error.message) == (1, "EOFError", "my file is short")
 
-    def test_a_childs_exit_is_not_named_as_the_line_where_its_rank_was_killed(self) -> None:
+    def test_a_childs_exit_is_not_reported_as_the_line_where_its_rank_was_killed(self) -> None:
         def work() -> None:
             child = os.fork()
             if child == 0:

@@ -173,7 +173,7 @@ def test_the_traceback_shows_the_cells_own_lines(notebook: Notebook) -> None:
     assert "launch.py" not in cell.traceback
 
 
-def test_calls_know_their_cell(notebook: Notebook) -> None:
+def test_calls_record_their_cell(notebook: Notebook) -> None:
     made = notebook.run_ok("def work():\n    t = torch.ones(2)\n\n    dist.all_reduce(t)")
     cell = notebook.run_ok(
         "call = launch(work, world_size=2).calls[0]\nprint(call.source, '|', call.code)"

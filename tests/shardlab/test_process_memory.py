@@ -143,7 +143,7 @@ def process_with(keep: Callable[[], object]) -> Iterator[Callable[[], int]]:
         in_a_child_whose_main_thread_has_ended,
     ],
 )
-def test_data_counts_wherever_it_is_kept(keep: Callable[[], object]) -> None:
+def test_data_is_counted_wherever_it_is_kept(keep: Callable[[], object]) -> None:
     with process_with(keep) as read:
         before, after = read(), read()
     more = SIZE / 2 if keep is in_pipes else SIZE  # pipes of an unprivileged user may be smaller

@@ -283,7 +283,7 @@ def test_endless_requests_for_memory_readings_do_not_block_the_run() -> None:
 
 
 class TestPlainResults:
-    def test_data_comes_back(self) -> None:
+    def test_plain_data_is_returned(self) -> None:
         def output() -> Any:
             return {"x": torch.arange(3), "y": [np.ones(2), (1, None, "é", b"\0")]}
 
@@ -327,7 +327,7 @@ def test_only_a_delayed_rank_pauses_at_its_start_and_around_each_call() -> None:
             assert all(before < after for before, after in pairwise(pauses))
             assert run.outputs[1 - delayed] == [0, 0, 0, 0]
             starts_s = [call.start_s for call in run.calls if call.rank == delayed]
-            assert all(later - sooner >= 0.05 for sooner, later in pairwise(starts_s))
+            assert all(later - earlier >= 0.05 for earlier, later in pairwise(starts_s))
 
 
 def test_a_program_waits_only_for_the_imports_that_it_names() -> None:
@@ -337,7 +337,7 @@ def test_a_program_waits_only_for_the_imports_that_it_names() -> None:
     assert imports_needed(b"offload_optimizer") == ["offload", "autograd", "training"]
 
 
-def test_the_ranks_parent_process_prepares_once_for_all() -> None:
+def test_the_parent_process_is_prepared_once_for_all_ranks() -> None:
     with RankSet(3, quiet=True, prepare=("logging:addLevelName", "41", "prepared")) as ranks:
         outputs = ranks.run(lambda: logging.getLevelName("41")).outputs
     assert outputs == ["prepared"] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from shardlab import step_traces
 
 
-def test_traces_are_read_as_they_were_written(tmp_path):
+def test_traces_survive_a_round_trip(tmp_path):
     traces = step_traces.load()
     step_traces.dump(traces, tmp_path / "traces.json")
     assert step_traces.load(tmp_path / "traces.json") == traces

@@ -138,7 +138,7 @@ def test_no_network(course: Path, environ: dict[str, str]) -> None:
         ("Killed", "pip failed (no error line)"),
     ],
 )
-def test_why_pip_failed(tmp_path: Path, output: str, sentence: str) -> None:
+def test_the_reason_why_pip_failed_is_explained(tmp_path: Path, output: str, sentence: str) -> None:
     log = tmp_path / "install.log"
     log.write_text(f"Collecting x\n{output}\n")
     assert environment.explain(log).startswith(sentence)

@@ -93,7 +93,7 @@ def test_conda_gets_the_same_packages_on_the_same_python() -> None:
 # ---- pages
 
 
-def test_make_alone_lists_every_target() -> None:
+def test_make_without_a_target_lists_every_target() -> None:
     listed = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make (\w+)", listed, re.MULTILINE)) == targets()
 

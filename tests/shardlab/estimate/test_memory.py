@@ -68,7 +68,7 @@ def test_figure_1_of_zero():
     assert gigabytes == [120, 31.4, 16.6, 1.9]
 
 
-def test_what_each_stage_shards():
+def test_buffers_that_each_stage_shards():
     """P_os, P_os+g and P_os+g+p in the paper; 8 parameters on 4 ranks, worked by hand."""
     by_stage = [model_states(8, stage=stage, world_size=4).device for stage in range(4)]
     assert by_stage == [

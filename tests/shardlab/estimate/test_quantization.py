@@ -20,7 +20,7 @@ def test_nf4_code_points():
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name.startswith("Q")])
-def test_a_block_has_the_size_of_ggufs(name):
+def test_blocks_have_the_size_of_ggufs_blocks(name):
     expected = GGML_QUANT_SIZES[GGMLQuantizationType[name]]
     assert (FORMATS[name].block, FORMATS[name].block_bytes) == expected
 

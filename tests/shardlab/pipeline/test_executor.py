@@ -87,7 +87,7 @@ def in_one_process(m, stages):
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_gradients_are_those_of_one_process(outputs, name):
+def test_gradients_match_one_process(outputs, name):
     checked = check(SCHEDULES[name])
     expected_loss, expected = in_one_process(checked.micro_batches, checked.stages)
     found = {}

@@ -179,7 +179,7 @@ print("done")
     assert processes.leftovers() == []
 
 
-def test_a_chain_of_sessions_ends_too(processes: MarkedProcesses) -> None:
+def test_a_chain_of_sessions_ends_with_its_rank(processes: MarkedProcesses) -> None:
     """A rank's child in a new session has a child in another new session."""
     process = start_and_wait_until_ranks_are_up(
         processes,

@@ -37,7 +37,7 @@ class TestCapturedOutput:
         assert captured.text == "000\n0\n… 3,990 bytes omitted …\n\n999\n"
         assert len(captured.tail) <= 10
 
-    def test_up_to_the_limit_nothing_is_cut(self) -> None:
+    def test_output_up_to_the_limit_is_not_truncated(self) -> None:
         captured = CapturedOutput(max_bytes=10)
         captured.feed(b"12345678")
         captured.feed(b"90")
@@ -62,7 +62,7 @@ class TestTerminal:
         assert shown.out == "[rank 3] hello\n"
         assert shown.err == "[rank 0] careful\n"
 
-    def test_a_flood_is_cut_with_a_note(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_flood_is_truncated_with_a_note(self, capsys: pytest.CaptureFixture[str]) -> None:
         screen = Terminal()
         for number in range(10_000):
             screen.line(0, str(number), is_stderr=False)
@@ -120,14 +120,14 @@ class TestNotebook:
         assert "at most" not in shown[-1]["text/html"]
         assert shown[-1]["text/plain"] == "ran for 3.0 s"  # rather than an empty line
 
-    def test_a_quiet_run_shows_only_that_it_goes_on(self, shown: list[dict[str, str]]) -> None:
+    def test_a_quiet_run_shows_only_its_progress(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook(shows_lines=False)
         screen.line(0, "a warning", is_stderr=True)
         assert shown == []
         screen.progress("running for 3 s")
         assert shown[-1]["text/plain"] == "running for 3 s"
 
-    def test_long_output_is_cut_with_a_note_of_how_much(self, shown: list[dict[str, str]]) -> None:
+    def test_long_output_is_truncated_with_a_note(self, shown: list[dict[str, str]]) -> None:
         screen = Notebook()
         for number in range(10_000):
             screen.line(0, f"line {number}", is_stderr=False)

@@ -42,7 +42,7 @@ def test_two_devices_two_micro_batches_by_hand():
     assert timeline.end_of(("F", 1, 1)) == 5
 
 
-def test_plain_tuples_and_lists_are_a_schedule():
+def test_a_schedule_may_be_plain_tuples_and_lists():
     plain = [[tuple(action) for action in actions] for actions in one_f_one_b(3, 4)]
     assert simulate(plain) == simulate(one_f_one_b(3, 4))
     assert simulate(dict(enumerate(plain))) == simulate(plain)

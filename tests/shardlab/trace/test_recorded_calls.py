@@ -79,7 +79,7 @@ def test_collectives_are_recorded_by_name_in_order(run: Run) -> None:
     assert ops(run, 1)[11:].count("all_gather") == 2
 
 
-def test_bytes_are_those_of_the_tensors_passed_in(run: Run) -> None:
+def test_bytes_match_the_tensors_passed_in(run: Run) -> None:
     first = {call.op: call for call in reversed(run.calls) if call.rank == 1}
     for op in ("broadcast", "all_gather", "all_gather_single", "reduce_scatter_single", "gather"):
         assert first[op].bytes == 24, op
@@ -125,7 +125,7 @@ def test_the_source_line_is_user_code(run: Run) -> None:
     assert first.code == "dist.all_reduce(x)"
 
 
-def test_calls_that_nobody_waited_for() -> None:
+def test_calls_that_are_never_waited_for() -> None:
     """`wait`, polling, a future, and the blocking function itself all count as waiting."""
 
     def work() -> None:

@@ -49,7 +49,7 @@ def test_each_moment_shows_what_a_restart_would_load():
     assert widget.found("synced", "power") == power
 
 
-def test_the_moments_are_in_the_order_of_time_over_all_ranks():
+def test_moments_of_all_ranks_are_in_chronological_order():
     texts = [moment["text"] for moment in picture().scene["ways"][0]["moments"]]
     assert texts == [
         "before the save",
@@ -60,7 +60,7 @@ def test_the_moments_are_in_the_order_of_time_over_all_ranks():
     ]
 
 
-def test_it_opens_where_a_restart_would_fail_and_says_so():
+def test_it_opens_at_a_moment_where_a_restart_would_fail_and_explains_it():
     widget = picture()
     assert widget.settings == {"way": "plain", "moment": 2}
     assert "a restart finds a mix of both (4, 2)" in widget.summary()
@@ -68,7 +68,7 @@ def test_it_opens_where_a_restart_would_fail_and_says_so():
     json.dumps(widget.scene)
 
 
-def test_code_may_move_it_to_moments_that_exist():
+def test_code_can_select_only_existing_moments():
     widget = picture()
     widget.settings = {"moment": 4}
     assert "the new one (4, 4)" in widget.summary()

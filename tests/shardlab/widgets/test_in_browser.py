@@ -76,7 +76,7 @@ def test_the_selector_shows_a_measured_block(show: Show) -> None:
     assert root.get_attribute("data-total-bytes") == str(24 * MIB)
 
 
-def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
+def test_the_table_matches_the_picture(show: Show) -> None:
     root = show(traffic_map(ring_all_reduce(4)))
     assert "4 ranks sent 25,165,824 bytes" in (
         root.locator("canvas").get_attribute("aria-label") or ""

@@ -77,7 +77,7 @@ def test_units_are_never_mixed() -> None:
         assert f" {other}" not in svg
 
 
-def test_a_stage_offloads_what_it_can() -> None:
+def test_each_stage_offloads_what_it_supports() -> None:
     widget = memory_bars(1e9, 4, stage=3, offload="both")
     assert widget.states().device_bytes == 0
     assert widget.states(stage=2).device == {"parameters": 2e9, "gradients": 0, "optimizer": 0}
@@ -94,7 +94,7 @@ def test_each_measured_rank_has_a_row() -> None:
     assert "activations" in widget.static_svg()
 
 
-def test_with_very_many_ranks_the_fullest_of_each_group_is_shown() -> None:
+def test_with_very_many_ranks_only_the_fullest_of_each_group_is_shown() -> None:
     layout = MemoryBarsLayout(None, {"parameters": np.arange(1000.0)})
     rows = layout.measured_bars()
     assert len(rows) == 64
@@ -122,7 +122,7 @@ class FakeRun:
     memory = FakeMemory()
 
 
-def test_a_run_or_its_memory_may_be_given() -> None:
+def test_a_run_or_its_memory_can_be_passed() -> None:
     for given in (FakeRun(), FakeMemory()):
         found = measured_bytes(given)
         assert {name: list(column) for name, column in found.items()} == {

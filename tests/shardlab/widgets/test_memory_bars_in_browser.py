@@ -186,7 +186,7 @@ def test_measured_ranks_are_selectable(show: Show) -> None:
     assert "rank 1 11.4 MiB" in (root.locator("canvas").get_attribute("aria-label") or "")
 
 
-def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
+def test_the_table_matches_the_picture(show: Show) -> None:
     root = show(memory_bars(7.5e9, 64))
     root.locator("summary").click()
     root.locator("tbody tr").first.wait_for()

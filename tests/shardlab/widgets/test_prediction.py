@@ -27,12 +27,12 @@ RANKS = [f"rank {rank}" for rank in range(4)]
         ([0.0], "off", "0 instead of the measured value."),
     ],
 )
-def test_a_number_is_right_close_named_or_off_by_a_factor(guess, outcome, text) -> None:
+def test_verdicts_on_a_number(guess, outcome, text) -> None:
     named = {"what all ranks send": [400.0]}
     assert on_numbers(guess, [100.0], named, [], "measured") == (outcome, text)
 
 
-def test_an_answer_of_zero_has_no_factor() -> None:
+def test_a_measured_value_of_zero_has_no_factor() -> None:
     assert on_numbers([0.0], [0.0], {}, [], "counted").outcome == "right"
     assert on_numbers([3.0], [0.0], {}, [], "counted").text == "The counted value is 0."
 

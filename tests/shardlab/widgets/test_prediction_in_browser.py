@@ -158,7 +158,7 @@ def test_options_are_chosen_by_keyboard(show: Show) -> None:
     assert root.page.evaluate("model.get('value')") == ["a", "c"]
 
 
-def test_the_answer_is_hidden_until_there_is_a_guess_or_none_is_wanted(show: Show) -> None:
+def test_the_answer_is_hidden_until_the_reader_guesses_or_declines(show: Show) -> None:
     guess = predict("Bytes that each rank sends (hidden)", unit="B")
     root = show(guess.compare(MIB, {"what all ranks send together": 4 * MIB}))
     expect(root).to_contain_text("Commit a guess above to see how it compares.")

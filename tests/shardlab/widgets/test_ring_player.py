@@ -21,7 +21,7 @@ def test_cards_do_not_overlap_and_stay_inside(n: int) -> None:
         assert abs(x1 - x2) >= width or abs(y1 - y2) >= height
 
 
-def test_many_ranks_become_a_wheel() -> None:
+def test_many_ranks_are_drawn_as_a_wheel() -> None:
     scene = ring_player(ring_all_reduce(64, 10)).scene
     assert scene["layout"]["kind"] == "wheel"
     assert (scene["chunks"], scene["steps"], len(scene["messages"])) == (64, 126, 8064)
@@ -33,7 +33,7 @@ def test_messages_record_whose_data_they_carry() -> None:
     assert (int(first["carried"], 16), int(first["held"], 16)) == (0b0001, 0b0011)
 
 
-def test_copies_show_only_bytes() -> None:
+def test_messages_of_copied_chunks_show_only_bytes() -> None:
     scene = ring_player(ring_all_reduce(4, clones=True)).scene
     assert scene["layout"]["kind"] == "nodes"
     assert "does not show which part" in scene["notes"][0]

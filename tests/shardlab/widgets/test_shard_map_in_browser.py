@@ -124,7 +124,7 @@ def test_layouts_of_a_run_can_be_chosen(show: Show) -> None:
     assert root.get_by_role("radiogroup", name="ZeRO stage").is_visible()
 
 
-def test_the_table_has_the_numbers_of_the_picture(show: Show) -> None:
+def test_the_table_matches_the_picture(show: Show) -> None:
     root = show(shard_map(models.gpt("0.1M"), world_size=64, stage=3))
     root.locator("summary").click()
     root.locator("tbody tr").first.wait_for()

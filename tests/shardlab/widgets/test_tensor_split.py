@@ -25,7 +25,7 @@ GIVEN = tensor_split().settings
 
 @pytest.mark.parametrize("gloo", [False, True])
 @pytest.mark.parametrize("cut", ["mlp", "sequence"])
-def test_bytes_are_those_of_half_a_transformer_layer(cut: str, gloo: bool) -> None:
+def test_bytes_match_half_a_transformer_layer(cut: str, gloo: bool) -> None:
     """The MLP is one of a layer's two halves; attention has the same traffic."""
     settings = GIVEN | {"cut": cut, "tokens": 2048, "width": 12288, "ranks": 8, "gloo": gloo}
     layer = tensor_parallel_layer(
@@ -38,7 +38,7 @@ def test_bytes_are_those_of_half_a_transformer_layer(cut: str, gloo: bool) -> No
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_collectives_complete_what_was_in_parts(cut: str) -> None:
+def test_collectives_turn_parts_into_complete_matrices(cut: str) -> None:
     """Only sharded matrices are gathered, only partial sums are added up."""
     steps = CUTS[cut].steps
     for index, step in enumerate(steps):
