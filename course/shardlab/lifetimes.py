@@ -185,7 +185,7 @@ class _Recorder(MemoryRecorder):
                 continue
             freed_at = min(self.freed_at.get(made.tracked.number, self.operators), self.operators)
             kind, module = "temporary", made.module
-            if not made.tracked.born_in_backward:
+            if not made.tracked.created_in_backward:
                 # backward() creates the loss's gradient, of one element, before its phase begins.
                 is_seed = made.operator == "ones_like" and made.created_at == backward_start - 1
                 kind = (
