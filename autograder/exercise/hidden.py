@@ -14,7 +14,7 @@ and for both
     CASES                       the hidden cases
     LIMITS                      {label of a budget: case -> Limit, or None if there is none}
     BOUNDARIES                  {"one rank": name of the case that covers it, or why none does}
-    EQUAL_ANSWERS               other correct versions of the solution, each with its reason
+    EQUIVALENT_ANSWERS          other correct versions of the solution, each with its reason
 If a reference output is a dict, only its keys are compared.
 """
 
@@ -44,7 +44,7 @@ def with_random_delays(case: Case) -> Case:
 
 
 @dataclass(frozen=True)
-class EqualAnswer:
+class EquivalentAnswer:
     """The solution stays correct if ``old`` in its cell is replaced by ``new``."""
 
     old: str
@@ -64,8 +64,8 @@ class HiddenHalf:
         return [replace(case, hidden=True) for case in getattr(self.module, "CASES", ())]
 
     @property
-    def equal_answers(self) -> Sequence[EqualAnswer]:
-        return getattr(self.module, "EQUAL_ANSWERS", ())
+    def equivalent_answers(self) -> Sequence[EquivalentAnswer]:
+        return getattr(self.module, "EQUIVALENT_ANSWERS", ())
 
     def facts(self, case: Case) -> Mapping[str, Plain]:
         return getattr(self.module, "facts", lambda case: {})(case)

@@ -26,7 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit status 1 if a change survives for which no EQUAL_ANSWERS gives a reason."""
+    """Exit status 1 if a change survives for which no EQUIVALENT_ANSWERS gives a reason."""
     from autograder import exercises
 
     known = exercises.labs()

@@ -22,7 +22,7 @@ SEED = 11
 
 @dataclass(frozen=True)
 class Decided:
-    """``reason``: why this mutant is correct, from the exercise's EQUAL_ANSWERS; "" if unknown."""
+    """``reason``: why it is correct, from the exercise's EQUIVALENT_ANSWERS; "" if unknown."""
 
     mutant: Mutant
     survives: bool
@@ -52,7 +52,8 @@ def decide_mutants(
     half = exercise.required_half
     assert isinstance(half, HiddenHalf), "mutants need an instructor's checkout"
     equal = {
-        normalized(source.replace(each.old, each.new)): each.reason for each in half.equal_answers
+        normalized(source.replace(each.old, each.new)): each.reason
+        for each in half.equivalent_answers
     }
     for mutant in chosen:
         survives = _passes(lab, exercise, answers | {exercise.answer: mutant.source}, ranks)

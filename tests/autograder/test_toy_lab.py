@@ -109,7 +109,7 @@ MISTAKES = {"counts elements: the answer is in bytes": lambda length, n: right(l
     f"{EXERCISES}/hidden/mean_of_all.py": """import torch
 
 from autograder.exercise import Case
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 
 CASES = (with_random_delays(Case("3 ranks", 3)),)
 BOUNDARIES = {
@@ -118,8 +118,10 @@ BOUNDARIES = {
     "one rank": "not tested: the mean of one",
     "more ranks than elements": "not tested",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("tensor / dist.get_world_size()", "tensor.div(dist.get_world_size())", "a name"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "tensor / dist.get_world_size()", "tensor.div(dist.get_world_size())", "a name"
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Every exercise declares what makes its check sound: boundaries, random delays, equal answers."""
+"""Each exercise declares what makes its check sound: boundaries, delays, equivalent answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autograder import exercises
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import RankPool
 from autograder.exercise import Exercise, Formula
-from autograder.exercise.hidden import BOUNDARIES, EqualAnswer
+from autograder.exercise.hidden import BOUNDARIES, EquivalentAnswer
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 
@@ -21,7 +21,7 @@ NAMES = [exercise.name for _, exercise in EXERCISES]
 EQUAL = [
     pytest.param(lab, exercise, equal, id=f"{exercise.name}: {equal.new}")
     for lab, exercise in EXERCISES
-    for equal in getattr(exercise.required_half.module, "EQUAL_ANSWERS", ())
+    for equal in getattr(exercise.required_half.module, "EQUIVALENT_ANSWERS", ())
 ]
 
 
@@ -58,8 +58,8 @@ def ranks() -> Iterator[RankPool]:
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(("lab", "exercise", "equal"), EQUAL)
-def test_an_equal_answer_earns_all_points(
-    lab: str, exercise: Exercise, equal: EqualAnswer, ranks: RankPool
+def test_an_equivalent_answer_earns_all_points(
+    lab: str, exercise: Exercise, equal: EquivalentAnswer, ranks: RankPool
 ) -> None:
     solution = planted.solution(lab)
     source = solution[exercise.answer]

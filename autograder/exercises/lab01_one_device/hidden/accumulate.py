@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.accumulate import (
     SIDE_EFFECTS,
     batches_case,
@@ -33,10 +33,10 @@ BOUNDARIES = NOT_SHARDED | {
     "several parameter groups": "12 equal micro-batches",
     "no target counts": "some targets are -100, in one all",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("+= part.item()", "+= part.detach()", "a tensor with one number"),
-    EqualAnswer(", ignore_index=-100", "", "torch's default"),
-    EqualAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("+= part.item()", "+= part.detach()", "a tensor with one number"),
+    EquivalentAnswer(", ignore_index=-100", "", "torch's default"),
+    EquivalentAnswer("optimizer.zero_grad()", "model.zero_grad()", "it has the same parameters"),
 )
 
 

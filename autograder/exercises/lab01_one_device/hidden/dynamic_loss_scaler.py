@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
     LEARNING_RATE,
     TENSORS,
@@ -45,15 +45,21 @@ BOUNDARIES = NOT_SHARDED | {
     "a rank without gradients": "4 ranks, a nan; rank 3 once has no gradients",
     "a scale below 1": "1 rank, nans, scales below 1",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(", op=dist.ReduceOp.MAX", "", "a sum above 0 also means that a rank overflowed"),
-    EqualAnswer("overflow += 1", "overflow += 2", "any number above 0 says that it overflowed"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        ", op=dist.ReduceOp.MAX", "", "a sum above 0 also means that a rank overflowed"
+    ),
+    EquivalentAnswer(
+        "overflow += 1", "overflow += 2", "any number above 0 says that it overflowed"
+    ),
+    EquivalentAnswer(
         "growth_interval=2000",
         "growth_interval=2001",
         "a default of the stub, which would take 2,000 steps to test",
     ),
-    EqualAnswer("gradient /= self.scale", "gradient *= 1 / self.scale", "exact: a power of two"),
+    EquivalentAnswer(
+        "gradient /= self.scale", "gradient *= 1 / self.scale", "exact: a power of two"
+    ),
 )
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.sgd_with_master_weights import (
     learning_rate,
@@ -37,11 +37,13 @@ BOUNDARIES = NOT_SHARDED | {
     "lr is 0, or a gradient": "bf16, two tensors, momentum",
     "the learning rate changes": "bf16, momentum, two of one shape",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(", strict=True", "", "the lists are of one length"),
-    EqualAnswer("strict=True", "strict=False", "the lists are of one length"),
-    EqualAnswer("p.copy_(master)", "p.data.copy_(master)", "autograd records neither"),
-    EqualAnswer("master -= lr * velocity", "master.add_(velocity, alpha=-lr)", "rounding differs"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(", strict=True", "", "the lists are of one length"),
+    EquivalentAnswer("strict=True", "strict=False", "the lists are of one length"),
+    EquivalentAnswer("p.copy_(master)", "p.data.copy_(master)", "autograd records neither"),
+    EquivalentAnswer(
+        "master -= lr * velocity", "master.add_(velocity, alpha=-lr)", "rounding differs"
+    ),
 )
 
 Next = Callable[..., Tensor]  # velocity and gradient of a step, momentum, lr  ->  a new tensor

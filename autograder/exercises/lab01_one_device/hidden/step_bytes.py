@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.step_bytes import CHOICES, setting
 from shardlab.bigram import train_one_step
@@ -27,7 +27,9 @@ BOUNDARIES = NOT_SHARDED | {
     "no layer": "tied embeddings, momentum; no layer",
     "no state": "a larger batch, plain SGD",
 }
-EQUAL_ANSWERS = (EqualAnswer("(width * width + width)", "width * (width + 1)", "the same number"),)
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("(width * width + width)", "width * (width + 1)", "the same number"),
+)
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Case, Limit
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import SECOND
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import (
@@ -41,12 +41,16 @@ BOUNDARIES = shared.BOUNDARIES | {
     "a parameter above the cap": "2 ranks, an MLP",
     "exactly the cap": "2 ranks, an MLP",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("size = [], 0", "size = [], 1", "the first parameter begins a bucket in any case"),
-    EqualAnswer(", strict=True", "", "a bucket has as many parts as parameters"),
-    EqualAnswer("strict=True", "strict=False", "as above"),
-    EqualAnswer("flat /= dist.get_world_size()", "flat *= 1 / dist.get_world_size()", "rounding"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "size = [], 0", "size = [], 1", "the first parameter begins a bucket in any case"
+    ),
+    EquivalentAnswer(", strict=True", "", "a bucket has as many parts as parameters"),
+    EquivalentAnswer("strict=True", "strict=False", "as above"),
+    EquivalentAnswer(
+        "flat /= dist.get_world_size()", "flat *= 1 / dist.get_world_size()", "rounding"
+    ),
+    EquivalentAnswer(
         "parameter.grad.copy_(part.view_as(parameter))",
         "parameter.grad = part.view_as(parameter)",
         "a view of the reduced bucket is the mean as well",

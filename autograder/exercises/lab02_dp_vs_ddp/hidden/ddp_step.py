@@ -1,19 +1,21 @@
 from typing import Any
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab02_dp_vs_ddp import shared as public
 from autograder.exercises.lab02_dp_vs_ddp.hidden import ring_bytes, shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import first_step, own, second_step, step_by
 
 CASES, BOUNDARIES, reference = shared.STEP_CASES, shared.STEP_BOUNDARIES, shared.one_process
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "dist.all_reduce(parameter.grad)\n        parameter.grad /= dist.get_world_size()",
         "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)",
         "the collective takes the mean",
     ),
-    EqualAnswer("model.zero_grad()", "model.zero_grad(set_to_none=False)", "backward adds to 0"),
+    EquivalentAnswer(
+        "model.zero_grad()", "model.zero_grad(set_to_none=False)", "backward adds to 0"
+    ),
 )
 
 

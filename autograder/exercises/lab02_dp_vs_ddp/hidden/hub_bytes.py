@@ -1,7 +1,7 @@
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
 
 CASES = (questions("other sizes and ranks"), questions("one rank, five ranks", (640, 1), (640, 5)))
@@ -11,7 +11,9 @@ BOUNDARIES = {
     "one rank": "630 bytes, 3 ranks and one",
     "more ranks than elements": "not tested, as above",
 }
-EQUAL_ANSWERS = (EqualAnswer("[(hub, hub)]", "[[hub, hub]]", "lists are accepted for tuples"),)
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("[(hub, hub)]", "[[hub, hub]]", "lists are accepted for tuples"),
+)
 
 
 def right(psi: float, n: int) -> Pairs:

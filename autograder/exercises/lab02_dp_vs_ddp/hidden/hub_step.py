@@ -4,7 +4,7 @@ from typing import Any
 from torch import Tensor
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes, shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import second_step
 from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
@@ -12,13 +12,15 @@ from autograder.exercises.lab02_dp_vs_ddp.hub_step import FROM_EACH, WITHIN_ONE_
 from autograder.exercises.lab02_dp_vs_ddp.shared import parameter_bytes, steps_in
 
 CASES, BOUNDARIES = shared.STEP_CASES, shared.STEP_BOUNDARIES
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "dist.send(parameter.data, peer)",
         "dist.isend(parameter.data, peer).wait()",
         "isend and wait together are send",
     ),
-    EqualAnswer("lr * parameter.grad / world_size", "lr / world_size * parameter.grad", "rounding"),
+    EquivalentAnswer(
+        "lr * parameter.grad / world_size", "lr / world_size * parameter.grad", "rounding"
+    ),
 )
 
 

@@ -1,11 +1,11 @@
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes
 from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
 
 CASES, BOUNDARIES, draw = hub_bytes.CASES, hub_bytes.BOUNDARIES, hub_bytes.draw
-EQUAL_ANSWERS = (
-    EqualAnswer("(each, each)", "[each, each]", "lists are accepted for tuples"),
-    EqualAnswer(" / world_size", " // world_size", "the task says that N divides the bytes"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("(each, each)", "[each, each]", "lists are accepted for tuples"),
+    EquivalentAnswer(" / world_size", " // world_size", "the task says that N divides the bytes"),
 )
 
 

@@ -3,14 +3,14 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
-EQUAL_ANSWERS = (
-    EqualAnswer("(rank - step) % world_size", "rank - step", shared.NEGATIVE_INDEX),
-    EqualAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("(rank - step) % world_size", "rank - step", shared.NEGATIVE_INDEX),
+    EquivalentAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
 )
 BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 

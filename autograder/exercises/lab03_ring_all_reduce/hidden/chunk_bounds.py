@@ -3,7 +3,7 @@ from itertools import accumulate
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab03_ring_all_reduce.shared import Bounds
 
 REMAINDER, SHORT = "lengths with a remainder", "fewer elements than ranks"
@@ -15,13 +15,15 @@ BOUNDARIES = {
     "more elements than 32 bits can count": "far more elements than fit in memory",
     "one rank": "not tested: the whole tensor",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "[(starts[r], starts[r + 1]) for r in range(world_size)]",
         "list(zip(starts, starts[1:]))",
         "the same pairs",
     ),
-    EqualAnswer("range(world_size + 1)", "range(world_size + 2)", "one start that is not used"),
+    EquivalentAnswer(
+        "range(world_size + 1)", "range(world_size + 2)", "one start that is not used"
+    ),
 )
 
 

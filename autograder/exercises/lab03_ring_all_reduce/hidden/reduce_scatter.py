@@ -4,17 +4,19 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
 CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
 BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
-EQUAL_ANSWERS = (
-    EqualAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
-    EqualAnswer("(rank - step - 2) % world_size", "rank - step - 2", shared.NEGATIVE_INDEX),
-    EqualAnswer("incoming += received", "incoming.add_(received)", "the same addition in place"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
+    EquivalentAnswer("(rank - step - 2) % world_size", "rank - step - 2", shared.NEGATIVE_INDEX),
+    EquivalentAnswer(
+        "incoming += received", "incoming.add_(received)", "the same addition in place"
+    ),
+    EquivalentAnswer(
         "        sending.wait()\n        incoming += received",
         "        incoming += received\n        sending.wait()",
         "the chunk in flight is another one",

@@ -4,7 +4,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab04_zero.shared import Bounds
 
 DRAWN, FEW = "other sizes and ranks", "more ranks than elements"
@@ -20,7 +20,7 @@ BOUNDARIES = {
     "more ranks than elements": VISIBLE,
 }
 ROUNDED_UP = "-(-sum(sizes) // world_size)", "(sum(sizes) + world_size - 1) // world_size"
-EQUAL_ANSWERS = (EqualAnswer(*ROUNDED_UP, "another way to round up"),)
+EQUIVALENT_ANSWERS = (EquivalentAnswer(*ROUNDED_UP, "another way to round up"),)
 
 Sizes = Sequence[int]
 

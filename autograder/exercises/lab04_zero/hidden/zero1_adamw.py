@@ -6,7 +6,7 @@ import torch
 from torch.nn.utils import vector_to_parameters
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.hidden.shared import Rule, flatten, mean
 from autograder.exercises.lab04_zero.shared import loss_of, mlp
@@ -96,4 +96,6 @@ MISTAKES = shared.by_wrong_rules(reference) | {
         partial(reference, adam=torch.optim.Adam)
     ),
 }
-EQUAL_ANSWERS = (EqualAnswer("self.own.grad = None", "pass", "a gradient is not a state"),)
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("self.own.grad = None", "pass", "a gradient is not a state"),
+)

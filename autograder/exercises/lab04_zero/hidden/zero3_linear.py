@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
 from autograder.exercises.lab04_zero.shared import mlp
 
@@ -128,4 +128,6 @@ MISTAKES = {
         )
     ),
 }
-EQUAL_ANSWERS = (EqualAnswer("[start:stop].clone()", "[start:stop] + 0", "another way to copy"),)
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("[start:stop].clone()", "[start:stop] + 0", "another way to copy"),
+)

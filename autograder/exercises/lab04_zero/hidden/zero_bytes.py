@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab04_zero.zero_bytes import papers_table
 
 DRAWN, OFFLOADED = "other sizes and ranks", "other sizes and ranks, with offload"
@@ -90,7 +90,7 @@ MISTAKES = {
     "divides by N twice": lambda p, n, *how: right(p, n * n, *how),
     "divides by 8, whatever N is: divide by world_size": lambda p, n, *how: right(p, 8, *how),
 }
-EQUAL_ANSWERS = (EqualAnswer("stage >= 3", "stage == 3", "there are only stages 0 to 3"),)
+EQUIVALENT_ANSWERS = (EquivalentAnswer("stage >= 3", "stage == 3", "there are only stages 0 to 3"),)
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[int, int, int, bool]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.accumulate import BYTES, LEARNING_RATE, MEMORY, case_of
 from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, loss_of, shards_by_rank
@@ -60,7 +60,7 @@ BOUNDARIES = {
     "bytes after memory": "3 ranks, 2 micro-batches, both in turn",
     "memory after bytes": "2 ranks, 3 micro-batches, both in turn",
 }
-EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 # all ranks' gradients of the micro-batches [N][M][parameter]  ->  the gradient, by parameter
 Rule = Callable[[Sequence[Sequence[Sequence[Tensor]]]], list[Tensor]]

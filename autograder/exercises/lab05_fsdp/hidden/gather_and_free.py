@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp.gather_and_free import LR, blocks_of, loss_of
 
 CASES = (
@@ -106,13 +106,13 @@ MISTAKES = {
         partial(train, rule=mean, adds_up=True)
     ),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "        units[k].free()\n        output.",
         "        if k < len(units) - 1:\n            units[k].free()\n        output.",
         "the last unit may stay whole: backward needs it first",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         "        flat = units[k].take_gradients()\n        units[k].free()\n",
         "        units[k].free()\n        flat = units[k].take_gradients()\n",
         "the gradients are complete, so the unit's parameters are no longer needed",

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 
 DRAWN, KEPT_WHOLE = "other sizes and meshes", "other sizes and meshes, parameters stay whole"
 CASES = (questions(DRAWN), questions(KEPT_WHOLE))
@@ -117,8 +117,8 @@ MISTAKES = {
     "counts 2 bytes per element: use element_bytes": lambda *q: right(*q[:3], 2, *q[4:]),
     "answers in GB: return bytes": times(1e-9),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "tensors * (shards - 1) / shards * model_bytes",
         "tensors * (model_bytes - model_bytes / shards)",
         "all of a tensor but the rank's own shard",

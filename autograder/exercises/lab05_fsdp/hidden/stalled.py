@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp.stalled import loader, lr_of
 
 CASES = (
@@ -23,8 +23,8 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: a unit has thousands of elements",
     "one block": "3 ranks, one block",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "fully_shard(block, mp_policy=policy)",
         "fully_shard(block, mp_policy=policy, reshard_after_forward=False)",
         "fewer bytes, more memory, the same losses",

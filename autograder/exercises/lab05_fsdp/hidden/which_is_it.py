@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab05_fsdp.hidden.record_traces import (
     DDP,
     FSDP,
@@ -120,23 +120,23 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
         by(phases=True),
     ),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         'size > trace["parameter_bytes"] / 10',
         'size >= trace["parameter_bytes"] / 10',
         "no sum is exactly that part of Ψ",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         'size > trace["parameter_bytes"] / 10',
         'size >= trace["parameter_bytes"] / 9',
         "any part between the small calls and what a method sends",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         'size > trace["parameter_bytes"] / 10',
         'size > trace["parameter_bytes"] / 11',
         "any part between the small calls and what a method sends",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         'if ("all_reduce", "backward") in large:',
         'if any(len(call["ranks"]) < trace["world_size"] for call in trace["calls"]):',
         "only HSDP has groups of some of the ranks",

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, loss_of, shards_by_rank
 from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, LEARNING_RATE, STEPS, TINY
@@ -72,7 +72,7 @@ BOUNDARIES = {
     "one unit": ALL_FITS,
     "more units in each other": "4 ranks, blocks in blocks",
 }
-EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 
 def least_units(model: nn.Module, unit_bytes: int) -> int:

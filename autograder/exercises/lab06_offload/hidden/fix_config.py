@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 
 BOUNDARIES = {
     "divides": "configuration D",
@@ -10,9 +10,11 @@ BOUNDARIES = {
     "one rank": "not tested, as above",
     "more ranks than elements": "not tested, as above",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer('"gradient_accumulation_steps": 4,', "", "DeepSpeed computes it from the others"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        '"gradient_accumulation_steps": 4,', "", "DeepSpeed computes it from the others"
+    ),
+    EquivalentAnswer(
         '"two_precisions",\n            """{',
         '"two_precisions",\n            """{"fp16": {"enabled": false},',
         "a precision that is not enabled is not tested for",

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from shardlab.estimate import offload
 
 CASES = (questions("every method and precision"),)
@@ -16,9 +16,13 @@ BOUNDARIES = {
     "more ranks than elements": "not tested, as above",
     "one micro-batch": "ZeRO-Offload on one device",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("return states, states", "return [states, states]", "a list is as good as a tuple"),
-    EqualAnswer("own = parameters / world_size", "own = parameters // world_size", "N divides Ψ"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "return states, states", "return [states, states]", "a list is as good as a tuple"
+    ),
+    EquivalentAnswer(
+        "own = parameters / world_size", "own = parameters // world_size", "N divides Ψ"
+    ),
 )
 METHODS = ("swap", "zero-offload", "parameters")
 PRECISIONS = ("bf16", "fp16", "fp32")

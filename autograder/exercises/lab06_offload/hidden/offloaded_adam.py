@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab06_offload.offloaded_adam import (
     DEFAULTS,
     EARLIER,
@@ -30,11 +30,13 @@ BOUNDARIES = {
     "odd shapes": "three odd shapes, default options",
     "default options": "three odd shapes, default options",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "parameter.detach()).float()", "parameter.data).float()", "autograd records neither"
     ),
-    EqualAnswer("master.detach().bfloat16()", "master.to(parameter.dtype)", "parameters are bf16"),
+    EquivalentAnswer(
+        "master.detach().bfloat16()", "master.to(parameter.dtype)", "parameters are bf16"
+    ),
 )
 
 

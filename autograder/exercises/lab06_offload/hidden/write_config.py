@@ -1,7 +1,7 @@
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab06_offload.write_config import at_each_row, budget_case, first_row
 
 OTHERS = [
@@ -21,9 +21,9 @@ BOUNDARIES = {
     "exactly the cap": "1 rank, 12Ψ bytes each, and each row exactly or a byte less",
     "nothing else fits": "2 ranks, 0.5Ψ bytes each",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer('"train_batch_size": global_batch,', "", "DeepSpeed multiplies the other two"),
-    EqualAnswer('"bf16": {"enabled": True}', '"bfloat16": {"enabled": True}', "an alias"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer('"train_batch_size": global_batch,', "", "DeepSpeed multiplies the other two"),
+    EquivalentAnswer('"bf16": {"enabled": True}', '"bfloat16": {"enabled": True}', "an alias"),
 )
 
 

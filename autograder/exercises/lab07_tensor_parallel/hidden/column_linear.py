@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.column_linear import SPLIT
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
@@ -77,14 +77,14 @@ MISTAKES = {
     "takes every N-th column: rank r has block r of the columns": every_nth_row,
     "adds up the parts of y: they are different columns, not partial sums": summed_forward,
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),
+    EquivalentAnswer(
         "y_grad.clone(memory_format=torch.contiguous_format)",
         "y_grad.clone()",
         "the gradient that functional.linear computes is contiguous",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         "functional.linear(CopyToRanks.apply(x), self.weight, self.bias)",
         "CopyToRanks.apply(x) @ self.weight.T + self.bias",
         "is what functional.linear computes",

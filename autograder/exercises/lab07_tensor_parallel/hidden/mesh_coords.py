@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab07_tensor_parallel.mesh_coords import meshes
 
 CASES = (meshes("5 × 3", (5, 3)), questions("other meshes"))
@@ -52,8 +52,8 @@ MISTAKES = {
         "dp_group": [rank for rank in right(*q)["dp_group"] if rank != q[0]]
     },
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "list(range(dp_rank * tp_size, (dp_rank + 1) * tp_size))",
         "range(dp_rank * tp_size, (dp_rank + 1) * tp_size)",
         "a range of ranks is as good as a list",

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.row_linear import SPLIT
@@ -66,13 +66,13 @@ MISTAKES = {
         shared.scaled(reference, lambda case: case.world_size, "bias.grad")
     ),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "partial.clone(memory_format=torch.contiguous_format)",
         "partial.clone()",
         "functional.linear's output is contiguous",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         "return SumOverRanks.apply(functional.linear(x, self.weight)) + self.bias",
         "y = functional.linear(x, self.weight)\n"
         "        total = y.detach().clone()\n"

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.sublayers import make_sublayer, sublayer_case
@@ -99,8 +99,8 @@ MISTAKES = {
     "takes every N-th head from qkv, but a block of columns from out: both must belong to the same "
     "heads": attention(every_nth_head, own_heads=True),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "by_rank = zip(*(part.chunk(world_size) for part in tensor.detach().chunk(3)))",
         "by_rank = tensor.detach().clone().unflatten(0, (3, world_size, -1)).transpose(0, 1)",
         "another way to the same order of rows",

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 
 CASES = (
@@ -57,8 +57,8 @@ MISTAKES = {
     "is in GB: return bytes": times(1e-9),
     "is in GiB: return bytes": times(2**-30),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "4 * 2 * (tp_size - 1) / tp_size * tensor_bytes",
         "8 * (tensor_bytes - tensor_bytes // tp_size)",
         "N divides the width, so it is a whole number",

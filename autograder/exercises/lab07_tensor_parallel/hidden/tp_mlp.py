@@ -1,7 +1,7 @@
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.sublayers import sublayer_case
 from autograder.exercises.lab07_tensor_parallel.tp_mlp import SPLIT
@@ -28,8 +28,8 @@ MISTAKES = {
     **shared.other_splits("up", "down", WHY),
     "leaves out the GELU between the two layers": without_gelu,
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "mlp.up = ColumnLinear(mlp.up)\n    mlp.down = RowLinear(mlp.down)",
         "mlp.down = RowLinear(mlp.down)\n    mlp.up = ColumnLinear(mlp.up)",
         "the two are independent",

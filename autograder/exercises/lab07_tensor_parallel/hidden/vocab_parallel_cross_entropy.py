@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.vocab_parallel_cross_entropy import loss_case
 
@@ -152,8 +152,8 @@ MISTAKES = {
         shared.scaled(reference, lambda case: case.world_size, "logits.grad")
     ),
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "own = shifted.gather(1, here.clamp(0, logits.shape[1] - 1)[:, None])[:, 0]",
         "own = (shifted * (here[:, None] == torch.arange(logits.shape[1]))).sum(dim=1)",
         "a mask of words selects the target as well",

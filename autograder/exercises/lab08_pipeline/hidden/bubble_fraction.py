@@ -1,7 +1,7 @@
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 
 PLAIN, CHUNKS = "drawn sizes", "drawn sizes and chunks"
 ONE_CHUNK = "one chunk: m > p, one device, m < p"
@@ -12,8 +12,8 @@ BOUNDARIES = {
     "one rank": ONE_CHUNK,
     "more ranks than elements": ONE_CHUNK,
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "idle = devices - 1\n    return idle / (chunks * micro_batches + idle)",
         "idle = (devices - 1) / chunks\n    return idle / (micro_batches + idle)",
         "in units of a device's F + B, not of a chunk's",

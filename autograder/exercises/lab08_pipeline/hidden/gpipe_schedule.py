@@ -1,4 +1,4 @@
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.plans import UNEVEN, plan_case
 
@@ -14,8 +14,8 @@ BOUNDARIES = {
     "one rank": UNEVEN.name,
     "more ranks than elements": UNEVEN.name,
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         '[("B", s, k) for k in every]',
         '[("B", s, k) for k in reversed(every)]',
         "any order of backwards that all devices share",

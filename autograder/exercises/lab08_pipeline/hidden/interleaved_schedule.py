@@ -1,4 +1,4 @@
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.interleaved_schedule import interleaved_case
 
@@ -13,8 +13,8 @@ BOUNDARIES = {
     "one rank": "not tested: one device has no neighbor to wait for",
     "more ranks than elements": "not tested, as for a remainder",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "min((chunks - 1) * devices + 2 * (devices - 1 - d), len(forwards))",
         "(chunks - 1) * devices + 2 * (devices - 1 - d)",
         "a slice ends with its list",

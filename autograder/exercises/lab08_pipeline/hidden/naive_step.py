@@ -1,4 +1,4 @@
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.naive_step import naive_case
 
@@ -11,7 +11,9 @@ BOUNDARIES = {
     "one rank": "1 rank, a batch of 4, width 4",
     "more ranks than elements": "4 ranks, a batch of 2, width 6",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("send(x.grad, rank - 1)", "isend(x.grad, rank - 1).wait()", "a send is a send"),
-    EqualAnswer("return loss.detach() if", "return loss if", "the caller can detach the loss"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "send(x.grad, rank - 1)", "isend(x.grad, rank - 1).wait()", "a send is a send"
+    ),
+    EquivalentAnswer("return loss.detach() if", "return loss if", "the caller can detach the loss"),
 )

@@ -1,4 +1,4 @@
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.plans import UNEVEN, plan_case
 
@@ -14,4 +14,6 @@ BOUNDARIES = {
     "one rank": UNEVEN.name,
     "more ranks than elements": UNEVEN.name,
 }
-EQUAL_ANSWERS = (EqualAnswer('("B", s, k)', '["B", s, k]', "lists are accepted for tuples"),)
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer('("B", s, k)', '["B", s, k]', "lists are accepted for tuples"),
+)

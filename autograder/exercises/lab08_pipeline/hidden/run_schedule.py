@@ -2,7 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.run_schedule import run_case
 from shardlab.simulate.pipeline import gpipe
@@ -40,15 +40,15 @@ TAGS_BY_MICRO_BATCH = (
     '(2 * s - (kind == "F")) * most + k',
     '(2 * s + (kind != "F")) * most + k',
 )
-EQUAL_ANSWERS = (
-    EqualAnswer(TAG, '(2 * k + (kind == "F")) * 1000 + s', "any number unique to the message"),
-    *(EqualAnswer(TAG, tag, "differs by micro-batch") for tag in TAGS_BY_MICRO_BATCH),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(TAG, '(2 * k + (kind == "F")) * 1000 + s', "any number unique to the message"),
+    *(EquivalentAnswer(TAG, tag, "differs by micro-batch") for tag in TAGS_BY_MICRO_BATCH),
+    EquivalentAnswer(
         "return sum(losses) if losses else None",
         "return sum(losses)",
         "ranks without the last stage may return anything",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         "y = functional.mse_loss(y, targets[k]) / len(targets)",
         "y = functional.mse_loss(y, targets[k]) / len({m for _, _, m in schedule[0]})",
         "the schedule says how many micro-batches there are",

@@ -1,4 +1,4 @@
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.zero_bubble_schedule import OPTIMUM, puzzle_case
 
@@ -10,6 +10,6 @@ BOUNDARIES = {
     "one rank": "not tested: one device has no bubble",
     "more ranks than elements": "not tested: the optimum needs m ≥ p",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("[(kind, s, k) for", "[[kind, s, k] for", "lists are accepted for tuples"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("[(kind, s, k) for", "[[kind, s, k] for", "lists are accepted for tuples"),
 )

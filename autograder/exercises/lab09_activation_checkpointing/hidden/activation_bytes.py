@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from autograder.exercise import Case, Plain, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab09_activation_checkpointing import activation_bytes as public
 from shardlab.estimate.activations import Kernels, layer_bytes
 from shardlab.paper_layer import PaperLayer, saved_bytes
@@ -28,8 +28,8 @@ BOUNDARIES = {
     "one rank": "one rank",
     "more ranks than elements": "not tested, as above",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "sbh * (10 / sp_size + 24 / tp_size + scores / tp_size)",
         "sbh * (10 / sp_size + (24 + scores) / tp_size) + 16 * tokens * samples / sp_size",
         "the layer norms' means and standard deviations may be counted",

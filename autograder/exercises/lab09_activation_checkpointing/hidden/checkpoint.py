@@ -1,4 +1,4 @@
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab09_activation_checkpointing.checkpoint import network_case
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
 
@@ -17,10 +17,12 @@ BOUNDARIES = {
     "a checkpoint within another": "nested, with dropout",
     "several backward passes": "dropout, two losses",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"),
-    EqualAnswer("isinstance(output, torch.Tensor) and ", "", "outputs are tensors"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"
+    ),
+    EquivalentAnswer("isinstance(output, torch.Tensor) and ", "", "outputs are tensors"),
+    EquivalentAnswer(
         "with torch.random.fork_rng(devices=[]), torch.enable_grad():\n"
         "            torch.set_rng_state(ctx.random_state)\n"
         "            outputs = ctx.function(*args)\n",

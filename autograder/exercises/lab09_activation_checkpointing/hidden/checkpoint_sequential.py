@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab09_activation_checkpointing import checkpoint_sequential as public
 from autograder.exercises.lab09_activation_checkpointing import shared
 from autograder.exercises.lab09_activation_checkpointing.hidden.shared import OFF_BY_BITS
@@ -23,20 +23,22 @@ BOUNDARIES = {
     "exactly the cap": "16 layers of float64, room for 3 and an input",
     "no cut fits": "9 layers, room for 8",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "for max_length in max_lengths[:-1]:\n        stop = min(start + max_length, last_start)\n",
         "for j in range(len(max_lengths) - 1):\n"
         "        stop = max(start, last_start - sum(max_lengths[j + 1 : -1]))\n",
         "segments before the last may be filled from the back",
     ),
-    EqualAnswer(
+    EquivalentAnswer(
         "max(0, len(layers) - max_lengths[-1])",
         "len(layers) - max_lengths[-1]",
         "it is negative only if there is one segment, and then it is not used",
     ),
-    EqualAnswer("max(0,", "max(1,", "it is at least 1, unless there is one segment: not used then"),
-    EqualAnswer(
+    EquivalentAnswer(
+        "max(0,", "max(1,", "it is at least 1, unless there is one segment: not used then"
+    ),
+    EquivalentAnswer(
         "in max_lengths[:-1]",
         "in max_lengths[:]",
         "one more segment without layers stores only the input of the last segment",

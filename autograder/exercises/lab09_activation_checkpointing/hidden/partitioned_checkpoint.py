@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
 from autograder.exercises.lab09_activation_checkpointing.networks import network
@@ -29,9 +29,11 @@ BOUNDARIES = {
     "one rank": "not tested: its piece is the whole x",
     "more ranks than elements": "not tested: x has far more elements than there are ranks",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"
+    ),
+    EquivalentAnswer(
         "        flat = piece.new_empty(dist.get_world_size() * len(piece))\n"
         "        dist.all_gather_single(flat, piece)\n",
         "        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size())]\n"

@@ -1,7 +1,7 @@
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 
 CASES = (Case("3 ranks, then 2", 1, {"ranks": 3, "ranks after the kill": 2}),)
 BOUNDARIES = {
@@ -11,9 +11,11 @@ BOUNDARIES = {
     "one rank": "1 rank",
     "fewer ranks after the kill": "2 ranks, then 1",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer('root / "unfinished"', 'root / f"tmp-{step}"', "a separate name for each step"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        'root / "unfinished"', 'root / f"tmp-{step}"', "a separate name for each step"
+    ),
+    EquivalentAnswer(
         "if dist.get_rank() == 0:\n        folder.rename(root / name_of(step))",
         "if dist.get_rank() == dist.get_world_size() - 1:\n"
         "        os.replace(folder, root / name_of(step))",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab10_save_resume.load_sharded import (
     MISSING,
     NEEDED_FILES,
@@ -35,16 +35,16 @@ BOUNDARIES = {
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
 CUT = "functional.pad with a negative length cuts off the excess"
-EQUAL_ANSWERS = (
-    EqualAnswer(", mmap=True", "", "no budget for the bytes read from a file"),
-    EqualAnswer("mmap=True", "mmap=False", "as above"),
-    EqualAnswer("weights_only=True, ", "", "it is the default"),
-    EqualAnswer("weights_only=True", "weights_only=False", "the files contain only tensors"),
-    EqualAnswer("if shard not in opened:", "if True:", "a file may be opened again"),
-    EqualAnswer(": stop - shard * old]", ":]", CUT),
-    EqualAnswer(": stop - shard * old]", ": stop + shard * old]", CUT),
-    EqualAnswer(": stop - shard * old]", ": stop]", CUT),
-    EqualAnswer(": stop - shard * old]", ": stop - shard]", CUT),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(", mmap=True", "", "no budget for the bytes read from a file"),
+    EquivalentAnswer("mmap=True", "mmap=False", "as above"),
+    EquivalentAnswer("weights_only=True, ", "", "it is the default"),
+    EquivalentAnswer("weights_only=True", "weights_only=False", "the files contain only tensors"),
+    EquivalentAnswer("if shard not in opened:", "if True:", "a file may be opened again"),
+    EquivalentAnswer(": stop - shard * old]", ":]", CUT),
+    EquivalentAnswer(": stop - shard * old]", ": stop + shard * old]", CUT),
+    EquivalentAnswer(": stop - shard * old]", ": stop]", CUT),
+    EquivalentAnswer(": stop - shard * old]", ": stop - shard]", CUT),
 )
 
 

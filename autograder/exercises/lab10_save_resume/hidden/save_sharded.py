@@ -1,7 +1,7 @@
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 
 THREE_DTYPES = {"a": ["float64", 7], "b": ["bfloat16", 3, 4, 2], "c": ["float32", 8]}
@@ -13,9 +13,11 @@ BOUNDARIES = {
     "one rank": "not tested: its slice is the whole tensor",
     "more ranks than elements": "not tested: a slice of only padding is the same to save",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("each.clone()", "each + 0", "any copy has its own storage"),
-    EqualAnswer("    if rank == 0:", "    dist.barrier()\n    if rank == 0:", "a barrier is free"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("each.clone()", "each + 0", "any copy has its own storage"),
+    EquivalentAnswer(
+        "    if rank == 0:", "    dist.barrier()\n    if rank == 0:", "a barrier is free"
+    ),
 )
 
 

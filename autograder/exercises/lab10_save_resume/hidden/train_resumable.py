@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
@@ -28,14 +28,16 @@ BOUNDARIES = {
     "older checkpoints are there": "2 ranks, killed during a save",
     "an older checkpoint has a shorter number": "2 ranks, killed twice",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is the same on all"),
-    EqualAnswer("done % every == 0", "not done % every", "the same"),
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "if rank == 0:", "if rank == dist.get_world_size() - 1:", "it is the same on all"
+    ),
+    EquivalentAnswer("done % every == 0", "not done % every", "the same"),
+    EquivalentAnswer(
         'done = shared["done"]', "done = int(newest.name[5:])", "the folder's name has it as well"
     ),
     *(
-        EqualAnswer(f"{file}, weights_only=True)", f"{file}{new})", why)
+        EquivalentAnswer(f"{file}, weights_only=True)", f"{file}{new})", why)
         for file in ('"shared.pt"', 'f"rank_{rank}.pt"')
         for new, why in (
             ("", "it is the default"),

@@ -3,7 +3,7 @@ from collections.abc import Callable
 from typing import Any
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab11_deepspeed_accelerate.config_lint import VISIBLE
 from autograder.exercises.lab11_deepspeed_accelerate.configurations import ACCUMULATION, MICRO
 from autograder.exercises.lab11_deepspeed_accelerate.hidden.record_configs import HIDDEN, OF_CASES
@@ -25,7 +25,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: a micro-batch has at least one sample",
     "every key left out": "other keys that are repeated, misplaced or left out",
 }
-EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 _RAN = {json.dumps(asked): ran for asked, ran in (*VISIBLE.values(), *RECORDED.values())}
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.port_a_loop import LR, case_of, make_model
 
 CASES = (
@@ -23,7 +23,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: then samplers repeat samples, each in its own way",
     "one micro-batch a step": "2 ranks, one micro-batch a step",
 }
-EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 Factor = Callable[[int], float]
 

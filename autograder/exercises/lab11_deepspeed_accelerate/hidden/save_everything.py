@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.save_everything import (
     BATCH,
     DECAY,
@@ -35,8 +35,8 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: a rank without samples cannot train",
     "the end of an epoch": "3 ranks, stopped at the end of an epoch",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "if job.progress.steps == until:",
         "if True:",
         "it leaves the epoch after each step and finds its place again: slow, but correct",

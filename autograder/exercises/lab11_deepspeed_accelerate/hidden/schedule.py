@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.schedule import case_of
 
 CASES = (
@@ -37,7 +37,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: a learning rate has no elements",
     "no warm-up": "3 ranks, no warm-up, the loader ends between two steps",
 }
-EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 # A factor for numbers of steps
 Factor = Callable[[Case], float]

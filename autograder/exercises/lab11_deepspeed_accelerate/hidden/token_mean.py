@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.token_mean import (
     IGNORED,
     LR,
@@ -33,7 +33,7 @@ BOUNDARIES = {
     "more ranks than elements": "2 ranks, one of them with padding only",
     "one micro-batch": "3 ranks, one micro-batch",
 }
-EQUAL_ANSWERS: tuple[EqualAnswer, ...] = ()
+EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab12_lora_quantization.count_and_ship import decoder
 
 CASES = (questions("drawn models"), questions("33 ranks and more"))
@@ -18,8 +18,10 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: what a ring sends is not rounded",
     "weights that are not square": "one block, weights that are not square",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer("4 * base + 6 * adapters", "4 * (base + adapters) + 2 * adapters", "4 + 2 = 6"),
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "4 * base + 6 * adapters", "4 * (base + adapters) + 2 * adapters", "4 + 2 = 6"
+    ),
 )
 FP32_BYTES = 4
 LOOKED_UP = ("token", "position")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab12_lora_quantization.lora_linear import (
     ADAPTER,
     base_layer,
@@ -37,7 +37,9 @@ BOUNDARIES = {
     "no bias": "2 ranks, two square layers",
     "r above the width": "2 ranks, r above the width",
 }
-EQUAL_ANSWERS = (EqualAnswer("self.B @ self.A", "(self.A.T @ self.B.T).T", "(XY)ᵀ = YᵀXᵀ"),)
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer("self.B @ self.A", "(self.A.T @ self.B.T).T", "(XY)ᵀ = YᵀXᵀ"),
+)
 Scale = Callable[[float, float], float]  # of r and α
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab12_lora_quantization.outliers import THRESHOLD, matmul_case
 
 CASES = (
@@ -240,8 +240,8 @@ MISTAKES = {
     "computes everything in fp32: the regular features have to be rounded to int8": exact,
     "quantizes only the weights: x is rounded to int8, too": weights_only,
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "x_codes.int() @ w_codes.T.int()",
         "x_codes.float() @ w_codes.T.float()",
         "fp32 sums of codes are exact as long as they stay below 2²⁴",

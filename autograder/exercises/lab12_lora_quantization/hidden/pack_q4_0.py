@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab12_lora_quantization.pack_q4_0 import BLOCK, block_of
 
 CASES = (
@@ -43,8 +43,8 @@ BOUNDARIES = {
     "a level above 15": "both signs have the largest magnitude",
     "halfway between two levels": "weights halfway between two levels",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "d == 0, 0.0, 1 / d", "d == 0, 1.0, 1 / d", "a block of zeros, whatever multiplies it"
     ),
 )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer, with_random_delays
+from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab12_lora_quantization.qlora_step import (
     BLOCK,
     LR,
@@ -31,8 +31,8 @@ BOUNDARIES = {
     "one layer": "1 rank, one layer",
     "square layers": "2 ranks, 3 layers",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "dist.all_reduce(grad)\n        with torch.no_grad():\n"
         "            adapter -= lr * grad / dist.get_world_size()",
         "dist.all_reduce(grad, op=dist.ReduceOp.AVG)\n        with torch.no_grad():\n"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EqualAnswer
+from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab12_lora_quantization.quantize_blockwise import weights_of
 
 CASES = (
@@ -35,8 +35,8 @@ BOUNDARIES = {
     "one or three dimensions": "last blocks that are not full",
     "points other than NF4's": "last blocks that are not full",
 }
-EQUAL_ANSWERS = (
-    EqualAnswer(
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
         "absmax == 0, 1.0, absmax", "absmax == 0, 2.0, absmax", "zeros, whatever divides them"
     ),
 )
