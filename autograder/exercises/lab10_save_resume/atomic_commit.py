@@ -132,7 +132,7 @@ class DiskObserver(Observer):
             self.broken.append(disk)
         return True
 
-    def has_to_die(self, rank: int, message: Message | None) -> bool:
+    def should_kill(self, rank: int, message: Message | None) -> bool:
         has_changed = self.inspect()
         if has_changed:
             self.changing_calls.append(self.calls)
@@ -143,7 +143,7 @@ class DiskObserver(Observer):
             self.returned_too_early.append(rank)
         return has_changed and self.changes == self.kill_at
 
-    def has_to_pause(self, rank: int) -> bool:
+    def should_pause(self, rank: int) -> bool:
         return self.calls == self.pause_at
 
 

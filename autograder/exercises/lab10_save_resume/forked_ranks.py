@@ -118,13 +118,13 @@ def message_of(error: BaseException) -> str:
 class Observer:
     """What the parent does while ranks run; nothing by default."""
 
-    watched: str | None = None  # a folder: ``has_to_die`` is then called before every change in it
+    watched: str | None = None  # a folder: ``should_kill`` is then called before every change in it
 
-    def has_to_die(self, rank: int, message: Message | None) -> bool:
+    def should_kill(self, rank: int, message: Message | None) -> bool:
         """Whether to kill the rank, asked before a change on disk and when it sends a message."""
         return False
 
-    def has_to_pause(self, rank: int) -> bool:
+    def should_pause(self, rank: int) -> bool:
         """Whether a change on disk has to wait until the other ranks cannot continue."""
         return False
 
@@ -265,9 +265,9 @@ class Ranks:
             return
         call, thread = held
         self.settle(thread)
-        if self.observer.has_to_die(rank, None):
+        if self.observer.should_kill(rank, None):
             self.kill(rank)
-        elif self.observer.has_to_pause(rank):
+        elif self.observer.should_pause(rank):
             self.paused = rank, call
             child.last = Outcome("is paused")
         else:
@@ -295,7 +295,7 @@ class Ranks:
             child.last = Outcome(RAISED, (type(error).__name__, str(error)))
             return
         self.settle(child.pid)
-        if self.observer.has_to_die(rank, header):
+        if self.observer.should_kill(rank, header):
             self.kill(rank)
         elif op == CHANGED:
             messages.send(child.sock, {}, pickle.dumps([]))

@@ -178,7 +178,7 @@ class JobObserver(Observer):
         """Names of files that several ranks have written."""
         return [path.name for path, ranks in self.writers.items() if len(ranks) > 1]
 
-    def has_to_die(self, rank: int, message: Message | None) -> bool:
+    def should_kill(self, rank: int, message: Message | None) -> bool:
         op = message and message.get("op")
         if op != "batch":
             self.inspect(rank)

@@ -313,7 +313,7 @@ class Killer(forked_ranks.Observer):
         self.watched, self.kill_at = str(folder), kill_at
         self.states = [atomic_commit.disk_of(self.watched)]
 
-    def has_to_die(self, rank, message):
+    def should_kill(self, rank, message):
         disk = atomic_commit.disk_of(self.watched)
         if disk == self.states[-1]:
             return False
