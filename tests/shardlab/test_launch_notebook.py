@@ -33,8 +33,8 @@ class Cell:
     traceback: str = ""
 
     @property
-    def lines_of_ranks(self) -> list[str]:
-        """What it shows, without the progress of a run that took longer than usual."""
+    def rank_lines(self) -> list[str]:
+        """The lines that ranks printed, without the progress display of slow runs."""
         return [
             line
             for area in self.shown
@@ -42,7 +42,7 @@ class Cell:
             if re.match(r"rank \d", line)
         ]
 
-    def take(self, kind: str, content: dict[str, Any]) -> None:
+    def add(self, kind: str, content: dict[str, Any]) -> None:
         if kind == "stream":
             setattr(self, content["name"], getattr(self, content["name"]) + content["text"])
         elif kind == "display_data":
@@ -83,7 +83,7 @@ class Notebook:
                 cell.number = content["execution_count"]
             if kind == "status" and content["execution_state"] == "idle":
                 return cell
-            cell.take(kind, content)
+            cell.add(kind, content)
             if until is not None and any(until in area["text/plain"] for area in cell.shown):
                 return cell
         raise AssertionError("the cell did not end")
@@ -104,25 +104,25 @@ class Notebook:
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MarkedProcesses]:
-    with marked_processes(tmp_path_factory.mktemp("kernel")) as made:
-        yield made
+    with marked_processes(tmp_path_factory.mktemp("kernel")) as marked:
+        yield marked
 
 
 @pytest.fixture(scope="module")
 def notebook(
     processes: MarkedProcesses, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Notebook]:
-    made = Notebook(processes, tmp_path_factory.mktemp("kernel"))
-    made.run_ok("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
-    yield made
-    made.close()
+    notebook = Notebook(processes, tmp_path_factory.mktemp("kernel"))
+    notebook.run_ok("import time, torch, torch.distributed as dist\nfrom shardlab import launch")
+    yield notebook
+    notebook.close()
 
 
 def test_a_function_from_a_cell(notebook: Notebook) -> None:
     notebook.run_ok("factor = 3\ndef times(x):\n    return factor * x")
     cell = notebook.run_ok("run = launch(times, world_size=2, inputs=[1, 2])\nprint(run.outputs)")
     assert cell.stdout == "[3, 6]\n"
-    assert cell.lines_of_ranks == []
+    assert cell.rank_lines == []
 
 
 def test_a_changed_cell_takes_effect_immediately(notebook: Notebook) -> None:
@@ -174,29 +174,29 @@ def test_the_traceback_shows_the_cells_own_lines(notebook: Notebook) -> None:
 
 
 def test_calls_record_their_cell(notebook: Notebook) -> None:
-    made = notebook.run_ok("def work():\n    t = torch.ones(2)\n\n    dist.all_reduce(t)")
+    definition = notebook.run_ok("def work():\n    t = torch.ones(2)\n\n    dist.all_reduce(t)")
     cell = notebook.run_ok(
         "call = launch(work, world_size=2).calls[0]\nprint(call.source, '|', call.code)"
     )
-    assert cell.stdout == f"cell {made.number}, line 4 | dist.all_reduce(t)\n"
+    assert cell.stdout == f"cell {definition.number}, line 4 | dist.all_reduce(t)\n"
 
 
 def test_a_deadlock_names_cell_and_line(notebook: Notebook) -> None:
-    made = notebook.run_ok(
+    definition = notebook.run_ok(
         "def work():\n    t = torch.ones(2)\n    dist.send(t, 1 - dist.get_rank())"
     )
     cell = notebook.run("launch(work, world_size=2, timeout_s=20)")
     assert cell.error == "DeadlockError"
     first = cell.traceback.splitlines()[0]
     assert "0 → 1 → 0" in first
-    assert f"cell {made.number}, line 3: dist.send(t, 1 - dist.get_rank())" in first
+    assert f"cell {definition.number}, line 3: dist.send(t, 1 - dist.get_rank())" in first
 
 
 def test_an_endless_loop_names_cell_and_line(notebook: Notebook) -> None:
-    made = notebook.run_ok("def work():\n    while True:\n        pass")
+    definition = notebook.run_ok("def work():\n    while True:\n        pass")
     cell = notebook.run("launch(work, world_size=1, timeout_s=1)")
     assert cell.error == "RunTimeout"
-    assert f"[cell {made.number}, line " in cell.traceback.splitlines()[0]
+    assert f"[cell {definition.number}, line " in cell.traceback.splitlines()[0]
 
 
 def test_ranks_print_into_one_output_area(notebook: Notebook) -> None:
@@ -217,9 +217,9 @@ def test_ranks_print_into_one_output_area(notebook: Notebook) -> None:
 
 def test_quiet_shows_nothing_that_ranks_print(notebook: Notebook) -> None:
     cell = notebook.run_ok("_ = launch(lambda: print('x'), world_size=2)")
-    assert sorted(cell.lines_of_ranks) == ["rank 0 │ x", "rank 1 │ x"]
+    assert sorted(cell.rank_lines) == ["rank 0 │ x", "rank 1 │ x"]
     cell = notebook.run_ok("_ = launch(lambda: print('x'), world_size=2, quiet=True)")
-    assert (cell.lines_of_ranks, cell.stdout) == ([], "")
+    assert (cell.rank_lines, cell.stdout) == ([], "")
 
 
 def test_the_interrupt_button_stops_the_ranks(

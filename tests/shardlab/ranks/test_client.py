@@ -16,8 +16,8 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[MarkedProcesses]:
-    with marked_processes(tmp_path) as made:
-        yield made
+    with marked_processes(tmp_path) as marked:
+        yield marked
 
 
 def test_a_script_that_only_computes_formulas_starts_no_server_and_imports_no_torch(

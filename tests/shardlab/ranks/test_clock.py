@@ -33,15 +33,15 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-def started(trust: Trust) -> Clock:
-    begun = Clock(timeout_s=20, trust=trust)
-    begun.start(100.0, [1, 2])
-    begun.update(100.6)
-    return begun
+def started_clock(trust: Trust) -> Clock:
+    running = Clock(timeout_s=20, trust=trust)
+    running.start(100.0, [1, 2])
+    running.update(100.6)
+    return running
 
 
 def test_time_of_trusted_code_is_wall_time(machine: Machine) -> None:
-    own = started(Trust.OWN)
+    own = started_clock(Trust.OWN)
     machine.waited_s[1]["1"] = 15.0
     own.update(119.0)
     assert not own.is_over(119.0)
@@ -52,20 +52,20 @@ def test_time_of_trusted_code_is_wall_time(machine: Machine) -> None:
 
 def test_the_longest_wait_of_any_thread_does_not_count(machine: Machine) -> None:
     machine.waited_s[2]["2"] = 5.0  # before the run began
-    untrusted = started(Trust.UNTRUSTED)
+    untrusted = started_clock(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 3.0
     machine.waited_s[2] = {"2": 9.0, "7": 8.0}
     untrusted.update(128.0)
     assert untrusted.waited_s == pytest.approx(8.0)
     assert not untrusted.is_over(127.0)
     assert untrusted.is_over(129.0)
-    machine.waited_s = {}  # both have ended, but their waits still count
+    machine.waited_s = {}  # both threads have ended, but their waits are remembered
     untrusted.update(129.0)
     assert untrusted.waited_s == pytest.approx(8.0)
 
 
 def test_processor_time_limits_a_run_that_makes_its_own_threads_wait(machine: Machine) -> None:
-    untrusted = started(Trust.UNTRUSTED)
+    untrusted = started_clock(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 100.0
     machine.cpu_s = 39.0  # two ranks may use 20 s each
     untrusted.update(121.0)
@@ -76,7 +76,7 @@ def test_processor_time_limits_a_run_that_makes_its_own_threads_wait(machine: Ma
 
 
 def test_after_ten_times_the_limit_the_machine_is_too_busy(machine: Machine) -> None:
-    untrusted = started(Trust.UNTRUSTED)
+    untrusted = started_clock(Trust.UNTRUSTED)
     machine.waited_s[1]["1"] = 199.0
     untrusted.update(299.0)
     assert not untrusted.is_machine_too_busy(299.0)
@@ -85,7 +85,7 @@ def test_after_ten_times_the_limit_the_machine_is_too_busy(machine: Machine) -> 
 
 def test_without_data_from_linux_wall_time_counts(machine: Machine) -> None:
     machine.waited_s = {}
-    untrusted = started(Trust.UNTRUSTED)
+    untrusted = started_clock(Trust.UNTRUSTED)
     untrusted.update(121.0)
     assert untrusted.is_over(121.0)
 

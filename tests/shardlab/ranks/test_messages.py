@@ -67,7 +67,7 @@ def test_reading_a_file_does_not_move_its_position() -> None:
 def test_invalid_messages_are_rejected(data: bytes) -> None:
     inbox = messages.Inbox()
     inbox.feed(data)
-    with pytest.raises(ValueError):  # noqa: PT011  # JSONDecodeError is one too
+    with pytest.raises(ValueError):  # noqa: PT011  # JSONDecodeError is a ValueError too
         inbox.next()
 
 

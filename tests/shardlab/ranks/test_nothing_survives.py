@@ -34,8 +34,8 @@ def hello():
 
 @pytest.fixture
 def processes(tmp_path: Path) -> Iterator[MarkedProcesses]:
-    with marked_processes(tmp_path) as made:
-        yield made
+    with marked_processes(tmp_path) as marked:
+        yield marked
 
 
 def start_and_wait_until_ranks_are_up(

@@ -1,4 +1,4 @@
-"""Runs made by hand, so that the pictures can be tested without starting ranks."""
+"""Synthetic runs, for testing pictures without starting ranks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def collective(
 
 
 def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool = False) -> Run:
-    """The record of a ring written with isend and recv on views of one buffer.
+    """The recorded calls of a ring written with isend and recv on views of one buffer.
 
     Reduce-scatter receives into a scratch tensor, all-gather directly into the buffer.
     With ``clones`` every send is of a clone, so that no offset shows which chunk it was.
@@ -105,19 +105,21 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
         k = step - (n - 1) if gathering else step
         for rank in range(n):
             right, left = (rank + 1) % n, (rank - 1) % n
-            sends = (rank + 1 - k) % n if gathering else (rank - k) % n
-            gets = (sends - 1) % n
+            send_chunk = (rank + 1 - k) % n if gathering else (rank - k) % n
+            recv_chunk = (send_chunk - 1) % n
             start_s = step * STEP_S + rank * 1e-5
             end_s = start_s + 0.7 * STEP_S
-            into = (
+            recv_view = (
                 {}
                 if clones or not gathering
                 else {
-                    "offset": gets * chunk_numel,
+                    "offset": recv_chunk * chunk_numel,
                     "storage_numel": whole,
                 }
             )
-            out_of = {} if clones else {"offset": sends * chunk_numel, "storage_numel": whole}
+            send_view = (
+                {} if clones else {"offset": send_chunk * chunk_numel, "storage_numel": whole}
+            )
             common = {"seq": step, "world_size": n, "end_s": end_s}
             calls.append(
                 p2p(
@@ -127,7 +129,7 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
                     chunk_numel,
                     start_s=start_s,
                     code="sending = dist.isend(chunks[i], right)",
-                    **out_of,
+                    **send_view,
                     **common,
                 )
             )
@@ -140,7 +142,7 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
                     start_s=start_s + 2e-5,
                     code="dist.recv(inbox, left)",
                     source="cell 5, line 4",
-                    **into,
+                    **recv_view,
                     **common,
                 )
             )
@@ -161,7 +163,7 @@ def ring_all_reduce(world_size: int, chunk_numel: int = 262_144, *, clones: bool
 
 
 def hub(world_size: int, numel: int = 1024) -> Run:
-    """Every rank sends a whole tensor to rank 0, which answers one rank after the other."""
+    """Every rank sends a whole tensor to rank 0, which replies to one rank after another."""
     calls = []
     for rank in range(1, world_size):
         times = {"seq": 0, "world_size": world_size}
@@ -214,7 +216,7 @@ def rank_memory(rank: int, layers: int, steps: int, unit_bytes: int) -> RankMemo
     for _ in range(layers):
         change("parameters", 1, 0.02)
     for step in range(steps):
-        begun = len(times) - 1
+        step_start = len(times) - 1
         change("other", 1)
         since = len(times) - 1
         for _ in range(layers):
@@ -233,7 +235,7 @@ def rank_memory(rank: int, layers: int, steps: int, unit_bytes: int) -> RankMemo
         phase("step", since)
         change("gradients", -layers)
         change("other", -1)
-        phase(f"training step {step}", begun)
+        phase(f"training step {step}", step_start)
     peak = max(range(len(rows)), key=lambda index: sum(rows[index].values()))
     return RankMemory(
         times_s=np.array(times),

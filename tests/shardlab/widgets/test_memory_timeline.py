@@ -37,7 +37,7 @@ def test_nested_phases_are_drawn_below_the_outer_one() -> None:
     lanes = {name: lane for name, _, _, lane in log["phases"]}
     assert {lanes.pop("training step 0"), lanes.pop("training step 1")} == {0}
     assert lanes == {"forward": 1, "backward": 1, "step": 1}
-    assert log["span_s"][0] == 0.5  # the model is made in 120 ms before the first step
+    assert log["span_s"][0] == 0.5  # the model is created in the 120 ms before the first step
     assert 0.6 < log["view_s"][0] < 0.62
 
 
@@ -150,7 +150,7 @@ def test_mouse_and_keyboard_show_the_bytes_of_a_moment(show: Show) -> None:
     hover(root, x, 150)
     assert root.get_attribute("data-selected-bytes") == str(39 * MIB)
     press(root, "Home", "PageDown")
-    assert root.get_attribute("data-selected-bytes") == str((6 + 18 + 1) * MIB)  # forward's end
+    assert root.get_attribute("data-selected-bytes") == str((6 + 18 + 1) * MIB)  # end of forward
     press(root, "End", "ArrowLeft", "ArrowLeft")
     assert root.get_attribute("data-selected-phase") == "training step 1"
 
