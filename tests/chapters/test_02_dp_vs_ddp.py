@@ -33,7 +33,7 @@ def test_all_traffic_is_in_the_hubs_row_and_column(chapter):
     assert picture.count(">1.1 MiB<") == 2 * 3 + 3 + 0  # 6 of the map's cells, 3 ranks' bars
     assert "3.4 MiB" in picture
     answer = chapter.text_of("without inputs and outputs")
-    assert "Each 11 % too little: that is weights and gradients, without" in answer
+    assert "Each 11 % too low: that is weights and gradients, without" in answer
 
 
 def test_each_kind_of_message_has_its_bytes(chapter):

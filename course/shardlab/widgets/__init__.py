@@ -1,9 +1,9 @@
 """Interactive pictures of a run or of a formula.
 
 Runs: traffic map, ring player, timeline, memory timeline, activation timeline, disk moments.
-Formulas, with measurements next to them: memory bars, shard map, offload times, tensor split,
-pipeline schedules, unit life; without: LoRA shapes. Weights: quantization grid. Before a run: a
-prediction, which is compared with what was measured.
+Formulas, next to measurements: memory bars, shard map, offload times, tensor split, pipeline
+schedules, unit life; without measurements: LoRA shapes. Weights: quantization grid. Before a run: a
+prediction, which is later compared with the measurement.
 """
 
 from shardlab.widgets import palette, plots

@@ -1,10 +1,10 @@
-// The activation timeline: activation_timeline.py makes all shapes; this file selects an operator and
-// a tensor in the stack.
+// The activation timeline: the shapes come from activation_timeline.py; this file selects an operator
+// and a tensor in the stack.
 
 function build(model, signal) {
   const scene = model.get("scene");
   const { left, right, panels } = scene;
-  let selected = null; // { panel, operator, place }: place in the stack from the bottom, or null
+  let selected = null; // { panel, operator, place }: place counts from the bottom of the stack, or null
   let drawn = null; // the picture without the selection, kept until it changes
 
   const { root, head, plot, detail } = card({
@@ -99,7 +99,7 @@ function build(model, signal) {
     return { panel, operator, place: place < 0 ? null : place };
   }
 
-  /** To another operator, with the same tensor if it is still live. */
+  /** Moves to another operator, keeping the tensor if it is still live. */
   function goTo(panel, at) {
     const operator = clamp(at, 0, panels[panel].operators - 1);
     let place = null;

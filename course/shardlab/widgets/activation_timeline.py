@@ -1,7 +1,7 @@
 """The activation timeline: each tensor of a step is a ribbon, as long as its lifetime.
 
-The height of a ribbon is its bytes.  Runs are drawn one below the other on the same scales: a
-flatter stack has a lower peak, a longer one has more tensors because some were recomputed.
+The height of a ribbon is its bytes.  Runs are drawn one below another on the same scales: a flatter
+stack has a lower peak, and a longer one has more tensors, because some were recomputed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ActivationTimeline(Picture):
 def activation_timeline(runs: Lifetimes | Mapping[str, Lifetimes]) -> ActivationTimeline:
     """Draw the lifetime of each tensor in a step that `shardlab.lifetimes.record` recorded.
 
-    runs: one recording, or up to four by name, drawn one below the other on the same scales.
+    runs: one recording, or up to four by name, drawn one below another on the same scales.
 
     Parameters, their gradients and the batch are not shown.  Raises ValueError for no run, more
     than four runs, or a run without tensors.
@@ -198,7 +198,7 @@ class ActivationTimelineLayout:
         return marks, y - top + 20
 
     def ribbons(self) -> list[Mark]:
-        """One shape per tensor. Ribbons that are too thin are left out, which leaves gaps."""
+        """One shape per tensor. Ribbons that are too thin are omitted, which leaves gaps."""
         marks: list[Mark] = []
         for name, stack in self.stacks.items():
             box = self.boxes[name]
@@ -229,7 +229,7 @@ class ActivationTimelineLayout:
         return self.colors.get(life.part, OTHER_PART)
 
     def overlay(self) -> list[Mark]:
-        """The peak of each panel, and its numbers to the right."""
+        """The peak of each panel, with numbers to the right."""
         marks: list[Mark] = []
         for name, run in self.runs.items():
             box = self.boxes[name]

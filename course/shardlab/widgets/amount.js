@@ -27,7 +27,7 @@ function readAmount(text, unit, most = null) {
   const words = tokens(text);
   if (!words.length) throw new Unreadable("Type a number first.");
   const value = sum(words, unit);
-  if (words.length) throw new Unreadable(`“${words.join(" ")}” is left over: write one number.`);
+  if (words.length) throw new Unreadable(`Unexpected “${words.join(" ")}”: write one number.`);
   if (!Number.isFinite(value)) throw new Unreadable("The result is not a finite number.");
   if (value < 0) throw new Unreadable("A negative number cannot be right here.");
   if (most !== null && value > most) throw new Unreadable(`At most ${plain(most)}.`);

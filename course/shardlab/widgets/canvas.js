@@ -1,7 +1,7 @@
 // Drawing: a canvas in the page's theme, and the marks of scene.py.
 
 const THEMED = ["text", "muted", "rule", "surface"];
-const LEAST_TEXT = 11; // in pixels of the page, however small the picture is drawn
+const MIN_TEXT = 11; // in pixels of the page, even if the picture is scaled down
 
 function readTheme(node) {
   const style = getComputedStyle(node);
@@ -38,7 +38,7 @@ function createStage({ root, plot, width, height, label = "", draw, signal }) {
     const high = Math.round((pixels * height) / width);
     if (canvas.width !== pixels || canvas.height !== high) [canvas.width, canvas.height] = [pixels, high];
     theme = readTheme(root);
-    theme.leastText = (LEAST_TEXT * width) / canvas.clientWidth;
+    theme.minText = (MIN_TEXT * width) / canvas.clientWidth;
     redraw();
   };
   const resize = (next) => {
@@ -126,20 +126,20 @@ function paint(context, marks, theme) {
   return marks.length;
 }
 
-/** Text that would be too small is drawn larger, and narrower so that it keeps its place. */
+/** Text that would be too small is drawn larger, but narrowed so that it still fits. */
 function paintText(context, mark, theme) {
   const { x, y, text, size = 12, weight = 400, anchor = "start", fill = "text" } = mark;
   context.font = fontOf(theme, size, weight);
   context.textAlign = anchor === "middle" ? "center" : anchor;
   context.fillStyle = THEMED.includes(fill) ? theme[fill] : fill;
-  const narrower = Math.min(1, size / theme.leastText) ** 0.75;
+  const narrower = Math.min(1, size / theme.minText) ** 0.75;
   const room = Math.min(mark.room ?? Infinity, context.measureText(text).width * narrower);
   context.fillText(text, x, y, room);
 }
 
-/** A font for text of this size, or of the least size that is readable here. */
+/** A font for text of this size, or of the smallest size that is legible here. */
 function fontOf(theme, size, weight = 400) {
-  return `${weight} ${Math.max(size, theme.leastText)}px ${theme.font}`;
+  return `${weight} ${Math.max(size, theme.minText)}px ${theme.font}`;
 }
 
 /** A focus ring that is visible on light and dark marks. */

@@ -1,4 +1,4 @@
-"""The legend page: every color and pattern of the course with its meaning."""
+"""The color legend: every color and pattern of the course, with its meaning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Entry = tuple[str, dict[str, Any]]  # meaning, look
 
 @dataclass(frozen=True)
 class ColorLegend:
-    """Made by `color_legend`; a notebook shows it in the page's theme."""
+    """Made by `color_legend`; notebooks show it in the page's theme."""
 
     svg: str
 
@@ -30,7 +30,7 @@ class ColorLegend:
 
 
 def color_legend() -> ColorLegend:
-    """A picture of every color and pattern with its meaning."""
+    """A picture of every color and pattern, with its meaning."""
     marks: list[Mark] = []
     y = 4.0
     for scale, entries in scales().items():
@@ -54,7 +54,7 @@ def scales() -> dict[str, list[Entry]]:
             ("predicted, simulated, ideal", {"fill": palette.PREDICTED}),
             ("measured", {"fill": palette.MEASURED}),
             ("waiting, idle", {"fill": palette.WAIT}),
-            ("right, fits, complete", {"fill": palette.OK}),
+            ("correct, fits, complete", {"fill": palette.OK}),
             ("error, does not fit", {"fill": palette.ERROR}),
             ("never ended", {"fill": palette.ERROR, "hatch": True}),
         ],

@@ -10,7 +10,7 @@ function roundStep(minimum) {
 
 // ---- page ----
 
-/** An element. Children that are strings become text nodes, so data is never read as HTML. */
+/** Creates an element. Children that are strings become text nodes, so data is never parsed as HTML. */
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
@@ -36,8 +36,8 @@ function icon(d) {
 }
 
 /**
- * A table that is closed, and not built, until the reader opens it. `headings()` and `rows()` give its
- * contents; call `renew()` when they have changed. Returns { node, renew }.
+ * A table that is closed, and not built, until the reader opens it. `headings()` and `rows()` provide
+ * its contents; call `refresh()` when they have changed. Returns { node, refresh }.
  */
 function tableDetails(headings, rows, signal) {
   const maxRows = 500;
@@ -54,12 +54,12 @@ function tableDetails(headings, rows, signal) {
     node.append(make("div", { class: "shardlab-table", tabindex: "0" }, table));
     if (all.length > maxRows) node.append(make("p", {}, `The first ${maxRows} of ${all.length} rows.`));
   };
-  const renew = () => {
+  const refresh = () => {
     node.replaceChildren(node.firstChild);
     build();
   };
   node.addEventListener("toggle", build, { signal });
-  return { node, renew };
+  return { node, refresh };
 }
 
 // ---- a widget ----
@@ -112,7 +112,7 @@ function card({ name, title, label, hint = "" }) {
   return { root, head, plot, detail };
 }
 
-/** Rows of controls that stay in view while the picture under them is read. */
+/** Rows of controls that stay in view while the picture below them is scrolled. */
 const stickyControls = (...rows) => make("div", { class: "shardlab-sticky" }, ...rows);
 
 /** Calls `point({ x, y })` while the pointer is on the plot, `point(null)` once it has left. */
@@ -146,7 +146,7 @@ function handleKeys(node, moves, signal) {
 
 const CONTROL_KEYS = ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home", "End", "PageUp", "PageDown", " "];
 
-/** Stops these keys at the control: otherwise the notebook would handle them as well. */
+/** Stops these keys at the control; otherwise the notebook would handle them as well. */
 function keepKeys(input, signal) {
   input.addEventListener(
     "keydown",

@@ -1,4 +1,4 @@
-// Guess and answer next to each other. The guess is in the prediction's model, and may come later.
+// Guess and answer side by side. The guess is in the prediction's model, and may come later.
 
 /** Guess (a list, or null) and answer on an axis from 0, or as lines: the same as in comparison.py. */
 function marksOf(scene, guess) {
@@ -62,7 +62,7 @@ function build(model, signal, host) {
   root.append(make("div", { class: "shardlab-head" }, title), waiting, verdict, answer, plot);
 
   let prediction = null;
-  let asked = false; // to see the answer without a guess
+  let revealed = false; // the reader asked for the answer without a guess
   const height = scene.line ? LINE.height : scene.top + scene.row * scene.answer.length + 24;
   const stage = scene.is_choice
     ? null
@@ -85,7 +85,7 @@ function build(model, signal, host) {
 
   function show() {
     const guess = guessOf();
-    const shown = guess !== null || asked;
+    const shown = guess !== null || revealed;
     const found = guess && judge(guess);
     root.dataset.state = guess ? "answered" : shown ? "shown" : "waiting";
     root.dataset.outcome = found?.outcome ?? "";
@@ -103,14 +103,14 @@ function build(model, signal, host) {
     stage.redraw();
   }
 
-  reveal.addEventListener("click", () => ((asked = true), show()), { signal });
+  reveal.addEventListener("click", () => ((revealed = true), show()), { signal });
   const attach = (found) => {
     if (signal.aborted) return;
     prediction = found;
     onTraits(prediction, ["value"], show, signal);
     show();
   };
-  const withoutPrediction = () => ((asked = true), show()); // its cell was deleted
+  const withoutPrediction = () => ((revealed = true), show()); // its cell was deleted
   Promise.resolve(model.get("prediction")).then((ref) => host.getModel(ref)).then(attach, withoutPrediction);
   show();
   return root;

@@ -25,16 +25,15 @@ GUESS_X, ANSWER_X = 436.0, 546.0  # columns of numbers
 
 
 def _reference(prediction: Prediction, _: object) -> str:
-    """What `host.getModel` of anywidget takes."""
+    """The form that anywidget's `host.getModel` takes."""
     return f"anywidget:{prediction.model_id}"
 
 
 class Comparison(Picture):
     """A guess next to the answer. Made by `Prediction.compare`.
 
-    In a notebook the answer is hidden until the reader has committed a guess or asks for it; the
-    verdict follows the prediction, which may be made after the run. ``verdict`` is None without
-    a guess.
+    In a notebook, the answer is hidden until the reader commits a guess or asks for it. The verdict
+    follows the prediction, which may be made after the run; ``verdict`` is None without a guess.
     """
 
     _esm: ClassVar[str] = module("verdict.js", "guess_line.js", "comparison.js")
@@ -71,7 +70,7 @@ class Comparison(Picture):
             "roles": {"predicted": PREDICTED, "measured": MEASURED},
         }
         super().__init__(scene=scene, prediction=prediction)
-        prediction.observe(self.renew, "value")
+        prediction.observe(self.refresh, "value")
 
     @property
     def verdict(self) -> Verdict | None:

@@ -1,4 +1,4 @@
-"""Disk moments: what a disk holds after each change of a save, and what a restart would load."""
+"""Disk moments: what is on disk after each change of a save, and what a restart would load."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Before = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class Moment:
-    """The disk after one change. found: {failure: (a key of STATES, what `load` said)}."""
+    """The disk after one change. found: {failure: (a key of STATES, what `load` returned)}."""
 
     text: str
     changed: str  # path of the file that it changed
@@ -45,18 +45,18 @@ class Moment:
 
 
 class DiskMoments(Adjustable):
-    """Made by `disk_moments`. ``settings``: "way", a name, and "moment", from 0."""
+    """Made by `disk_moments`. ``settings``: "save", a name, and "moment", from 0."""
 
     _esm: ClassVar[str] = module("disk_moments.js")
 
-    def __init__(self, ways: Mapping[str, Sequence[Moment]]) -> None:
-        self._ways = {way: tuple(moments) for way, moments in ways.items()}
-        paths = {way: _paths(moments) for way, moments in self._ways.items()}
+    def __init__(self, saves: Mapping[str, Sequence[Moment]]) -> None:
+        self._saves = {save: tuple(moments) for save, moments in saves.items()}
+        paths = {save: _paths(moments) for save, moments in self._saves.items()}
         self._rows = max(map(len, paths.values()))
         self._height = 6 + ROW * self._rows + 12 + 2 * STRIP + LEGEND
         self._marks = {
-            way: [self._moment_marks(moments, i, paths[way]) for i in range(len(moments))]
-            for way, moments in self._ways.items()
+            save: [self._moment_marks(moments, i, paths[save]) for i in range(len(moments))]
+            for save, moments in self._saves.items()
         }
         scene = {
             "width": WIDTH,
@@ -64,9 +64,9 @@ class DiskMoments(Adjustable):
             "strip": {"left": NAMES, "right": WIDTH, "top": 6 + ROW * self._rows + 12},
             "strip_height": STRIP,
             "failures": FAILURES,
-            "ways": [
+            "saves": [
                 {
-                    "way": way,
+                    "save": save,
                     "strips": as_json(self._strips(moments)),
                     "moments": [
                         {
@@ -74,64 +74,64 @@ class DiskMoments(Adjustable):
                             "found": {key: list(found) for key, found in moment.found.items()},
                             "marks": as_json(marks),
                         }
-                        for moment, marks in zip(moments, self._marks[way], strict=True)
+                        for moment, marks in zip(moments, self._marks[save], strict=True)
                     ],
                 }
-                for way, moments in self._ways.items()
+                for save, moments in self._saves.items()
             ],
         }
-        first = next(iter(self._ways))
-        super().__init__(scene=scene, settings={"way": first, "moment": self._worst(first)})
+        first = next(iter(self._saves))
+        super().__init__(scene=scene, settings={"save": first, "moment": self._worst(first)})
 
-    def found(self, way: str, failure: str = "kill") -> tuple[str, ...]:
+    def found(self, save: str, failure: str = "kill") -> tuple[str, ...]:
         """What a restart would find at each moment: "old", "new", "mix" or "broken".
 
         failure: "kill" (of all ranks) or "power".
         """
-        return tuple(moment.found[failure][0] for moment in self._ways[way])
+        return tuple(moment.found[failure][0] for moment in self._saves[save])
 
-    def _worst(self, way: str) -> int:
-        """The moment to open with: in the middle of those that a restart cannot use, if any."""
+    def _worst(self, save: str) -> int:
+        """The initial moment: in the middle of those that a restart cannot use, if any."""
         bad = [
             i
-            for i, moment in enumerate(self._ways[way])
+            for i, moment in enumerate(self._saves[save])
             if moment.found["kill"][0] in ("mix", "broken")
         ]
-        return bad[len(bad) // 2] if bad else len(self._ways[way]) // 2
+        return bad[len(bad) // 2] if bad else len(self._saves[save]) // 2
 
     def check(self, settings: dict[str, Any]) -> None:
-        """Raises ValueError for an unknown way or moment."""
-        if settings["way"] not in self._ways:
-            raise ValueError(f"way must be one of {list(self._ways)}")
-        last = len(self._ways[settings["way"]]) - 1
+        """Raises ValueError for an unknown save or moment."""
+        if settings["save"] not in self._saves:
+            raise ValueError(f"save must be one of {list(self._saves)}")
+        last = len(self._saves[settings["save"]]) - 1
         if not 0 <= settings["moment"] <= last:
             raise ValueError(f"moment must be 0 to {last}")
 
     def _moment_shown(self) -> tuple[str, int, Moment]:
-        way, index = self.settings["way"], self.settings["moment"]
-        return way, index, self._ways[way][index]
+        save, index = self.settings["save"], self.settings["moment"]
+        return save, index, self._saves[save][index]
 
     def static_svg(self) -> str:
-        way, index, _ = self._moment_shown()
-        marks = [*self._marks[way][index], *self._strips(self._ways[way])]
+        save, index, _ = self._moment_shown()
+        marks = [*self._marks[save][index], *self._strips(self._saves[save])]
         return to_svg(
-            [*marks, self._cursor(way, index)],
+            [*marks, self._cursor(save, index)],
             WIDTH,
             self._height,
-            title=f"The disk while four ranks save: {way}",
-            subtitle=f"moment {index} of {len(self._ways[way]) - 1}",
+            title=f"The disk while four ranks save: {save}",
+            subtitle=f"moment {index} of {len(self._saves[save]) - 1}",
             footer=self.summary(),
         )
 
     def summary(self) -> str:
-        way, _, moment = self._moment_shown()
+        save, _, moment = self._moment_shown()
         loads = "; ".join(
             f"after a {FAILURES[key]} a restart finds {KINDS[state]} ({text})"
             if key == "power"
             else f"with all ranks killed here, a restart finds {KINDS[state]} ({text})"
             for key, (state, text) in moment.found.items()
         )
-        return f"{way}: {moment.text}; {loads}"
+        return f"{save}: {moment.text}; {loads}"
 
     # ---- marks ----
 
@@ -171,7 +171,7 @@ class DiskMoments(Adjustable):
         return marks
 
     def _strips(self, moments: Sequence[Moment]) -> list[Mark]:
-        """For each failure a strip of all moments, colored by what a restart would find."""
+        """For each failure, a strip of all moments, colored by what a restart would find."""
         marks: list[Mark] = []
         top = 6 + ROW * self._rows + 12
         step = (WIDTH - NAMES) / len(moments)
@@ -195,12 +195,12 @@ class DiskMoments(Adjustable):
             x += 32 + text_width(KINDS[state], 12)
         y += 18
         marks.append(Rect(x=NAMES, y=y, width=18, height=10, fill=MEMORY["parameters"], hatch=True))
-        text = "bytes that no fsync followed yet"
+        text = "bytes not synced yet (fsync)"
         marks.append(Text(x=NAMES + 23, y=y + 9, text=text, fill="muted"))
         return marks
 
-    def _cursor(self, way: str, index: int) -> Mark:
-        step = (WIDTH - NAMES) / len(self._ways[way])
+    def _cursor(self, save: str, index: int) -> Mark:
+        step = (WIDTH - NAMES) / len(self._saves[save])
         top = 6 + ROW * self._rows + 12
         return Rect(
             x=NAMES + index * step, y=top, width=step, height=2 * STRIP - 2, stroke="text",
@@ -211,17 +211,19 @@ class DiskMoments(Adjustable):
 def disk_moments(saves: Mapping[str, tuple[Before, Run]], load: Load) -> DiskMoments:
     """Draw the disk after each change of a recorded save, and what a restart would load from it.
 
-    saves: {name: (what the folder held before, from `snapshot`; the run)}. Each rank of the run
+    saves: {name: (the folder's contents before, from `snapshot`; the run)}. Each rank of the run
         returns the changes that `disk_changes` recorded.
-    load: called with a folder like the saved one, as it was at a moment; returns what a restart
-        would continue with, a value for each rank, or raises an exception if it cannot. It is
+    load: called with a copy of the folder as it was at a moment; returns what a restart would
+        continue with, one value per rank, or raises an exception if that is impossible. It is
         called twice for each moment: with everything that was written, which remains when all
-        processes are killed, and without the bytes that no fsync followed, which a power failure
-        may take.
+        processes are killed, and without the bytes not followed by an fsync, which a power failure
+        may lose.
 
     Raises ValueError for runs that changed nothing.
     """
-    return DiskMoments({way: moments_of(before, run, load) for way, (before, run) in saves.items()})
+    return DiskMoments(
+        {save: moments_of(before, run, load) for save, (before, run) in saves.items()}
+    )
 
 
 def moments_of(before: Before, run: Run, load: Load) -> list[Moment]:
@@ -232,8 +234,8 @@ def moments_of(before: Before, run: Run, load: Load) -> list[Moment]:
     )
     if not changes:
         raise ValueError(
-            "no recorded change, so there is nothing to draw: return what disk_changes gave, and "
-            'in a notebook open files as path.open("wb")'
+            "no change was recorded, so there is nothing to draw: return the list from "
+            'disk_changes, and in a notebook open files with path.open("wb")'
         )
     disk = Disk(before)
     found = [_found(disk, load)]
@@ -276,10 +278,10 @@ def _files(disk: Disk) -> tuple[tuple[str, int, int], ...]:
 
 def _in_words(rank: int, change: DiskChange) -> str:
     verbs = {
-        "create": "opened {path}, which is empty now",
+        "create": "opened {path}, now empty",
         "write": "wrote {size} to {path}",
         "fsync": "synced {path}",
-        "mkdir": "made the folder {path}",
+        "mkdir": "created the folder {path}",
         "rename": "renamed {path} to {to}",
         "remove": "removed {path}",
         "rmdir": "removed the folder {path}",
@@ -290,7 +292,7 @@ def _in_words(rank: int, change: DiskChange) -> str:
 
 
 def _paths(moments: Sequence[Moment]) -> list[str]:
-    """All paths in the order in which they appeared, by folder."""
+    """All paths, in the order in which they appeared."""
     return list(dict.fromkeys(path for moment in moments for path, *_ in moment.files))
 
 

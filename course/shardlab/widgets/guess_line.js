@@ -1,4 +1,4 @@
-// A guess that is drawn as a line over axes: the same functions as guess_line.py.
+// A guess drawn as a line over axes: the same functions as in guess_line.py.
 
 const LINE = { height: 232, left: 64, right: 612, top: 30, bottom: 184 };
 

@@ -1,4 +1,4 @@
-"""A guess that is drawn as a line over axes, and the answer on the same axes.
+"""A guess drawn as a line over axes, and the answer on the same axes.
 
 ``guess_line.js`` has the same functions; a test compares them.
 """
@@ -24,7 +24,7 @@ def diamond(x: float, y: float, color: str) -> Path:
 
 
 def axes_marks(labels: Sequence[str], axis: str, top: float, unit: str) -> list[Mark]:
-    """The axes: 0 to ``top`` upward, and one place for each label from left to right."""
+    """The axes: 0 to ``top`` upward, and one position for each label from left to right."""
     marks: list[Mark] = []
     for amount in (0.0, top / 2, top):
         y = y_of(amount, top)
@@ -41,13 +41,13 @@ def axes_marks(labels: Sequence[str], axis: str, top: float, unit: str) -> list[
 
 def line_marks(values: Sequence[float], top: float, color: str, *, is_guess: bool) -> list[Mark]:
     """One line through all values: diamonds for a guess, circles for the answer."""
-    places = [(x_of(index, len(values)), y_of(v, top)) for index, v in enumerate(values)]
-    d = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in places)
+    points = [(x_of(index, len(values)), y_of(v, top)) for index, v in enumerate(values)]
+    d = "M" + "L".join(f"{x:.2f} {y:.2f}" for x, y in points)
     shape = diamond if is_guess else circle
     dash = "6 4" if is_guess else ""
     return [
         Path(d=d, stroke=color, stroke_width=2.0, dash=dash),
-        *(shape(x, y, color) for x, y in places),
+        *(shape(x, y, color) for x, y in points),
     ]
 
 

@@ -63,7 +63,7 @@ function build(model, signal) {
     stage.canvas.setAttribute(
       "aria-label", `d = ${width}, ${plural(layers, "layer")}, r = ${r}: ${sub.textContent}. ${values.join("; ")}.`,
     );
-    table.renew();
+    table.refresh();
     select(selected);
   }
 
@@ -116,7 +116,7 @@ function build(model, signal) {
     return drawn;
   }
 
-  /** Thin matrices have a margin of 3 pixels, in which A and B come before W. */
+  /** Thin matrices have a margin of 3 pixels, in which A and B take precedence over W. */
   const under = ({ x, y }) => matrices().reverse().find(({ box: [left, top, width, height] }) =>
     x >= left - 3 && x <= left + width + 3 && y >= top - 3 && y <= top + height + 3);
 

@@ -1,4 +1,4 @@
-"""LoRA shapes: W, A and B of one layer to scale, and the bytes of training them or all weights.
+"""LoRA shapes: W, A and B of one layer to scale, and the bytes for training them or all weights.
 
 The picture is for a GPT of width d: 12·d² weights in the linear layers of each block.  Adapters are
 on W_q and W_v, as in Hu et al., arXiv 2106.09685, or on all linear layers.  Everything is in fp32.
@@ -34,8 +34,8 @@ SLIDERS = {
     "ranks": ("Ranks N", [2**power for power in range(11)]),
 }
 SMALL_PRINT = (
-    "A is above W, B to the right of it; to scale, but not thinner than 1 pixel. fp32; only linear "
-    "layers of the blocks; without activations. Sent: the gradients, in a ring all-reduce."
+    "A is above W, B to its right; drawn to scale, but at least 1 pixel thick. fp32; only linear "
+    "layers of the blocks; no activations. Sent: the gradients, in a ring all-reduce."
 )
 
 
@@ -98,7 +98,7 @@ class LoraShapes(Adjustable):
 def lora_shapes(
     width: int = 768, layers: int = 12, *, modules: str = "q, v", r: int = 8, world_size: int = 4
 ) -> LoraShapes:
-    """Draw W, A and B to scale, and memory and traffic against full fine-tuning.
+    """Draw W, A and B to scale, and memory and traffic compared with full fine-tuning.
 
     width, layers: of the model, d and L.
     modules: the weights with adapters, "q, v" or "all linear".

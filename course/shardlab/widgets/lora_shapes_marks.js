@@ -1,7 +1,7 @@
 // The numbers and marks of LoRA's shapes, as in lora_shapes_marks.py; a test compares the two.
 
 const LORA = {
-  top: 64, height: 170, gap: 44, pitch: 125, thinnest: 1, letter: 14, left: 46, right: 560, memory: 262,
+  top: 64, height: 170, gap: 44, minPitch: 125, minThickness: 1, minLettered: 14, left: 46, right: 560, memory: 262,
   sent: 348, row: 22,
 };
 const loraCount = (count) => count.toLocaleString("en-US");
@@ -35,7 +35,7 @@ function loraTrained({ adapters, parameters }) {
 function loraBoxes(scene, settings) {
   const weights = loraWeights(scene, settings, settings.modules);
   const scale = LORA.height / (Math.max(...weights.map(([, [rows]]) => rows)) + settings.r);
-  const thin = Math.max(settings.r * scale, LORA.thinnest);
+  const thin = Math.max(settings.r * scale, LORA.minThickness);
   let x = 0;
   return weights.map(([name, shape]) => {
     const [height, width] = shape.map((side) => side * scale);
@@ -43,7 +43,7 @@ function loraBoxes(scene, settings) {
     const boxes = {
       W: [x, y, width, height], A: [x, LORA.top, width, thin], B: [x + width + 2, y, thin, height],
     };
-    x += Math.max(width + thin + LORA.gap, LORA.pitch);
+    x += Math.max(width + thin + LORA.gap, LORA.minPitch);
     return { name, shape, boxes };
   });
 }
@@ -70,7 +70,7 @@ function loraMarks(scene, settings) {
   function matrix(kind, box) {
     const [x, y, width, height] = box;
     const drawn = rect(box, looks.parameters, kind === "W");
-    if (Math.min(width, height) < LORA.letter) return [drawn];
+    if (Math.min(width, height) < LORA.minLettered) return [drawn];
     const fill = kind === "W" ? "text" : scene.ink;
     return [drawn, text(x + width / 2, y + height / 2 + 4, kind, { anchor: "middle", weight: 600, fill })];
   }

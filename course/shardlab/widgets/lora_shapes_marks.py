@@ -14,8 +14,8 @@ from shardlab.widgets.units import format_count, format_si
 
 WIDTH, HEIGHT = 660.0, 404.0
 SHAPES_TOP, SHAPES = 64.0, 170.0  # y and height of the matrices; their names are above
-GAP, PITCH = 44.0, 125.0  # between two weights, and from one to the next at least
-THINNEST, LETTER = 1.0, 14.0  # pixels, of an adapter and of a matrix with its letter
+GAP, MIN_PITCH = 44.0, 125.0  # between two weights, and from one to the next
+MIN_THICKNESS, MIN_LETTERED = 1.0, 14.0  # pixels, of an adapter and of a matrix with its letter
 BARS_LEFT, BARS_RIGHT = 46.0, 560.0  # the values are to the right
 MEMORY_Y, SENT_Y, ROW = 262.0, 348.0, 22.0
 # name of a weight: (rows, columns) in units of d; fused queries, keys and values as in GPT-2
@@ -49,7 +49,7 @@ def shapes_of(settings: Mapping[str, Any], modules: str) -> dict[str, lora.Shape
 
 
 def costs_of(settings: Mapping[str, Any]) -> Costs:
-    """With DDP: each rank has everything."""
+    """The costs with DDP, where each rank has everything."""
     layers, ranks = settings["layers"], settings["ranks"]
     linear = shapes_of(settings, "all linear").values()
     parameters = layers * sum(rows * columns for rows, columns in linear)
@@ -66,16 +66,16 @@ def costs_of(settings: Mapping[str, Any]) -> Costs:
 
 
 def trained_text(costs: Costs) -> str:
-    trained, every = costs.adapter_parameters, costs.parameters
-    share = 100 * trained / every
-    return f"{format_count(trained)} trained parameters, {share:.3g} % of {format_count(every)}"
+    trained, total = costs.adapter_parameters, costs.parameters
+    share = 100 * trained / total
+    return f"{format_count(trained)} trained parameters, {share:.3g} % of {format_count(total)}"
 
 
 def boxes_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Box]]:
-    """For each weight the boxes of A, above W, and of B, to the right of it."""
+    """For each weight, the boxes of W, of A above it, and of B to its right."""
     shapes, r = shapes_of(settings, settings["modules"]), settings["r"]
     scale = SHAPES / (max(rows for rows, _ in shapes.values()) + r)
-    thin = max(r * scale, THINNEST)
+    thin = max(r * scale, MIN_THICKNESS)
     found, x = {}, 0.0
     for name, (rows, columns) in shapes.items():
         width, height, y = columns * scale, rows * scale, SHAPES_TOP + thin + 2
@@ -84,12 +84,12 @@ def boxes_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Box]]:
             "A": (x, SHAPES_TOP, width, thin),
             "B": (x + width + 2, y, thin, height),
         }
-        x += max(width + thin + GAP, PITCH)
+        x += max(width + thin + GAP, MIN_PITCH)
     return found
 
 
 def marks_of(settings: Mapping[str, Any]) -> list[Mark]:
-    """From the top: the matrices, memory, bytes sent."""
+    """From top to bottom: the matrices, memory, bytes sent."""
     marks: list[Mark] = []
     shapes, r = shapes_of(settings, settings["modules"]), settings["r"]
     for name, boxes in boxes_of(settings).items():
@@ -104,11 +104,11 @@ def marks_of(settings: Mapping[str, Any]) -> list[Mark]:
 
 
 def _matrix(kind: str, box: Box) -> list[Mark]:
-    """With its letter, if there is room."""
+    """A matrix, with its letter if there is room."""
     x, y, width, height = box
     color = LOOKS["parameters"]
     marks = [_rect(box, color, kind == "W")]
-    if min(width, height) >= LETTER:
+    if min(width, height) >= MIN_LETTERED:
         ink = "text" if kind == "W" else ink_on(color)
         middle, base = x + width / 2, y + height / 2 + 4
         marks.append(Text(x=middle, y=base, text=kind, anchor="middle", weight=600, fill=ink))
@@ -142,7 +142,7 @@ def _memory_marks(costs: Costs) -> list[Mark]:
 
 
 def _legend() -> list[Mark]:
-    """Right of the heading."""
+    """To the right of the heading."""
     marks: list[Mark] = []
     looks = (
         (150, "parameters", "frozen weights", True), (268, "parameters", "trained weights", False),
@@ -156,11 +156,11 @@ def _legend() -> list[Mark]:
 
 def _sent_marks(costs: Costs) -> list[Mark]:
     marks: list[Mark] = [Text(x=0, y=SENT_Y, text="Sent by each rank in a step", weight=600)]
-    most = max(costs.full_sent_bytes, costs.lora_sent_bytes, 1.0)
+    max_bytes = max(costs.full_sent_bytes, costs.lora_sent_bytes, 1.0)
     for row, (label, sent) in enumerate(
         (("full", costs.full_sent_bytes), ("LoRA", costs.lora_sent_bytes))
     ):
-        y, width = SENT_Y + 10 + ROW * row, sent / most * (BARS_RIGHT - BARS_LEFT)
+        y, width = SENT_Y + 10 + ROW * row, sent / max_bytes * (BARS_RIGHT - BARS_LEFT)
         marks.append(Text(x=0, y=y + 12, text=label))
         marks.append(_rect((BARS_LEFT, y, width, 15.0), LOOKS["sent"], False))
         text = format_si(sent, "B")

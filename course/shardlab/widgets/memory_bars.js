@@ -123,7 +123,7 @@ function build(model, signal) {
     root.dataset.hostBytes = rows.at(-1).bytes;
     showVerdict(device);
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     if (selected && !rows[selected.row]) selected = null;
     point(selected);
   }
@@ -156,7 +156,7 @@ function build(model, signal) {
     verdict.replaceChildren(word, `${usage}. ${room}${limit}${limits}`);
   }
 
-  /** A note if this stage cannot offload what the settings ask for. */
+  /** A note if this stage cannot offload what the settings request. */
   function offloadLimits() {
     const { stage: at, offload } = settings;
     if (offload === "none") return "";
@@ -369,7 +369,7 @@ function build(model, signal) {
   return root;
 }
 
-/** The stage that another one is compared with. */
+/** The stage with which another one is compared. */
 const opposite = (stage) => (stage === 0 ? 3 : 0);
 
 /** The same as ticks() in memory_rows.py. */

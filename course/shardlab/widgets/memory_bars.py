@@ -1,6 +1,6 @@
 """Memory bars: predicted bytes on each rank's device by ZeRO stage, next to measured ones.
 
-Sliders redraw in the browser with the formula in ``memory_formula.js``; this file makes the same
+Sliders redraw in the browser, with the formula in ``memory_formula.js``; this file draws the same
 picture as a static SVG. All numbers in a picture have the same unit: GB (1e9 bytes), as in the
 paper's table, or GiB (2**30).
 """
@@ -129,7 +129,7 @@ class MemoryBars(Picture):
         return f"{text}. Fits: {free} of {format_size(capacity)} left."
 
     def largest_model(self) -> int | None:
-        """The most parameters that fit with these settings; None if the device sets no limit."""
+        """The largest number of parameters that fits; None if the device sets no limit."""
         capacity = self._layout.capacity_bytes
         if capacity is None:
             return None

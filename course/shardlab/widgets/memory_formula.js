@@ -1,5 +1,5 @@
 // The paper's formula, as in estimate/memory.py, so that sliders need no kernel; a test compares the
-// two on random settings. `costs` are that module's tables: bytes by precision and optimizer.
+// two with random settings. `costs`: that module's tables of bytes by precision and optimizer.
 
 const CATEGORIES = ["parameters", "gradients", "optimizer"];
 
@@ -38,7 +38,7 @@ function offloadAt(stage, offload) {
 
 const sumOf = (bytes) => Object.values(bytes).reduce((sum, each) => sum + each, 0);
 
-/** The most parameters whose states fit on a device; Infinity if the device sets no limit. */
+/** The largest number of parameters whose states fit on a device; Infinity without a limit. */
 function largestModel(capacityBytes, settings, costs) {
   const needed = (parameters) => sumOf(modelStates({ ...settings, parameters }, costs).device);
   const each = needed(2 ** 40) / 2 ** 40;

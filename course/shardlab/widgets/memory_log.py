@@ -21,7 +21,7 @@ MAX_TOTAL_POINTS = 24_000  # of all ranks: this is what the browser gets
 class Log:
     """One rank's memory over time. ``bytes[:, i]`` is live from ``times_s[i]`` to the next.
 
-    ``lanes`` has a row for each phase, so that a nested phase is drawn below the outer one.
+    ``lanes``: the row of each phase, so that a nested phase is drawn below the outer one.
     """
 
     rank: int
@@ -87,7 +87,7 @@ class Log:
 
 
 def read_log(memory: RankMemory, rank: int, max_points: int = MAX_POINTS) -> Log:
-    """Thins the log to about ``max_points``."""
+    """The log of a rank, thinned to about ``max_points``."""
     times_s, live = _with_exact_moments(memory)
     phases = sorted(
         ((phase.name, _ns(phase.start_s), _ns(phase.end_s)) for phase in memory.phases),

@@ -45,7 +45,7 @@ class Bar:
 
 
 def opposite(stage: int) -> int:
-    """The stage that another one is compared with: 3 for stage 0, 0 for the others."""
+    """The stage with which another one is compared: 3 for stage 0, 0 for the others."""
     return 3 if stage == 0 else 0
 
 
@@ -86,7 +86,7 @@ class MemoryBarsLayout:
         self.height = self.axis_y + 56
 
     def measured_bars(self) -> list[Bar]:
-        """A row for each rank; with very many ranks, the fullest of each group."""
+        """A row for each rank; if there are too many, for the fullest rank of each group."""
         if self.measured is None:
             return []
         totals = sum(self.measured.values())

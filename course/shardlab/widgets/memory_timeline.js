@@ -75,7 +75,7 @@ function build(model, signal) {
         ? `${times_s.length} of the log's ${entries.toLocaleString("en-US")} entries are drawn, including every peak.`
         : `${entries} entries in the log.`;
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     select(null);
     setSpan(...log.view_s);
   }
@@ -115,7 +115,7 @@ function build(model, signal) {
       .map(([name, count]) => `${name} ${formatBytes(count)}`)
       .join(", ") || "nothing";
 
-  /** A time as text, counted from where the axis has its 0. */
+  /** A time as text, relative to the 0 of the axis. */
   function sinceZero(time) {
     const seconds = time - log.zero_s;
     return seconds < 0 ? `−${formatSeconds(-seconds)}` : formatSeconds(seconds);
@@ -162,7 +162,7 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  /** Selects an entry, and moves the view if it is outside. */
+  /** Selects an entry, and moves the view to it if necessary. */
   function visit(index) {
     if (!log.times_s.length) return;
     const at = clamp(index, 0, log.times_s.length - 1);
@@ -174,7 +174,7 @@ function build(model, signal) {
     select(at);
   }
 
-  /** Moves to the next entry at least two pixels away; of several entries that close together, the highest. */
+  /** Moves to the next entry at least two pixels away; among close entries, to the highest. */
   function step(direction) {
     const { times_s } = log;
     const from = selected ?? (direction > 0 ? entryAt(view.from) : entryAt(view.to) + 1);
@@ -190,7 +190,7 @@ function build(model, signal) {
     visit(best);
   }
 
-  /** To the last entry of the next or previous phase. */
+  /** Moves to the last entry of the next or previous phase. */
   function stepPhase(direction) {
     const ends = [...new Set(log.phases.map(([, , end]) => entryAt(end)))].sort((a, b) => a - b);
     const from = selected ?? (direction > 0 ? -1 : Infinity);

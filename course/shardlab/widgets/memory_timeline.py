@@ -125,8 +125,8 @@ def memory_timeline(
 ) -> MemoryTimeline:
     """Draw the live bytes of each rank over time by category, with phases named along the top.
 
-    run: a run with ``memory=True``, or several by name to choose from, on one scale; the peaks of
-        the others are dotted lines.
+    run: a run with ``memory=True``, or several by name to choose from, on the same scale; the peaks
+        of the others are dotted lines.
     predicted: bytes to draw as dashed lines: one number for the peak, or ``{"name": bytes}``. Lines
         with a category's name are stacked in the order of the areas and listed next to the measured
         bytes in the legend.
@@ -189,7 +189,7 @@ class MemoryTimelineLayout:
         return [*marks, frame]
 
     def lines(self) -> list[Mark]:
-        """The predictions, dashed. A name that would overlap another one is left out."""
+        """The predictions, dashed. A name that would overlap another one is omitted."""
         marks: list[Mark] = []
         taken: list[float] = []
         for name, count in sorted(self.levels.items(), key=lambda entry: -entry[1]):
@@ -328,9 +328,9 @@ class MemoryTimelineLayout:
             marks.append(
                 Text(x=predicted_x, y=y, text="predicted", size=11, anchor="end", fill="muted")
             )
-        for place, row in enumerate(reversed(range(len(CATEGORIES)))):
+        for line_number, row in enumerate(reversed(range(len(CATEGORIES))), 1):
             name = CATEGORIES[row]
-            below = y + 22 * (place + 1)
+            below = y + 22 * line_number
             marks += [
                 Rect(x=x, y=below - 10, width=11, height=11, fill=MEMORY[name], radius=2),
                 Text(x=x + 17, y=below, text=name),

@@ -1,6 +1,6 @@
-"""The steps of an algorithm and where its data is after each, from recorded sends and receives.
+"""The steps of an algorithm, and where its data is after each, from recorded sends and receives.
 
-Computed from ``Run.calls`` alone; the ring player draws it.
+Computed only from ``Run.calls``; the ring player draws it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Transfer:
     start_s: float  # when the send started
     end_s: float | None  # when the receiver had it; None if it never arrived
     chunk: int | None  # the chunk that was sent
-    lands_in: int | None  # the receiver's chunk that it went into
+    target_chunk: int | None  # the receiver's chunk that it arrived in
     carried: int = 0  # ranks whose data is in it
     held_after: int = 0  # ranks whose data is in the receiver's chunk afterwards
 
@@ -58,8 +58,12 @@ class MessageHistory:
             for chunk in range(len(self.chunks))
         }
         for message in self.messages:
-            if message.step < step and message.lands_in is not None and message.end_s is not None:
-                held[message.receiver, message.lands_in] = message.held_after
+            if (
+                message.step < step
+                and message.target_chunk is not None
+                and message.end_s is not None
+            ):
+                held[message.receiver, message.target_chunk] = message.held_after
         return held
 
 
@@ -86,7 +90,7 @@ def read_messages(calls: Sequence[Call], world_size: int) -> MessageHistory:
                 start_s=send.start_s,
                 end_s=recv.end_s if recv is not None else send.end_s,
                 chunk=chunk,
-                lands_in=chunk if into is None else into,
+                target_chunk=chunk if into is None else into,
             )
         )
     # A receive directly into a chunk replaces it; one into another tensor is added to it later.
@@ -179,10 +183,10 @@ def _track(
         step = list(group)
         carried = [0 if m.chunk is None else held[m.sender, m.chunk] for m in step]
         for message, mask in zip(step, carried, strict=True):
-            if message.chunk is None or message.lands_in is None:  # empty or unknown
+            if message.chunk is None or message.target_chunk is None:  # empty or unknown
                 yield message
                 continue
-            key = (message.receiver, message.lands_in)
+            key = (message.receiver, message.target_chunk)
             after = mask if message in replacing else held[key] | mask
             if message.end_s is not None:
                 held[key] = after

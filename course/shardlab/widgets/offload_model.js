@@ -1,4 +1,4 @@
-// The same as offload_model.py, so that sliders need no kernel.
+// The same model as in offload_model.py, so that sliders need no kernel.
 
 const PLACEMENTS = ["device", "swap", "zero-offload", "parameters", "nvme"];
 const ORDER = {

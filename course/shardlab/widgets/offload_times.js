@@ -89,7 +89,7 @@ function build(model, signal) {
     root.dataset.deviceBytes = chosen.device_bytes;
     root.dataset.fits = fits(chosen);
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     point(null);
   }
 

@@ -218,7 +218,7 @@ def content_of(placement: str, bar: TimeBar) -> str:
 
 
 def _background() -> list[Mark]:
-    """The marks that no setting changes: names, lines, headings."""
+    """The marks that do not depend on settings: names, lines, headings."""
     marks: list[Mark] = []
     for index, row in enumerate(ROWS):
         y = STEP_TOP + index * ROW
@@ -319,7 +319,7 @@ def all_marks(settings: dict[str, Any], by_placement: dict[str, Outcome]) -> lis
 
 
 def spent(outcome: Outcome) -> list[tuple[str, str, float]]:
-    """(what the device does in a step, its color, seconds)"""
+    """How the device spends a step: [(activity, color, seconds)]"""
     computes = [
         (bar.part, COLORS[bar.part], bar.end_s - bar.start_s)
         for bar in outcome.bars

@@ -1,18 +1,18 @@
 """The course's colors, in one place: one color, one meaning, in every chapter and widget.
 
 There are six scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, parts
-of a model. All colors have a contrast of 3:1 or more against JupyterLab's light and its dark page.
-Two that can appear in the same picture differ for color-blind readers too, or are told apart by
+of a model. All colors have a contrast of at least 3:1 with JupyterLab's light and dark pages. Two
+that can appear in the same picture also differ for color-blind readers, or are distinguished by
 something else: ranks by their number, an error by stripes or an outline. tests/…/test_palette.py
-measures this. The colors were searched for by computer under these conditions, so that no shade of
-one looks like another's meaning: change one only together with that test.
+measures this. The colors come from a computer search under these conditions, so that no shade of
+one suggests the meaning of another: if you change one, run that test.
 """
 
 from __future__ import annotations
 
-PLOT_INK = "#767676"  # text and axes of plots outside a page; inside, plots.py gives the page's own
+PLOT_INK = "#767676"  # text and axes of plots outside a page; inside, plots.py uses the page's own
 
-# For `plt.style.use`. Text stays text, so that the browser can draw, measure and read it aloud.
+# For `plt.style.use`. Text stays text, so that a browser can draw and measure it and read it aloud.
 PLOT_STYLE = {
     "figure.facecolor": "none",
     "axes.facecolor": "none",
@@ -31,7 +31,7 @@ WAIT = "#949397"  # gray; also idle
 ERROR = "#DD3D22"  # red; also a deadlock
 OK = "#008754"  # green
 
-# Muted, and always drawn with the rank's number or in its place.
+# Muted, and always drawn with the rank's number or at its position.
 RANKS = (
     "#4D85AC",
     "#8C5E3D",
@@ -78,7 +78,7 @@ CALLS = {
 }
 OTHER_CALL = "#887260"
 
-# Layers and tensors, which have names and are more than there are colors: neighbors differ.
+# Layers and tensors, which have names and outnumber the colors: neighbors differ.
 PARTS = (
     "#6A7393",
     "#707A64",

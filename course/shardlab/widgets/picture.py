@@ -17,10 +17,10 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SHARED = ("units.js", "common.js", "canvas.js")
 NAMED_RANKS = 8  # with more, a text alternative would be too long
 SVG_IN_URL = "data:image/svg+xml;base64,"
-# In JupyterLab and Notebook 7 a cell's outputs are siblings. The static picture is hidden once the
-# live one after it has drawn; where no live one comes, JupyterLab's words for that are hidden.
-# color-scheme is what an SVG in an <img> learns of its page.
-_ONE_OF_TWO = """<style>
+# In JupyterLab and Notebook 7, a cell's outputs are siblings. The static picture is hidden once the
+# live one after it has been drawn; if there is no live one, JupyterLab's error message is hidden.
+# color-scheme is all that an SVG in an <img> knows of its page.
+_SHOW_ONE = """<style>
 .shardlab-static { color-scheme: light; }
 [data-jp-theme-light="false"] .shardlab-static { color-scheme: dark; }
 .jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
@@ -40,7 +40,7 @@ def module(*names: str) -> str:
 
 
 class Picture(anywidget.AnyWidget):
-    """A widget whose ``scene`` is all that the browser needs: it never asks the kernel again."""
+    """A widget whose ``scene`` is all that the browser needs, so it never asks the kernel."""
 
     scene = traitlets.Dict().tag(sync=True)
     _css: ClassVar[str] = asset("widgets.css")
@@ -55,7 +55,7 @@ class Picture(anywidget.AnyWidget):
         raise NotImplementedError
 
     def alternative(self) -> str:
-        """What a screen reader says in place of the picture: its values, in a few sentences."""
+        """What a screen reader reads instead of the picture: its values, in a few sentences."""
         return self.summary()
 
     def __repr__(self) -> str:
@@ -75,25 +75,25 @@ class Picture(anywidget.AnyWidget):
         image = f'<img class="shardlab-static" alt="{words}" src="{source}">'
         data = {
             "text/plain": repr(self),
-            "text/html": image + _ONE_OF_TWO,
+            "text/html": image + _SHOW_ONE,
             "image/svg+xml": svg,
         }
         return data, {}
 
     def _ipython_display_(self) -> None:
-        """Show the static picture and, where it can be shown, the live one in its place.
+        """Show the static picture or, where possible, the live one in its place.
 
-        Two outputs, because JupyterLab would save a single one without its picture: it does not
-        save the state of widgets, and shows "model not found" for them when it opens the notebook
-        again. nbconvert does as well, and takes a widget's code from the internet.
+        There are two outputs, because JupyterLab would save a single one without its picture: it
+        does not save the state of widgets, and shows "model not found" for them when the notebook
+        is reopened. So does nbconvert, which also loads a widget's code from the internet.
         """
         self._shown = display(self._repr_mimebundle_()[0], raw=True, display_id=True)
         if self.comm is not None:
             view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
             display({_WIDGET_VIEW: view}, raw=True)
 
-    def renew(self, _: object = None) -> None:
-        """Draw the static picture again where it is shown, so that it is saved as it is now."""
+    def refresh(self, _: object = None) -> None:
+        """Redraw the static picture where it is shown, so that its current state is saved."""
         if self._shown is not None:
             self._shown.update(self._repr_mimebundle_()[0], raw=True)
 
@@ -120,9 +120,9 @@ class Adjustable(Picture):
 def frontend_can_draw() -> bool:
     """Whether the running cell was sent by a notebook that can show a live widget.
 
-    nbclient (so nbconvert and nbgrader) and consoles cannot, and their requests have no cell id.
-    It matters because nbconvert would prefer the live view and fetch its code from a CDN: offline,
-    that is an empty page. The widget's state would also bloat the notebook.
+    nbclient (and thus nbconvert and nbgrader) and consoles cannot, and their requests have no cell
+    id. This matters because nbconvert would prefer the live view and fetch its code from a CDN:
+    offline, the page would be empty. The widget's state would also bloat the notebook.
     """
     kernel = getattr(get_ipython(), "kernel", None)
     if kernel is None:

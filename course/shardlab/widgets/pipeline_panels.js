@@ -1,5 +1,5 @@
-// The panels of pipeline schedules and their positions: as pipeline_schedule.py's panels() and
-// pipeline_panels.py, with a clock.
+// The panels of pipeline schedules and their positions, as in pipeline_schedule.py's panels() and
+// pipeline_panels.py, but with a clock.
 
 const ABOVE_PANEL = 26;
 const BELOW_PANEL = 12;
@@ -59,7 +59,7 @@ function matchesSlots(ran, slots) {
 // ---- the picture ----
 
 /**
- * The panels one below the other, on one scale of time and one of in-flight counts.
+ * The panels one below another, on one scale of time and one of in-flight counts.
  * Returns { panels, longest (the end of the axis), height, draw(context, theme, time), boxOf(slot),
  * slotAt({ x, y }) }; a slot is { panel, device, index }, a null time shows everything.
  */

@@ -80,7 +80,7 @@ def format_percent(share: float) -> str:
 
 
 def format_share(count: int, v: int) -> str:
-    """In-flight chunks, each counted as 1/v: 11 chunks at v = 2 are 5.5."""
+    """In-flight chunks, each counted as 1/v: 11 chunks with v = 2 are 5.5."""
     return f"{count / v:.2f}".rstrip("0").rstrip(".")
 
 

@@ -119,12 +119,12 @@ function build(model, signal) {
     root.dataset.peaks = figures(({ peaks }) => peaks);
     root.dataset.makespans = figures(({ makespan }) => Number(makespan.toFixed(6)));
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     point(null);
     showTime();
   }
 
-  /** Where the settings are no longer those of the run: why measured rows are missing or differ. */
+  /** If the settings are no longer those of the run: why measured rows are missing or differ. */
   function aboutMeasured() {
     const { given } = scene;
     const ran = settings.shown.filter((name) => scene.measured[name]);
@@ -133,7 +133,7 @@ function build(model, signal) {
     if (gone.length) {
       return (
         `No measured rows of ${gone.join(", ")}: the ranks ran p = ${given.p}, m = ${given.m}, ` +
-        `v = ${given.v}, which is another order of actions.`
+        `v = ${given.v}, which gives a different order of actions.`
       );
     }
     if (ran.length && COSTS.some((name) => settings[name] !== given[name])) {
@@ -257,7 +257,7 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  /** The slot of a row that is nearest in time to the selected one. */
+  /** The slot in a row that is nearest in time to the selected one. */
   function nearestSlot(panel, device) {
     const startOf = (slot) => picture.panels[slot.panel].slots[slot.device][slot.index].start;
     const off = (slot) => Math.abs(startOf(slot) - startOf(selected));

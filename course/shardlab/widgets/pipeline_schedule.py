@@ -153,7 +153,7 @@ def pipeline_schedule(
     costs      of a device's whole share of the model, one number for all stages
     measured   {name: what `shardlab.pipeline.run_schedule` returned on each rank, or its slots}:
                drawn below the simulation of the same schedule, while the settings match the run
-    unit_s     seconds per unit of the costs; without it times have no unit
+    unit_s     seconds per unit of the costs; without it, times have no unit
 
     Raises ValueError for impossible settings, IllegalSchedule (a ValueError) for illegal schedules.
     """
@@ -203,7 +203,7 @@ def check_settings(settings: Mapping[str, Any], custom: Mapping[str, Schedule]) 
 def schedule_of(
     name: str, settings: Mapping[str, Any], custom: Mapping[str, Schedule]
 ) -> Schedule | None:
-    """None if m does not divide into the rounds of interleaved 1F1B."""
+    """The schedule; None if m does not divide into the rounds of interleaved 1F1B."""
     p, m, v = (int(settings[key]) for key in ("p", "m", "v"))
     if name in custom:
         return custom[name]
@@ -225,7 +225,7 @@ def timeline_of(
 
 
 def slots_of(ran: Sequence[Any]) -> Slots:
-    """Slots by rank, timed from the first start, of what run_schedule returned on each rank."""
+    """What run_schedule returned on each rank, as slots by rank, timed from the first start."""
     by_rank = [
         [[*slot[0], float(slot[1]), float(slot[2])] for slot in getattr(each, "slots", each)]
         for each in ran

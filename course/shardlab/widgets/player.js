@@ -13,7 +13,7 @@ function playButton() {
 }
 
 /**
- * Buttons to go step by step. `actions`: { first, back, play, forward, last }.
+ * Buttons to move step by step. `actions`: { first, back, play, forward, last }.
  * Returns { node, keys, show({ isPlaying, isFirst, isLast }) }; `keys` are for handleKeys.
  */
 function stepButtons(actions, signal) {

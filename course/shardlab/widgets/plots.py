@@ -1,9 +1,9 @@
 """Matplotlib's plots in the page's theme, never wider than their cell, with a text alternative.
 
-JupyterLab shows an SVG as an image: it is cut off at the cell's edge, cannot follow the theme and
-has no text alternative. So a figure also gets an HTML form: in a notebook's page the same SVG as an
-element of the page, which is saved with its words; where no page can be asked for its theme
-(nbconvert, nbgrader), an image with its words.
+JupyterLab shows an SVG as an image: it is cut off at the cell's edge, cannot follow the theme, and
+has no text alternative. So a figure also gets an HTML form, with a description: in a notebook's
+page, the same SVG as an element of the page; where there is no page with a theme (nbconvert,
+nbgrader), an image.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def show_in_theme() -> None:
 
 
 def page_html(figure: Figure) -> str:
-    """The figure as an SVG element for a notebook's page, or as an image where there is no page."""
+    """The figure as an SVG element for a notebook's page, or as an image if there is no page."""
     from IPython.core.pylabtools import print_figure
 
     drawing = str(print_figure(figure, fmt="svg"))
@@ -50,7 +50,7 @@ def page_html(figure: Figure) -> str:
 
 
 def description(figure: Figure) -> str:
-    """What is drawn over what: titles and axis labels, each axis with the range of its data."""
+    """The plot in words: titles and axis labels, each axis with the range of its data."""
     parts = []
     for axes in figure.axes:
         sides = (axes.yaxis, axes.dataLim.intervaly), (axes.xaxis, axes.dataLim.intervalx)
@@ -61,7 +61,7 @@ def description(figure: Figure) -> str:
 
 
 def _words(axis: Axis, low: float, high: float) -> str:
-    """An axis's label and what it covers: "ranks (2 to 8)", or its ticks where these are words."""
+    """An axis's label and its range: "ranks (2 to 8)", or its ticks if these are words."""
     from matplotlib.category import StrCategoryFormatter
     from matplotlib.ticker import FixedFormatter, FixedLocator
 

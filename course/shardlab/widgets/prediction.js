@@ -1,4 +1,4 @@
-// A prediction: the reader's guess is read in amount.js and locked once it is committed.
+// A prediction: the reader's guess is parsed in amount.js, and locked once it is committed.
 
 /** One field for each label, or a single one. Like the options below: { node, read, show, lock }. */
 function numberFields({ question, unit, labels, most, line }, signal) {
@@ -68,7 +68,7 @@ function numberFields({ question, unit, labels, most, line }, signal) {
   return { node, read, show, lock, valueAt, set, onChange, focus: () => fields[0].input.focus() };
 }
 
-/** Axes to draw the numbers on, by mouse; by keyboard they are typed into the fields. */
+/** Axes on which to draw the numbers with the mouse; with the keyboard, they are typed into the fields. */
 function drawingOf(root, scene, fields, isLocked, signal) {
   const { labels, line, unit, color, question } = scene;
   const plot = make("div", { class: "shardlab-plot shardlab-drawing" });
@@ -193,7 +193,7 @@ function build(model, signal) {
   form.addEventListener(
     "keydown",
     (event) => {
-      // What is typed belongs to the form, not to the notebook; its shortcuts, such as Shift+Enter, do not.
+      // Typed keys belong to the form; the notebook gets only its shortcuts, such as Shift+Enter.
       const isShortcut = event.ctrlKey || event.metaKey || event.altKey || (event.shiftKey && event.key === "Enter");
       if (!isShortcut) event.stopPropagation();
     },

@@ -1,4 +1,4 @@
-"""A prediction: a question and a field for the reader's guess; a comparison answers it later."""
+"""A prediction: a question and a field for the reader's guess, later compared with the answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shardlab.widgets.verdict import format_amount
 WIDTH = 640.0
 Guess = float | list[float] | str | list[str]
 
-# What the reader has predicted in this kernel: a cell that runs again keeps its guess.
+# The reader's guesses in this kernel: a cell that is rerun keeps its guess.
 _guesses: dict[str, Guess] = {}
 
 
@@ -39,7 +39,7 @@ class Prediction(Picture):
         self._key = repr(sorted(scene.items()))
         super().__init__(scene={**scene, "color": PREDICTED}, value=_guesses.get(self._key))
         self.observe(self._remember, "value")
-        self.observe(self.renew, "value")
+        self.observe(self.refresh, "value")
 
     def compare(
         self,
@@ -117,13 +117,13 @@ class Prediction(Picture):
             if self.scene["several"]:
                 return [option for option in options if option in chosen]
             if len(chosen) != 1:
-                raise ValueError(f"one of {options}, not {len(chosen)} of them")
+                raise ValueError(f"choose one of {options}, not {len(chosen)} of them")
             return str(chosen[0])
         numbers = _floats(amount)
         if labels and len(numbers) == 1:
             numbers *= len(labels)  # the same for each
         if len(numbers) != max(1, len(labels)):
-            raise ValueError(f"{len(numbers)} numbers, where {max(1, len(labels))} are asked for")
+            raise ValueError(f"{len(numbers)} numbers, but {max(1, len(labels))} are expected")
         return numbers if labels else numbers[0]
 
 

@@ -62,7 +62,7 @@ function build(model, signal) {
       shown, error: found.error, bitsPerWeight: found.bitsPerWeight, bytes: found.bytes,
     });
     stage.canvas.setAttribute("aria-label", `${gridSummary(found, settings)}. ${detail.textContent}`);
-    table.renew();
+    table.refresh();
     stage.redraw();
   }
 

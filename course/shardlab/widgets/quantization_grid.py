@@ -1,7 +1,7 @@
-"""Quantization grid: real weights in blocks, the values that a code can stand for, and the error.
+"""Quantization grid: real weights in blocks, the values that codes stand for, and the error.
 
-Each block has one fp32 scale, its largest absolute weight, and a code for each weight: the nearest
-of the code points, which are multiples of the scale.
+Each block has one fp32 scale, its largest absolute weight, and for each weight the code of the
+nearest code point. Code points are multiples of the scale.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SMALL_PRINT = (
 class QuantizationGrid(Adjustable):
     """Made by `quantization_grid`.
 
-    ``settings`` may be read and set: bits; codes, "int" or "nf4"; block, the weights of one;
-    outlier, times the weights' rms, or 0 for none; weight, whose block is drawn.
+    ``settings`` may be read and set: bits; codes, "int" or "nf4"; block, its number of weights;
+    outlier, in units of the weights' rms, or 0 for none; weight, the one whose block is drawn.
     """
 
     _esm: ClassVar[str] = module("quantization_grid_marks.js", "quantization_grid.js")
@@ -102,9 +102,9 @@ def quantization_grid(
     """Draw a sample of weights, the code points of one block, and every block's error.
 
     weights: a tensor or array; its first 4,096 elements are the sample.
-    bits, codes: of a weight; "int", or with 4 bits "nf4".
-    block: weights that share a scale, 16 to 4,096, a power of two.
-    outlier: replaces one weight by this many times the rms of the sample; 0 leaves it.
+    bits, codes: per weight; "int" or, with 4 bits, "nf4".
+    block: the number of weights that share a scale, a power of two from 16 to 4,096.
+    outlier: replaces one weight with this many times the rms of the sample; 0 keeps it.
 
     Raises ValueError for impossible settings, or weights that are too few or all 0.
     """

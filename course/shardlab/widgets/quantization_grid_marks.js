@@ -1,6 +1,6 @@
 // The numbers and marks of the quantization grid, as in quantization_grid_marks.py; a test compares.
 
-const GRID = { bins: 88, histogram: [28, 132], codes: [136, 150], bitsBar: 344, mostBits: 10 };
+const GRID = { bins: 88, histogram: [28, 132], codes: [136, 150], bitsBar: 344, maxBits: 10 };
 
 const gridPercent = (share) => `${(100 * share).toFixed(2)} %`;
 
@@ -107,7 +107,7 @@ function gridMarks(scene, found, settings) {
   }
 
   function bits() {
-    const perBit = (right - left) / GRID.mostBits;
+    const perBit = (right - left) / GRID.maxBits;
     const scaleBits = found.bitsPerWeight - settings.bits;
     const text =
       `${settings.bits} for the code, ${scaleBits.toFixed(2)} for the scale (hatched) · ` +

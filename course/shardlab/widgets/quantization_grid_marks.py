@@ -25,7 +25,7 @@ LEFT = 44.0  # the axis of the errors is to the left
 BINS, HISTOGRAM = 88, (28.0, 132.0)  # y of the top and of the bottom
 CODES = (136.0, 150.0)
 BLOCK_BARS = (228.0, 288.0)
-BITS_BAR, MOST_BITS = 344.0, 10.0  # 8 bits and, in blocks of 16, 2 of the scale
+BITS_BAR, MAX_BITS = 344.0, 10.0  # 8 bits for the code and, in blocks of 16, 2 for the scale
 LOOKS = {"weights": MEMORY["parameters"], "error": MEASURED}
 
 
@@ -50,11 +50,11 @@ class Quantized:
 
 
 def code_points(bits: int, codes: str) -> Floats:
-    """Rising from −1 to 1."""
+    """The code points, in increasing order from −1 to 1."""
     if codes == "nf4":
         return np.array(nf4_code_points())
-    most = 2 ** (bits - 1) - 1
-    return np.arange(-most, most + 1) / most
+    max_code = 2 ** (bits - 1) - 1
+    return np.arange(-max_code, max_code + 1) / max_code
 
 
 def quantize(sample: Floats, settings: Mapping[str, Any]) -> Quantized:
@@ -76,7 +76,7 @@ def quantize(sample: Floats, settings: Mapping[str, Any]) -> Quantized:
 
 
 def marks_of(found: Quantized, settings: Mapping[str, Any]) -> list[Mark]:
-    """From the top: the histogram, the code points, the errors of the blocks, the bits."""
+    """From top to bottom: the histogram, the code points, the errors of the blocks, the bits."""
     shown = settings["weight"] // settings["block"]
     limit = float(np.abs(found.weights).max())
     middle = (LEFT + WIDTH) / 2
@@ -113,7 +113,7 @@ def _small(x: float, y: float, text: str, anchor: str = "start") -> Mark:
 
 
 def _legend() -> list[Mark]:
-    """Right of the title."""
+    """To the right of the title."""
     return [
         Rect(x=330, y=5, width=10, height=10, fill=LOOKS["weights"]),
         _small(345, 14, "this block"),
@@ -154,13 +154,13 @@ def _code_marks(found: Quantized, shown: int, limit: float) -> list[Mark]:
 
 def _block_marks(found: Quantized, shown: int) -> list[Mark]:
     top, bottom = BLOCK_BARS
-    most = round_up(max(float(found.errors.max()), 1e-4))
+    max_error = round_up(max(float(found.errors.max()), 1e-4))
     step = (WIDTH - LEFT) / len(found.errors)
     width = step - min(0.15 * step, 1.5)
-    heights = found.errors / most * (bottom - top)
+    heights = found.errors / max_error * (bottom - top)
     return [
         _title(top - 12, f"Error of each block; over all blocks {percent(found.error)}"),
-        _small(LEFT - 6, top + 8, f"{100 * most:g} %", "end"),
+        _small(LEFT - 6, top + 8, f"{100 * max_error:g} %", "end"),
         _small(LEFT - 6, bottom, "0", "end"),
         *(
             Rect(
@@ -180,7 +180,7 @@ def _block_marks(found: Quantized, shown: int) -> list[Mark]:
 
 
 def _bit_marks(found: Quantized, code_bits: int) -> list[Mark]:
-    per_bit = (WIDTH - LEFT) / MOST_BITS
+    per_bit = (WIDTH - LEFT) / MAX_BITS
     scale_bits = found.bits_per_weight - code_bits
     text = (
         f"{code_bits} for the code, {fixed(scale_bits, 2)} for the scale (hatched) · "
@@ -200,7 +200,7 @@ def _bit_marks(found: Quantized, code_bits: int) -> list[Mark]:
 
 
 def round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten, as `roundStep` in common.js."""
+    """The value rounded up to 1, 2 or 5 times a power of ten, like `roundStep` in common.js."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value)
 

@@ -52,7 +52,7 @@ def stack_order(lives: Sequence[Life]) -> list[int]:
 
 
 def ribbons(run: Lifetimes) -> list[Ribbon]:
-    """In stack order. A tensor moves down when one below it is freed."""
+    """The run's ribbons in stack order. A tensor moves down when one below it is freed."""
     order = stack_order(run.lives)
     pieces: dict[int, list[tuple[int, int, int]]] = {index: [] for index in order}
     for operator in range(run.operators):

@@ -35,7 +35,7 @@ def _point_on_ellipse(turn: float, across: float, down: float) -> tuple[float, f
 
 
 class _Ring:
-    """Ranks on a ring and the paths of their messages, rank 0 at the top (of two, on the left)."""
+    """Ranks on a ring, and their messages' paths; rank 0 is at the top (with two ranks, left)."""
 
     kind: ClassVar[str]
     key: str  # how to read the picture
@@ -217,8 +217,8 @@ class Wheel:
         for rank in range(self.world_size):
             counts = [held[rank, chunk].bit_count() for chunk in range(self.chunks)]
             first = 0
-            for contributors, alike in groupby(counts):  # neighbors of one shade share a shape
-                last = first + len(list(alike)) - 1
+            for contributors, group in groupby(counts):  # neighbors of the same shade share a shape
+                last = first + len(list(group)) - 1
                 color, opacity = self.shade(contributors)
                 d = self.sector(rank, first, last)
                 marks.append(Path(d=d, fill=color, opacity=opacity))

@@ -156,9 +156,9 @@ function build(model, signal) {
     }
     for (; held.step < step; held.step += 1) {
       for (const message of byStep[held.step]) {
-        if (message.lands_in === null || message.end_s === null) continue;
+        if (message.target_chunk === null || message.end_s === null) continue;
         const { held: mask, heldCount: count } = message;
-        held.table[message.to][message.lands_in] = { mask, count };
+        held.table[message.to][message.target_chunk] = { mask, count };
       }
     }
     return held.table;
@@ -232,7 +232,7 @@ function build(model, signal) {
       const width = n * column;
       const fraction = message.end_s === null ? 0 : progress;
       const rowAt = (chunk) => (chunk === null ? scene.chunks / 2 : chunk + 0.5) * row;
-      const shift = rowAt(message.chunk) * (1 - fraction) + rowAt(message.lands_in) * fraction;
+      const shift = rowAt(message.chunk) * (1 - fraction) + rowAt(message.target_chunk) * fraction;
       const x = at.x - width / 2;
       const y = at.y + shift - (row * scene.chunks) / 2 - row / 2;
       context.fillStyle = theme.surface;
@@ -268,7 +268,7 @@ function build(model, signal) {
     return n * scene.chunks + moving.length;
   }
 
-  /** One fill per cell: many cells in one path took Chromium ten times as long. */
+  /** One fill per cell: with many cells in one path, Chromium takes ten times as long. */
   function fillCell(context, rank, chunk) {
     const depth = (layout.outer - layout.inner) / scene.chunks;
     const far = layout.outer - chunk * depth;

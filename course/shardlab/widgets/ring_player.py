@@ -1,8 +1,8 @@
 """The ring player: a recorded run as an animation of chunks that move between ranks.
 
-Up to eight ranks are drawn as cards: a row for each chunk, a column for each rank, filled in that
-rank's color once its data is in the chunk. More ranks are sectors of a wheel: a ring for each
-chunk, a stronger gray the more ranks have contributed, green once all have.
+Up to eight ranks are drawn as cards, with a row for each chunk and a column for each rank, filled
+in that rank's color once its data is in the chunk. More ranks are sectors of a wheel, with a ring
+for each chunk: the more ranks have contributed, the stronger the gray; green means all have.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _for_browser(message: Transfer) -> dict[str, Any]:
         "start_s": round(message.start_s, 7),
         "end_s": None if message.end_s is None else round(message.end_s, 7),
         "chunk": message.chunk,
-        "lands_in": message.lands_in,
+        "target_chunk": message.target_chunk,
         "carried": f"{message.carried:x}",
         "held": f"{message.held_after:x}",
     }

@@ -20,7 +20,7 @@ ROLES = {
     "rule": ("--jp-border-color1", "--vscode-panel-border"),
     "surface": ("--jp-layout-color0", "--vscode-editor-background"),
 }
-# Without these, as in an <img>; dark where prefers-color-scheme is.
+# Used where these variables do not exist, as in an <img>; DARK if prefers-color-scheme is dark.
 LIGHT = {"text": "#1f2328", "muted": "#59636e", "rule": "#c5ccd3", "surface": "#ffffff"}
 DARK = {"text": "#ffffff", "muted": "#b2b2b2", "rule": "#616161", "surface": "#111111"}
 
@@ -121,8 +121,8 @@ def to_svg(
 ) -> str:
     """A self-contained picture: a card with a heading above and small print below.
 
-    The card is opaque, so it is readable on light and dark pages. Inlined in a page of JupyterLab
-    or nbconvert it has the theme's colors, as an image those of the page's color-scheme.
+    The card is opaque, so it is legible on light and dark pages. Inlined in a page of JupyterLab or
+    nbconvert, it has the theme's colors; as an image, those of the page's color-scheme.
     """
     margin = 16.0
     room = width - (text_width(subtitle, 12) + 16 if subtitle else 0)

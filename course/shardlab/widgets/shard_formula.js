@@ -1,5 +1,5 @@
 // The formula of shards/formula.py, so that choosing a stage needs no kernel; a test compares the
-// two on random sizes. Segments are stored by column: at stage 3 with 1024 ranks there are many.
+// two with random sizes. Segments are stored by column, as stage 3 has many with 1024 ranks.
 
 const BUFFERS = ["parameters", "gradients", "optimizer"];
 const FIRST_CUT_AT = { optimizer: 1, gradients: 2, parameters: 3 };
@@ -76,7 +76,7 @@ function join(parts) {
 
 /**
  * Spans to draw: rows of several ranks, each with spans [from, to, tensor] in elements. Adjacent
- * pieces of one tensor are one span, whichever of a row's ranks holds them.
+ * pieces of one tensor are one span, even if different ranks of a row hold them.
  */
 function spansOf({ count, at, numel, tensor, rank }, rows, ranksPerRow) {
   const spans = Array.from({ length: rows }, () => []);

@@ -12,7 +12,7 @@ function build(model, signal) {
   let drawn = null; // the picture without the selection, kept until it changes
 
   const { root, head, plot, detail } = card({
-    name: "shard-map", title: "Who holds what",
+    name: "shard-map", title: "What each rank holds",
     label:
       "Shard map. Up and down move from rank to rank, left and right from piece to piece, Page Up and Page Down from buffer to buffer.",
     hint: "Hover over a piece, or use the arrow keys, for its tensor, slice, bytes and rank.",
@@ -98,7 +98,7 @@ function build(model, signal) {
     small.textContent =
       ranksPerRow > 1 ? `Each row stands for ${ranksPerRow} ranks and shows what any of them holds.` : "";
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     point(null);
   }
 
@@ -165,7 +165,7 @@ function build(model, signal) {
   const xOf = (at) => left + at * layout.scale;
   const lookOf = (tensor) => scene.colors[tensor % scene.colors.length]; // its color, the text on it
 
-  /** What is thinner than a pixel fills the pixel it starts in. */
+  /** Anything thinner than a pixel fills the pixel in which it starts. */
   function boxOf(start, end) {
     const [x0, x1] = [xOf(start), xOf(end)];
     if (x1 - x0 >= 1) return [x0, x1];
@@ -371,7 +371,7 @@ function build(model, signal) {
     return { buffer, rank: rank[best] === EVERY_RANK ? first : rank[best], segment: best };
   }
 
-  /** On another rank or buffer: the piece nearest to the selected one. */
+  /** Selects, on another rank or buffer, the piece nearest to the selected one. */
   function goTo(buffer, rank) {
     const pieces = piecesOf(buffer, rank);
     if (!pieces.length) return point({ buffer, rank, segment: null });

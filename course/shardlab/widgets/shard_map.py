@@ -107,7 +107,7 @@ class ShardMap(Picture):
             Geometry(layout, self._panel).marks(),
             WIDTH,
             self._height,
-            title=f"Who holds what · {layout.source}",
+            title=f"What each rank holds · {layout.source}",
             subtitle=f"{len(layout.tensors)} tensors, {ranks}",
             footer=self.summary(),
         )
@@ -258,7 +258,7 @@ class Geometry:
             yield top, self.rows * self.row, everywhere
 
     def box(self, start: float, stop: float) -> tuple[float, float]:
-        """Edges in pixels. What is thinner than a pixel fills the pixel it starts in."""
+        """Edges in pixels. Anything thinner than a pixel fills the pixel in which it starts."""
         x0, x1 = self.x(start), self.x(stop)
         if x1 - x0 >= 1:
             return x0, x1

@@ -98,7 +98,7 @@ function build(model, signal) {
       stepBytes: splitStepBytes(scene, step, settings), measured: measured() !== null,
     });
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     point(selected && parts().some((part) => alike(part, selected)) ? selected : null);
   }
 

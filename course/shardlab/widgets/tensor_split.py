@@ -78,7 +78,7 @@ class TensorSplit(Adjustable):
 
     @property
     def measured(self) -> Measured | None:
-        """What was measured, if the settings are those of the run."""
+        """The measurement, if the settings are those of the run."""
         return self._measured if {**self.settings, "step": 0} == self._given else None
 
     def static_svg(self) -> str:

@@ -160,7 +160,7 @@ def _pill(step: Step, boxes: Mapping[str, Box], settings: Mapping[str, Any]) -> 
 
 
 def background() -> list[Mark]:
-    """The marks that no setting changes."""
+    """The marks that do not depend on settings."""
     return [
         Text(x=0, y=ROW_CENTERS[0] + 4, text="forward", weight=600),
         Text(x=0, y=ROW_CENTERS[1] + 4, text="backward", weight=600),

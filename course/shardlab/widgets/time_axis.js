@@ -1,4 +1,4 @@
-// For pictures over time: the time axis, and a view that can be dragged, scrolled and zoomed.
+// For pictures over time: the time axis, and a view that can be panned and zoomed.
 
 /** Round times (steps of 1, 2 or 5) below a plot that shows `from` to `to`. Returns their number. */
 function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
@@ -81,7 +81,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
   on("pointercancel", () => (drag = null));
   on("pointerleave", () => point(null));
   on("wheel", (event) => {
-    // The page scrolls, unless the reader has clicked into the plot or holds Ctrl.
+    // Let the page scroll, unless the reader has clicked into the plot or holds Ctrl.
     if (!plot.contains(document.activeElement) && !event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(event.deltaX / 800);

@@ -9,7 +9,7 @@ function build(model, signal) {
       rank, lane, op, bytes, peers, start, end, source, code, moved, other, index,
     }),
   );
-  // Drawn op by op: a change of color for each of 16,000 bars would take longer than the bars.
+  // Drawn op by op: changing the color for each of 16,000 bars would take longer than the bars.
   const byOp = calls.toSorted((a, b) => a.op.localeCompare(b.op) || a.index - b.index);
   const looks = new Map(scene.ops.map(([op, color, ink]) => [op, { color, ink }]));
   let selected = null; // a call
@@ -110,7 +110,7 @@ function build(model, signal) {
     stage.redraw();
   }
 
-  /** Selects a call, and moves the view if it is outside. */
+  /** Selects a call, and moves the view to it if necessary. */
   function visit(call) {
     if (!call) return;
     const end = call.end ?? scene.end_s;
@@ -296,7 +296,7 @@ function build(model, signal) {
     };
   }
 
-  /** The call that started closest to the selected one. */
+  /** The call whose start is closest to that of the selected one. */
   function nearest(others) {
     const at = selected?.start ?? view.from;
     const gap = (call) => Math.abs(call.start - at);

@@ -1,7 +1,7 @@
 """The timeline: each rank's calls as bars; in a hang, arrows show which rank waits for which.
 
-A bar is pale until all ranks that take part in its call have begun it. Bytes of a message cannot
-move before that; some collectives move bytes between the ranks that are already there.
+A bar is pale until all ranks that take part in its call have begun it. A message cannot move bytes
+before that; some collectives move bytes between the ranks that have already entered.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class TimelineLayout:
             x += 30 + text_width(op, 11)
         y = self.bottom + 28
         if calls:
-            text = "paler: others have not begun yet"
+            text = "paler: waiting for other ranks"
             marks.append(
                 Rect(x=x, y=y, width=10, height=10, fill="muted", radius=2, opacity=WAITING)
             )
@@ -283,7 +283,7 @@ class TimelineLayout:
     def bars(self, calls: Sequence[Call]) -> list[Mark]:
         """Bars of the static picture, paler while a call waits for other ranks.
 
-        Small ones share a path for each look: there may be 16,000.
+        Small bars with the same color and opacity share a path: there may be 16,000.
         """
         small: dict[tuple[str, float], list[str]] = defaultdict(list)
         large: list[Mark] = []
@@ -308,7 +308,7 @@ class TimelineLayout:
         return [*merged, *large]
 
     def _waiting_width(self, call: Call) -> float:
-        """Of the part of a call's bar in which it waits, at its left; 0 if too thin to see."""
+        """The width of the left part of a call's bar, in which it waits; 0 if too thin to see."""
         left, _, width, _ = self.box(call)
         moved_s = self.matched_with[call].transfer_start_s(call)
         waits = 0.0 if moved_s is None else min(self.x(moved_s) - left, width)
@@ -401,7 +401,7 @@ def assign_lanes(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
 
 
 def _greedy(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
-    """Each call in the first lane that is free when it starts."""
+    """Assign each call to the first lane that is free when it starts."""
     lane_of: dict[Call, int] = {}
     free_at: list[float] = []
     for call in sorted(calls, key=lambda call: call.start_s):

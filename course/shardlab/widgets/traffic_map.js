@@ -30,7 +30,7 @@ function build(model, signal) {
     root.dataset.block = view.block;
     root.dataset.totalBytes = view.total_bytes;
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     point(selected);
   }
 

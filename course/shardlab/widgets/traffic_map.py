@@ -103,12 +103,12 @@ class TrafficMap(Picture):
         }
 
     def follow(self, prediction: Prediction, views: dict[str, Traffic], block: str) -> None:
-        """Draw it again whenever the reader commits another guess."""
+        """Redraw the map whenever the reader commits another guess."""
 
         def draw(_: object) -> None:
             guess = _prediction(prediction.value, len(views[""].sent_bytes))
             self.scene = self._scene(views, guess, block)
-            self.renew()
+            self.refresh()
 
         prediction.observe(draw, "value")
 
@@ -148,7 +148,7 @@ def _prediction(predicted: ArrayLike | None, world_size: int) -> Matrix | None:
             f"(bytes that each rank sends) or a {world_size}×{world_size} matrix"
         )
     if not np.isfinite(guess).all() or (guess < 0).any():
-        raise ValueError("predicted must be finite and not negative, as numbers of bytes are")
+        raise ValueError("predicted must be finite and not negative")
     return guess
 
 

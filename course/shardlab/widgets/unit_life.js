@@ -8,7 +8,7 @@ function build(model, signal) {
   let selected = null; // { bar }, or { moment: { panel, time } }
 
   const { root, head, plot, detail } = card({
-    name: "unit-life", title: "The life of FSDP's units",
+    name: "unit-life", title: "The life of FSDP units",
     label:
       "Units of FSDP over time. Left and right arrow keys move through what happens, up and down arrow keys " +
       "through the units, Page Up and Page Down between simulated and measured, P goes to the peak, " +
@@ -54,7 +54,7 @@ function build(model, signal) {
     choices.push({ name: "rank", set: (rank) => control.set(String(rank)) });
   }
 
-  // The browser's form of a recorded step is that of the simulation.
+  // In the browser, a recorded step has the same form as a simulated one.
   const measured = scene.measured.map((each) => ({
     ...each, spans: each.spans.map(([row, kind, start, end]) => ({ row, kind, start, end })),
   }));
@@ -88,7 +88,7 @@ function build(model, signal) {
     if (ran) root.dataset.measuredPeakBytes = ran.peak.bytes;
     if (ran) root.dataset.measuredMessages = JSON.stringify(messagesOf(ran.timeline));
     stage.canvas.setAttribute("aria-label", summary());
-    table.renew();
+    table.refresh();
     point(null);
   }
 
@@ -180,7 +180,7 @@ function build(model, signal) {
     point({ bar: bars[next] });
   }
 
-  /** The bar of the next unit that is nearest in time. */
+  /** The bar of the next unit, the one nearest in time. */
   function moveRow(down) {
     if (!selected?.bar) return move(1);
     const { panel, span } = selected.bar;

@@ -33,13 +33,13 @@ from shardlab.widgets.unit_life_panels import (
 from shardlab.widgets.units import format_bytes, format_seconds
 
 SMALL_PRINT = (
-    "Live bytes: without activations and optimizer. Simulated: equal units, and the times in the "
-    "sliders."
+    "Live bytes exclude activations and the optimizer. Simulated: equal units, with the sliders' "
+    "times."
 )
 MEASURED_PRINT = (
-    " Measured: recorded on real ranks; a row has one lane for each rank, rank 0 at the top. The "
-    "simulation uses its sizes and mean times, but not the gaps between them: compare order and "
-    "bytes."
+    " Measured: recorded on real ranks; a row has one lane per rank, rank 0 at the top. The "
+    "simulation uses the recorded sizes and mean times, but not the gaps between them: compare "
+    "order and bytes."
 )
 Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 
@@ -108,7 +108,7 @@ class UnitLife(Adjustable):
             layout.marks(),
             WIDTH,
             layout.height,
-            title="The life of FSDP's units",
+            title="The life of FSDP units",
             subtitle=self._sizes(),
             footer=self._small,
         )

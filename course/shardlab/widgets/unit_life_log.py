@@ -1,7 +1,7 @@
 """Reads a recorded step of FSDP2 as timelines of its units, and as settings of the simulator.
 
-When a unit starts and stops being whole is in ``run.memory[rank].units``, what is sent is in
-``run.calls``, and the live bytes are those of ``run.memory``.
+``run.memory[rank].units`` records when a unit starts and stops being whole, ``run.calls`` what is
+sent, and ``run.memory`` the live bytes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from shardlab.simulate.fsdp import CATEGORIES, ROOT, Span, StepSettings, UnitTim
 from shardlab.widgets.memory_log import thin
 
 MAX_POINTS = 1500  # of one rank's live bytes
-MAX_BYTES_PER_S = 1e12  # for what took no time that could be measured: faster than any link
+MAX_BYTES_PER_S = 1e12  # for transfers too short to measure: faster than any link
 
 
 @dataclass(frozen=True)
 class RecordedStep:
     timelines: tuple[UnitTimeline, ...]  # by rank
     sizes: tuple[float, ...]  # by row: bytes of the whole unit
-    world_size: int  # ranks that share a unit; with HSDP fewer than there are
+    world_size: int  # ranks that share a unit; with HSDP, not all ranks
     copies: tuple[tuple[float, float], ...]  # bytes and seconds of each copy from a buffer
 
     def settings(self) -> StepSettings:
@@ -183,7 +183,7 @@ class _Reader:
         return UnitTimeline(self.names, spans, times_s, live, end_s - self.origin_s)
 
     def before(self, event: UnitEvent, row: int) -> None:
-        """A unit may be whole already, if the last backward pass has kept it."""
+        """A unit may already be whole, if the last backward pass kept it."""
         if event.event == "gather":
             self.size(row, self.call(event, "all_gather"))
         elif event.event == "copy":
@@ -211,7 +211,7 @@ class _Reader:
             self.transfer(event, row, "reduce", "reduce_scatter")
 
     def start_later(self, at_s: float) -> None:
-        """A unit that starts to compute first calls the all-gathers of the next ones."""
+        """Delay the start: before it computes, a unit issues the all-gathers of the next ones."""
         for row, kind in self.since:
             if kind in ("forward", "backward") and row != ROOT:
                 self.since[row, kind] = at_s
@@ -222,7 +222,7 @@ class _Reader:
             self.spans.append(Span(row, kind, start_s, end_s))
 
     def transfer(self, event: UnitEvent, row: int, kind: str, op: str) -> None:
-        """Without its call, which had no bytes to send, there was no transfer."""
+        """Record a transfer; without a call there was none, because there was nothing to send."""
         call = self.call(event, op)
         if call is None:
             return

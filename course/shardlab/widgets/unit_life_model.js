@@ -1,4 +1,4 @@
-// The same as shardlab/simulate/fsdp.py, so that sliders need no kernel; a test compares them.
+// The same model as in shardlab/simulate/fsdp.py, so that sliders need no kernel; a test compares them.
 // Row 0 is the root, row k + 1 is unit k. A span is { row, kind, start, end }, in seconds.
 
 const UNIT_CATEGORIES = ["parameters", "gradients", "buckets"]; // of live bytes, from the bottom

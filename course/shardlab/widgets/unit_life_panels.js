@@ -1,5 +1,5 @@
-// The panels of the unit life and their positions: as unit_life.py's panels() and
-// unit_life_panels.py, with a selection.
+// The panels of the unit life and their positions, as in unit_life.py's panels() and
+// unit_life_panels.py, but with a selection.
 
 /** The simulated step, followed by the chosen rank's recorded one: [{ title, timeline, lanes, … }]. */
 function unitPanels({ measured, max_lanes: maxLanes }, settings) {
@@ -13,7 +13,7 @@ function unitPanels({ measured, max_lanes: maxLanes }, settings) {
   return panels;
 }
 
-/** Its spans, later ones on top, with those in which a gathered unit waits in its buffer. */
+/** A timeline's spans, later ones on top, with those in which a gathered unit waits in its buffer. */
 function drawnUnitSpans({ spans }, kinds) {
   const byKind = Object.fromEntries(kinds.map((kind) => [kind, spans.filter((span) => span.kind === kind)]));
   for (const { row, end } of byKind.gather) {

@@ -21,7 +21,7 @@ CURVE = 96.0
 BELOW = 14.0  # a panel
 AXIS_HEIGHT = 24.0  # below all panels
 MAX_LANES = 8  # ranks drawn in each row of a run; beyond that only the chosen one
-LANE = 7.0  # the least height of a rank's lane
+LANE = 7.0  # the minimum height of a rank's lane
 
 # kind: (color, opacity, hatched)
 LOOKS = {
@@ -70,7 +70,7 @@ class Panel:
 
 def row_height(rows: int) -> float:
     heights = ((6, 20.0), (10, 17.0), (18, 14.0))
-    return next((height for most, height in heights if rows <= most), max(5.0, 252.0 / rows))
+    return next((height for limit, height in heights if rows <= limit), max(5.0, 252.0 / rows))
 
 
 def messages_text(timeline: UnitTimeline) -> str:
@@ -83,7 +83,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def drawn_spans(timeline: UnitTimeline) -> list[Span]:
-    """Its spans, later ones on top, with those in which a gathered unit waits in its buffer."""
+    """The spans, later ones on top, with those in which a gathered unit waits in its buffer."""
     by_kind = {kind: [s for s in timeline.spans if s.kind == kind] for kind in LOOKS}
     for gather in by_kind["gather"]:
         starts = [
@@ -108,8 +108,8 @@ class Layout:
     def __init__(self, panels: Sequence[Panel], model_bytes: float) -> None:
         self.panels, self.model_bytes = panels, model_bytes
         self.longest_s = max(panel.timeline.step_s for panel in panels)
-        most = max([model_bytes, *(panel.timeline.peak_bytes for panel in panels)])
-        self.max_bytes = 1.25 * most  # room for the label of the peak
+        highest = max([model_bytes, *(panel.timeline.peak_bytes for panel in panels)])
+        self.max_bytes = 1.25 * highest  # room for the label of the peak
         self.height = LEGEND_HEIGHT + sum(panel.height for panel in panels) - BELOW + AXIS_HEIGHT
 
     def x(self, at_s: float) -> float:
@@ -146,7 +146,7 @@ class Layout:
                 Text(x=x - 6, y=top - 5, text="forward", size=11, anchor="end", fill="muted")
             )
             marks.append(Text(x=x + 6, y=top - 5, text="backward", size=11, fill="muted"))
-        every = max(1, -int(-13 // row))  # names that would overlap are left out
+        every = max(1, -int(-13 // row))  # names that would overlap are omitted
         for index, name in enumerate(names):
             y = top + index * row
             marks.append(line(LEFT, y + row - 1, RIGHT, y + row - 1, opacity=0.5))
@@ -249,12 +249,12 @@ def legend() -> list[Mark]:
 
 
 def turn_of(timeline: UnitTimeline) -> float | None:
-    """Where forward ends: the root's, or else the last unit's."""
+    """When forward ends: the root's, or else the last unit's."""
     ends = [span.end_s for span in timeline.spans if span.kind == "forward"]
     return max(ends, default=None)
 
 
 def shortened(name: str) -> str:
     """A module's path that fits to the left of its row."""
-    most = int((LEFT - 12) / text_width("x", 11))
-    return name if len(name) <= most else "…" + name[1 - most :]
+    max_chars = int((LEFT - 12) / text_width("x", 11))
+    return name if len(name) <= max_chars else "…" + name[1 - max_chars :]

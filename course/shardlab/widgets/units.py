@@ -1,8 +1,8 @@
 """Bytes, counts and seconds as text. ``units.js`` does the same; a test compares them.
 
-One rule for the course: what is measured here, and what is predicted for it, is in KiB, MiB and
-GiB, powers of 1024; models and machines too large for this one, and all rates, are in kB, MB and
-GB, powers of 1000, as in papers and data sheets.
+Throughout the course, measurements on this machine and their predictions are in KiB, MiB and GiB
+(powers of 1024). Models and machines too large for this one, and all rates, are in kB, MB and GB
+(powers of 1000), as in papers and data sheets.
 """
 
 from __future__ import annotations

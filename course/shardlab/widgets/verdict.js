@@ -1,4 +1,4 @@
-// How a guess compares with what was measured, in words: the same functions as verdict.py.
+// How a guess compares with the measurement, in words: the same functions as in verdict.py.
 
 const EQUAL = 0.02;
 const CLOSE = 0.1;
@@ -79,7 +79,7 @@ function difference(guess, answer, source) {
   if (ratio >= 2 * (1 - EQUAL) || ratio <= 0.5 * (1 + EQUAL)) {
     return `${plain(ratio, 2)} times the ${source} value`;
   }
-  return `${(100 * Math.abs(ratio - 1)).toFixed(0)} % too ${ratio > 1 ? "much" : "little"}`;
+  return `${(100 * Math.abs(ratio - 1)).toFixed(0)} % too ${ratio > 1 ? "high" : "low"}`;
 }
 
 const listed = (options) => (options.length ? options.join(", ") : "none");

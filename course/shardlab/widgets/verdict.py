@@ -1,4 +1,4 @@
-"""How a guess compares with what was measured, in words.
+"""How a guess compares with the measurement, in words.
 
 ``verdict.js`` does the same; a test compares them.
 """
@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from shardlab.widgets.units import fixed, format_bytes, format_seconds
 
-EQUAL = 0.02  # a share of the answer: room for rounding, and for the protocol's own bytes
+EQUAL = 0.02  # as a fraction of the answer: allows for rounding and for the protocol's own bytes
 CLOSE = 0.1
-NEGLIGIBLE = 0.01  # of the largest of several answers: a rank that sends only replies sends "0"
+NEGLIGIBLE = 0.01  # of the largest of several answers: a rank that only replies counts as sending 0
 
 
 class Verdict(NamedTuple):
@@ -70,7 +70,7 @@ def on_numbers(
 def on_options(
     guess: Sequence[str], answer: Sequence[str], named: Mapping[str, Sequence[str]]
 ) -> Verdict:
-    """Options that were chosen against those that are right."""
+    """The chosen options against the right ones."""
     missing = [option for option in answer if option not in guess]
     wrong = [option for option in guess if option not in answer]
     if not missing and not wrong:
@@ -116,7 +116,7 @@ def _difference(guess: float, answer: float, source: str) -> str:
         return f"0 instead of the {source} value"
     if ratio >= 2 * (1 - EQUAL) or ratio <= 0.5 * (1 + EQUAL):
         return f"{plain(ratio, 2)} times the {source} value"
-    return f"{fixed(100 * abs(ratio - 1), 0)} % too {'much' if ratio > 1 else 'little'}"
+    return f"{fixed(100 * abs(ratio - 1), 0)} % too {'high' if ratio > 1 else 'low'}"
 
 
 def _listed(options: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from shardlab.run import Call
 
 @dataclass(frozen=True)
 class WaitEdge:
-    """One rank waits for another. ``in_cycle``: the edge is part of the loop that cannot end."""
+    """One rank waits for another. ``in_cycle``: the edge is part of the deadlock's cycle."""
 
     waiter: int
     awaited: int

@@ -50,19 +50,19 @@ def test_each_moment_shows_what_a_restart_would_load():
 
 
 def test_moments_of_all_ranks_are_in_chronological_order():
-    texts = [moment["text"] for moment in picture().scene["ways"][0]["moments"]]
+    texts = [moment["text"] for moment in picture().scene["saves"][0]["moments"]]
     assert texts == [
         "before the save",
-        "rank 0 opened rank_0, which is empty now",
+        "rank 0 opened rank_0, now empty",
         "rank 0 wrote 1 B to rank_0",
-        "rank 1 opened rank_1, which is empty now",
+        "rank 1 opened rank_1, now empty",
         "rank 1 wrote 1 B to rank_1",
     ]
 
 
 def test_it_opens_at_a_moment_where_a_restart_would_fail_and_explains_it():
     widget = picture()
-    assert widget.settings == {"way": "plain", "moment": 2}
+    assert widget.settings == {"save": "plain", "moment": 2}
     assert "a restart finds a mix of both (4, 2)" in widget.summary()
     ElementTree.fromstring(widget.static_svg())
     json.dumps(widget.scene)
@@ -74,8 +74,8 @@ def test_code_can_select_only_existing_moments():
     assert "the new one (4, 4)" in widget.summary()
     with pytest.raises(TraitError, match="moment must be 0 to 4"):
         widget.settings = {"moment": 5}
-    with pytest.raises(TraitError, match="way must be"):
-        widget.settings = {"way": "other"}
+    with pytest.raises(TraitError, match="save must be"):
+        widget.settings = {"save": "other"}
 
 
 def test_a_run_without_changes_raises():

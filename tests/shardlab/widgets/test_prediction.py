@@ -19,11 +19,11 @@ RANKS = [f"rank {rank}" for rank in range(4)]
     [
         ([100.0], "right", "Right."),
         ([101.0], "right", "Right, within 2 %."),
-        ([95.0], "close", "Within 10 %: 5 % too little."),
+        ([95.0], "close", "Within 10 %: 5 % too low."),
         ([400.0], "named", "4 times the measured value: that is what all ranks send."),
         ([300.0], "off", "3 times the measured value."),
         ([25.0], "off", "0.25 times the measured value."),
-        ([137.0], "off", "37 % too much."),
+        ([137.0], "off", "37 % too high."),
         ([0.0], "off", "0 instead of the measured value."),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_guess_of_the_wrong_form_raises(value) -> None:
 
 
 def test_an_answer_of_the_wrong_form_raises() -> None:
-    with pytest.raises(ValueError, match="3 numbers, where 4"):
+    with pytest.raises(ValueError, match="3 numbers, but 4"):
         predict("four numbers", ranks=4).compare([1, 2, 3])
     with pytest.raises(ValueError, match="among the options"):
         predict("a choice", options=["yes", "no"]).compare("maybe")

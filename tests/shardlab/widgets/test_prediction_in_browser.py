@@ -29,7 +29,7 @@ READABLE = {
 UNREADABLE = {
     "B": {"": "Type a number first", "many": "“many” is not a number", "3 apples": "not a unit",
           "-5": "negative", "1/0": "finite", "(1": "parenthesis", "2 *": "missing",
-          "1 2": "left over", "1.2.3": "not a number", "1,2,3": "not a number"},
+          "1 2": "Unexpected", "1.2.3": "not a number", "1,2,3": "not a number"},
     "Ψ": {"1,375": "can mean 1375 or 1.375"},
 }  # fmt: skip
 

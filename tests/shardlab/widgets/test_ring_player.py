@@ -29,7 +29,7 @@ def test_many_ranks_are_drawn_as_a_wheel() -> None:
 
 def test_messages_record_whose_data_they_carry() -> None:
     first, *_ = ring_player(ring_all_reduce(4)).scene["messages"]
-    assert (first["from"], first["to"], first["chunk"], first["lands_in"]) == (0, 1, 0, 0)
+    assert (first["from"], first["to"], first["chunk"], first["target_chunk"]) == (0, 1, 0, 0)
     assert (int(first["carried"], 16), int(first["held"], 16)) == (0b0001, 0b0011)
 
 

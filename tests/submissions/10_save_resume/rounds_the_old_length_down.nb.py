@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 4.0}
-# says = {load_sharded = "rounded down"}
+# says = {load_sharded = "rounds the length of an old slice down"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {port_a_loop = 3.2}
-# says = {port_a_loop = "has the gradient of the last micro-batch only"}
+# says = {port_a_loop = "has only the gradient of the last micro-batch"}
 # ///
 
 # %% nbgrader={"grade_id": "port_a_loop", "solution": true}
