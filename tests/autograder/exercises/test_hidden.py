@@ -18,16 +18,16 @@ from tests.submissions import planted
 pytestmark = pytest.mark.long
 EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
 NAMES = [exercise.name for _, exercise in EXERCISES]
-EQUAL = [
-    pytest.param(lab, exercise, equal, id=f"{exercise.name}: {equal.new}")
+EQUIVALENT = [
+    pytest.param(lab, exercise, equivalent, id=f"{exercise.name}: {equivalent.new}")
     for lab, exercise in EXERCISES
-    for equal in getattr(exercise.required_half.module, "EQUIVALENT_ANSWERS", ())
+    for equivalent in getattr(exercise.required_half.module, "EQUIVALENT_ANSWERS", ())
 ]
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
 def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
-    """Each by the name of the case that covers it, or by the reason why no case covers it."""
+    """Each names the case that covers it, or says why none does."""
     declared = exercise.required_half.module.BOUNDARIES
     assert set(BOUNDARIES) <= set(declared)
     names = {case.name for case in exercise.cases}
@@ -36,7 +36,7 @@ def test_boundaries_are_declared(lab: str, exercise: Exercise) -> None:
     visible = {case.name for case in exercise.cases if not case.hidden}
     must_be_visible = BOUNDARIES if isinstance(exercise, Formula) else BOUNDARIES[:-1]
     only_hidden = {what for what in must_be_visible if declared[what] in names - visible}
-    assert only_hidden == set()  # otherwise a passing check would not mean that they are right
+    assert only_hidden == set()  # students could pass every visible case and still have them wrong
 
 
 @pytest.mark.parametrize(("lab", "exercise"), EXERCISES, ids=NAMES)
@@ -57,15 +57,15 @@ def ranks() -> Iterator[RankPool]:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("lab", "exercise", "equal"), EQUAL)
+@pytest.mark.parametrize(("lab", "exercise", "equivalent"), EQUIVALENT)
 def test_an_equivalent_answer_earns_all_points(
-    lab: str, exercise: Exercise, equal: EquivalentAnswer, ranks: RankPool
+    lab: str, exercise: Exercise, equivalent: EquivalentAnswer, ranks: RankPool
 ) -> None:
     solution = planted.solution(lab)
     source = solution[exercise.answer]
-    assert source.count(equal.old) == 1
-    assert equal.reason
-    answers = solution | {exercise.answer: source.replace(equal.old, equal.new)}
+    assert source.count(equivalent.old) == 1
+    assert equivalent.reason
+    answers = solution | {exercise.answer: source.replace(equivalent.old, equivalent.new)}
     subject = planted.subjects(lab, answers)[exercise.answer]
     verdict = decide(exercise, cloudpickle.dumps(subject), seed=13, ranks=ranks)
     assert verdict.passed, verdict.headline
