@@ -79,17 +79,17 @@ def view(notebook: Notebook, words: str) -> Callable[[], Locator]:
 def test_redraw_at_64_ranks(
     loaded_lab: JupyterLab, artifacts: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    makers = {name: name.replace("-", "_") + "(run)" for name in KEYS}
+    widget_calls = {name: name.replace("-", "_") + "(run)" for name in KEYS}
     path = write_scratch(
-        loaded_lab.server.root / "sixty_four.ipynb", REDUCE_SCATTER_OF_64, *makers.values()
+        loaded_lab.server.root / "sixty_four.ipynb", REDUCE_SCATTER_OF_64, *widget_calls.values()
     )
     notebook = loaded_lab.open(path.name)
     notebook.run_all()
     assert notebook.errors_and_stderr() == []
 
     measured = {}
-    for name, maker in makers.items():
-        widget = notebook.cell(maker).widget(name)
+    for name, widget_call in widget_calls.items():
+        widget = notebook.cell(widget_call).widget(name)
         expect(widget).to_have_attribute("data-world-size", "64")
         redraws, responses = redraws_ms(widget, KEYS[name])
         if name == "timeline":  # the selected call's message
@@ -116,6 +116,10 @@ def test_redraw_at_64_ranks(
 
     notebook.cell("ring_player(run)").widget("ring-player").get_by_role("slider").fill("40.5")
     loaded_lab.screenshot_in_both_themes(
-        artifacts, {f"64-ranks-{name}": view(notebook, maker) for name, maker in makers.items()}
+        artifacts,
+        {
+            f"64-ranks-{name}": view(notebook, widget_call)
+            for name, widget_call in widget_calls.items()
+        },
     )
     notebook.close()

@@ -93,8 +93,8 @@ def run(
         end = next(i for i, source in enumerate(sources) if until in source)
         notebook.cells = notebook.cells[:end]
     for words, guess in (predictions or {}).items():
-        asked = [cell for cell in code_cells(notebook) if PREDICTION.search(cell.source)]
-        (cell,) = (cell for cell in asked if words in cell.source)
+        questions = [cell for cell in code_cells(notebook) if PREDICTION.search(cell.source)]
+        (cell,) = (cell for cell in questions if words in cell.source)
         *ask, shown = cell.source.splitlines()
         cell.source = "\n".join([*ask, f"{shown}.value = {guess}", shown])
     client = NotebookClient(

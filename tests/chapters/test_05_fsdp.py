@@ -184,7 +184,7 @@ def test_a_method_sees_shards_unless_it_is_registered(chapter):
     assert "✓ after register_fsdp_forward_method" in printed
 
 
-def test_evaluation_on_rank_0_hangs(chapter):
+def test_evaluation_on_rank_0_alone_hangs(chapter):
     printed = chapter.text_of("except DeadlockError")
     assert "rank 1 finished without entering all_gather_single, where rank 0 waits" in printed
 
@@ -243,11 +243,11 @@ def test_a_model_loaded_in_bf16_stalls_with_and_without_a_policy(chapter):
     assert "measured 0.10" in chapter.text_of("predicted_changed.compare(")
     rows = chapter.table_of("name in cases],")
     numbers = [list(map(float, list(row.values())[1:])) for row in rows]
-    changed, fell = zip(*((share, first - last) for share, first, last in numbers), strict=True)
+    changed, decrease = zip(*((share, first - last) for share, first, last in numbers), strict=True)
     assert min(changed[:2]) > 0.99
     assert max(changed[2:]) < 0.11
-    assert fell[2] == fell[3] < 0.2 * fell[0]
-    assert fell[1] == pytest.approx(fell[0], rel=0.05)  # reduce_dtype is not the reason
+    assert decrease[2] == decrease[3] < 0.2 * decrease[0]
+    assert decrease[1] == pytest.approx(decrease[0], rel=0.05)  # reduce_dtype is not the reason
     assert "<svg" in chapter.svg_of("right.axhline(lr")
 
 

@@ -60,7 +60,7 @@ def test_counts_of_gpt3_match_the_published_ones(chapter):
     assert counts == {"1": "4,718,592", "2": "9,437,184", "4": "18,874,368", "8": "37,748,736"}
 
 
-def test_frozen_weights_save_about_a_third_of_the_arithmetic(chapter):
+def test_frozen_weights_save_about_a_third_of_the_operations(chapter):
     shares = column(chapter.table_of("flops = {r: "), "operations, over full training's")
     assert shares == [0.64, 0.83, 0.67]  # r 1, r 16, the formula
 
@@ -96,7 +96,7 @@ def test_larger_ranks_and_more_matrices_lower_the_loss(chapter):
     ]
     few, many = (
         numbers(rows[name])[0] for name in ("all linears, r 4", "attention, r 16")
-    )  # the lower loss has fewer parameters
+    )  # the setup with fewer parameters has the lower loss
     assert few < many
     assert chapter.text_of("untrained = ").count("✓") == 5
     assert "<svg" in chapter.svg_of("figure, (by_size, by_step)")
@@ -129,7 +129,7 @@ def test_a_llama_trains_holds_and_sends_only_its_adapters(chapter):
     assert chapter.text_of("file_bytes = ").count("✓") == 3
 
 
-def test_peft_computes_what_ours_does_and_merges_it(chapter):
+def test_peft_matches_our_adapters_and_merges_them(chapter):
     assert chapter.text_of("ours_logits, peft_logits = ").count("✓") == 3
     assert "✓ adapters in fp32, base in bf16" in chapter.text_of("on_bf16 = ")
 

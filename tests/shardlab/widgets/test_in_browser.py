@@ -182,10 +182,10 @@ def test_the_view_zooms_and_pans(show: Show) -> None:
 
     whole = span()
     press(root, "+", "+")
-    near = span()
-    assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) / 4)
+    zoomed = span()
+    assert zoomed[1] - zoomed[0] == pytest.approx((whole[1] - whole[0]) / 4)
     press(root, "Shift+ArrowRight")
-    assert span()[0] > near[0]
+    assert span()[0] > zoomed[0]
     press(root, "0")
     assert span() == pytest.approx(whole)
     root.get_by_label("Zoom in").click()
@@ -213,7 +213,7 @@ def test_a_hang_shows_which_rank_waits_for_which(show: Show) -> None:
 # ---- all of them ----
 
 
-def test_data_is_never_read_as_html(show: Show) -> None:
+def test_data_is_never_interpreted_as_html(show: Show) -> None:
     error = hung()
     error.headline = "<img src=x onerror='document.title=1'>"
     calls = error.run.calls if error.run else []
@@ -273,7 +273,7 @@ def test_buttons_and_fields_keep_their_own_keys(show: Show) -> None:
     play = root.get_by_role("button", name="Play")
     play.press("ArrowRight")
     assert root.get_attribute("data-selected") == "GPipe 0F0"
-    play.press("Space")  # once: by the button, not by the plot as well
+    play.press("Space")  # handled once, by the button and not by the plot
     assert root.get_attribute("data-playing") == "true"
     root.get_by_role("button", name="Pause").press("Space")
     root.get_by_role("checkbox", name="GPipe").press("Space")

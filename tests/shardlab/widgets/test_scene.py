@@ -2,11 +2,18 @@ from xml.etree import ElementTree
 
 from shardlab.widgets.scene import Group, Path, Rect, Text, as_json, to_svg, wrap
 
-NASTY = '<script>alert("1")</script> & \x00 ]]>'
+HOSTILE_TEXT = '<script>alert("1")</script> & \x00 ]]>'
 
 
-def test_data_is_never_read_as_markup_in_svg() -> None:
-    svg = to_svg([Text(x=1, y=2, text=NASTY)], 100, 50, title=NASTY, subtitle=NASTY, footer=NASTY)
+def test_data_is_never_interpreted_as_markup_in_svg() -> None:
+    svg = to_svg(
+        [Text(x=1, y=2, text=HOSTILE_TEXT)],
+        100,
+        50,
+        title=HOSTILE_TEXT,
+        subtitle=HOSTILE_TEXT,
+        footer=HOSTILE_TEXT,
+    )
     assert "<script" not in svg
     texts = [node.text or "" for node in ElementTree.fromstring(svg).iter() if node.text]
     assert '<script>alert("1")</script> &   ]]>' in texts

@@ -117,7 +117,7 @@ def test_a_run_follows_the_simulated_order_with_the_simulated_bytes(run: Run, ru
         assert timeline.names == ("root", *(f"blocks.{i}" for i in range(4)))
         assert timeline.order == simulated.order
         assert timeline.messages == simulated.messages
-        # In a run the norm's gradients, which belong to the root, exist before its others.
+        # In a real run, the final norm's gradients exist before the root's other gradients.
         assert 0 <= timeline.peak_bytes - simulated.peak_bytes <= 2 * 128 * 4
         assert {name: values[-1] for name, values in timeline.live.items()} == pytest.approx(
             {name: values[-1] for name, values in simulated.live.items()}, abs=2 * UNIT_BYTES
@@ -156,7 +156,7 @@ def test_a_unit_computes_only_while_it_is_whole(run: Run) -> None:
 @pytest.mark.ranks
 def test_gradient_accumulation_keeps_units_whole_and_reduces_once(run: Run) -> None:
     first, last = (read_step(run, ACCUMULATE + batch) for batch in (0, 1))
-    assert first.sizes == last.sizes  # the root is gathered only in the first
+    assert first.sizes == last.sizes  # the root is gathered only in the first micro-batch
     assert first.timelines[0].messages == {"gather": 5, "reduce": 0}
     assert last.timelines[0].messages == {"gather": 2, "reduce": 3}
     for timeline in last.timelines:  # whole since the previous batch
