@@ -49,7 +49,7 @@ class Growth:
 
 
 def found_in_more_steps(
-    roots: Mapping[str, Any], one_step: Callable[[], None], steps: int = STEPS
+    roots: Mapping[str, Any], one_step: Callable[[], object], steps: int = STEPS
 ) -> list[str]:
     """What grows in every step while ``one_step`` runs again and again."""
     growth = Growth(roots)

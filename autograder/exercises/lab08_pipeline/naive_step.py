@@ -39,7 +39,7 @@ EXERCISE = OnRanks(
     cases=(naive_case(1, 4, 4), naive_case(4, 2, 6)),
     inputs=shared.draw_model,
     drive=drive,
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=(
         shared.sends("sends one tensor to each neighbor", one_each_way),
         shared.waits_for_messages,

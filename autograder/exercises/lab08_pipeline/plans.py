@@ -85,7 +85,7 @@ def schedule_exercise(
         inputs=lambda case, rng: shared.draw_model(case, rng) if case.params["runs"] else None,
         drive=drive,
         execute=execute,
-        tolerance=shared.NEAR,
+        tolerance=shared.TOLERANCE,
         output_bytes=MOST_OUTPUT_BYTES,
         budgets=budgets,
         allows=shared.P2P_ONLY,

@@ -25,7 +25,7 @@ from shardlab.run import Call, Run
 
 P2P_ONLY = frozenset({"send", "recv"})
 FLOAT_BYTES = 4
-NEAR = 1e-5  # additions in another order may differ by this much
+TOLERANCE = 1e-5  # additions in another order may differ by this much
 Plan = list[list[list[Any]]]
 
 

@@ -35,7 +35,7 @@ FLOAT_BYTES = 4
 # Below this, gloo's own messages exceed the budget's few percent.
 BUDGET_FROM_BYTES = 2**17
 WITHIN = 1.05
-NEAR = 2e-5  # what the order of additions may change
+TOLERANCE = 2e-5  # what the order of additions may change
 ADAPTER = ["A", "B"]
 
 
@@ -165,7 +165,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
             layer.merge()
 
     return found | {
-        "grows": found_in_more_steps({"self": layers[0]}, one_step, case.params["more steps"]),
+        "grows": found_in_more_steps({"self": layers[0]}, one_step, case.params["more_steps"]),
         "fresh": fresh,
         "trained": trained,
         "trained in the end": names_trained(layers),
@@ -199,7 +199,7 @@ def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for action, weights in zip(ACTIONS, output["weights"], strict=True):
         if action == UNMERGE:
             for was, now in zip(given, weights, strict=True):
-                if not torch.equal(was, now) and torch.allclose(was, now, NEAR, NEAR):
+                if not torch.equal(was, now) and torch.allclose(was, now, TOLERANCE, TOLERANCE):
                     mistake = (
                         "unmerge leaves rounding errors in the weight: (W + ΔW) − ΔW is not W in "
                         "fp32, so keep W itself while it is merged"
@@ -250,7 +250,7 @@ def other_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def jumps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if torch.allclose(output["fresh"], attempt.expected[rank]["fresh"], NEAR, NEAR):
+    if torch.allclose(output["fresh"], attempt.expected[rank]["fresh"], TOLERANCE, TOLERANCE):
         return None
     if any(b.any() for _, b in output["started"]):
         return "changes the model's output before the first step: B starts at zero"
@@ -283,7 +283,7 @@ def case_of(
         "r": r,
         "alpha": alpha,
         "bias": bias,
-        "more steps": more_steps,
+        "more_steps": more_steps,
         "learning_rate": 1e-6 if widths[0] > 100 else 5e-3,
     }
     return Case(name, world_size, params)
@@ -299,7 +299,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=NEAR,
+    tolerance=TOLERANCE,
     named_within=2e-4,  # wrong scales amplify rounding errors
     budgets=(
         Budget("sends ≤ 1.05 × the adapters' gradients per step", sent_in_training, sent_limit),

@@ -21,9 +21,9 @@ CASES = (
     with_random_delays(run_case("3 ranks of 1, 2 and 2 stages", ORDERS, samples=[2, 3])),
 )
 BOUNDARIES = {
-    "divides": "2 ranks of 2 chunks, 4 micro-batches, 10 steps",
+    "divides": "2 ranks of 2 chunks, 4 micro-batches",
     "does not divide": "1F1B, 4 ranks, 5 micro-batches",
-    "one rank": "1 rank, 3 micro-batches",
+    "one rank": "1 rank, 3 micro-batches, two steps",
     "more ranks than elements": "not tested: the schedule lists every action",
 }
 # The messages of one micro-batch follow each other: only those of different ones can be confused,
