@@ -37,7 +37,7 @@ AT_LEAST = 0.9
 # Each gloo thread may keep the tensors of its last exchange alive a little longer than the call
 # that waited for it: limits on live bytes leave room for them.
 GLOO_THREADS = 2
-NEAR = 1e-5  # what the order of additions may change
+TOLERANCE = 1e-5  # what the order of additions may change
 AT_END = "at the end"  # a moment: the drive is done, everything is still alive
 
 

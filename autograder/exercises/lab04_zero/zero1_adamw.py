@@ -138,7 +138,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_batches,
     drive=drive,
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=(
         shared.traffic(two_exchanges),
         HELD_STATES,

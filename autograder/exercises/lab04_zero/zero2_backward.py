@@ -167,7 +167,7 @@ EXERCISE = OnRanks(
     ),
     inputs=shared.draw_inputs,
     drive=drive,
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=(
         shared.traffic(shared.unit_bytes),
         shared.live(

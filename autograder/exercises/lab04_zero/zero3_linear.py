@@ -136,7 +136,7 @@ EXERCISE = OnRanks(
     ),
     inputs=shared.draw_inputs,
     drive=drive,
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=(
         # Each unit is gathered in forward and in backward, and its gradients reduce-scattered.
         shared.traffic(lambda case: shared.unit_bytes(case) * 3),

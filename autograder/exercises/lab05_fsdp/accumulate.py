@@ -326,7 +326,7 @@ EXERCISE = OnRanks(
     ),
     inputs=nested_model.draw_inputs,
     drive=drive,
-    tolerance=nested_model.NEAR,
+    tolerance=nested_model.TOLERANCE,
     budgets=(
         Budget(
             "save='bytes': its calls send 2(N − 1)/N · Ψ a step", carried, carried_limit, CARRIED

@@ -29,8 +29,8 @@ from autograder.exercises.lab04_zero.shared import (
     FLOAT_BYTES,
     GLOO_THREADS,
     LARGE_BYTES,
-    NEAR,
     RULES,
+    TOLERANCE,
     WITHIN,
     expensive,
 )
@@ -413,7 +413,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=NEAR,
+    tolerance=TOLERANCE,
     budgets=(
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, traffic),
         live("two units live in forward", "forward", units=2, slices=1),

@@ -21,7 +21,7 @@ from autograder.exercise import Case, Plain
 FLOAT_BYTES = 4
 GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
-NEAR = 1e-5  # what the order of additions may change
+TOLERANCE = 1e-5  # what the order of additions may change
 SAMPLES = 6  # of a batch
 
 

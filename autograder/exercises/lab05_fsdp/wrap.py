@@ -301,7 +301,7 @@ EXERCISE = OnRanks(
     ),
     inputs=nested_model.draw_inputs,
     drive=drive,
-    tolerance=nested_model.NEAR,
+    tolerance=nested_model.TOLERANCE,
     budgets=(
         Budget(
             "no unit above unit_bytes",

@@ -32,7 +32,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw,
     drive=partial(shared.drive_linear, SPLIT),
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=shared.one_all_reduce(shared.BACKWARD, "x's gradient", "in"),
     signs=shared.signs(
         shared.does_not_multiply("splits x: every rank has all of x, and multiplies all of it"),

@@ -48,7 +48,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw,
     drive=partial(shared.drive_linear, SPLIT),
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=shared.one_all_reduce(shared.FORWARD, "y", "out"),
     signs=shared.signs(
         shared.does_not_multiply("splits x again: x is this rank's part already"),

@@ -35,7 +35,7 @@ from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Call, Run
 
 FLOAT_BYTES = 4
-NEAR = 1e-5  # additions in another order may differ by this much
+TOLERANCE = 1e-5  # additions in another order may differ by this much
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than the budget's few percent
 FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
 

@@ -98,7 +98,7 @@ def sublayer_exercise(
         cases=cases,
         inputs=partial(draw, kind),
         drive=partial(drive, kind, split),
-        tolerance=shared.NEAR,
+        tolerance=shared.TOLERANCE,
         budgets=(
             shared.counted(shared.FORWARD, 1),
             shared.counted(shared.BACKWARD, 1),

@@ -203,7 +203,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_layers,
     drive=drive,
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     allows=frozenset(),
     signs=(signs.wrong_form, is_unusable, other_layers_again, wrong_order),
 )

@@ -206,7 +206,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_chain,
     drive=drive,
-    tolerance=shared.NEAR,
+    tolerance=shared.TOLERANCE,
     budgets=(
         *shared.kept_after_forward(
             "saves ≤ 1.02 × 1/t of each input, and the last output", pieces_bytes

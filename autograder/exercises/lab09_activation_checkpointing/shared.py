@@ -22,7 +22,7 @@ from autograder.exercise import Budget, Case, Limit, Plain
 from autograder.exercise.process_memory import process_memory_budget
 from autograder.guest.closed_modules import close_functions
 
-NEAR = 1e-5  # matmuls differ by up to this between machines; on one machine they are bit-equal
+TOLERANCE = 1e-5  # matmuls differ by up to this between machines; on one machine they are bit-equal
 WIDER = 4
 FLOAT_BYTES = 4
 BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would use up most of a budget

@@ -27,7 +27,7 @@ FEATURES, WIDTH, CLASSES = 8, 16, 4
 LR = 0.4
 SMALL_BYTES = 64  # for each step: losses
 FLOAT_BYTES = 4
-NEAR = 2e-5
+TOLERANCE = 2e-5
 ALL_REDUCED = "bytes all-reduced"
 METHODS = ("prepare", "accumulate", "no_sync", "backward", "clip_grad_norm_")
 
@@ -258,7 +258,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=NEAR,
+    tolerance=TOLERANCE,
     engine="torch",
     timeout_s=40,  # Accelerate is imported in the first case
     budgets=(

@@ -19,7 +19,7 @@ VOCABULARY, WIDTH, SEQUENCES = 11, 6, 4
 IGNORED = -100
 STEPS = 2
 LR = 0.5
-NEAR = 1e-5
+TOLERANCE = 1e-5
 STEP = "step"
 MESSAGES = "messages of a rank"
 
@@ -139,7 +139,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=NEAR,
+    tolerance=TOLERANCE,
     engine="torch",
     budgets=(
         Budget(

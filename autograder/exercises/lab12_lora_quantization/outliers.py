@@ -14,7 +14,7 @@ from autograder.exercise.signs import MistakeText, on_each_rank
 
 THRESHOLD = 6.0
 OUTLIER, BELOW = 60.0, 5.5  # the largest |value| of an outlier feature, and a typical other one
-NEAR = 1e-4  # fp32 sums in another order differ by less, a code that is off by 1 by far more
+TOLERANCE = 1e-4  # fp32 sums in another order differ by less, a code that is off by 1 by far more
 MAX_CODE = 127
 
 
@@ -95,7 +95,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_matrices,
     drive=drive,
-    tolerance=NEAR,
+    tolerance=TOLERANCE,
     allows=frozenset(),
     signs=(divides_by_zero, NAMED_MISTAKES, changes_its_arguments),
 )

@@ -30,7 +30,7 @@ from shardlab.run import Run
 BLOCK = 64  # weights that share an absmax
 FLOAT_BYTES = 4
 STEPS, LR = 2, 0.0005
-NEAR = 1e-5
+TOLERANCE = 1e-5
 MESSAGE_BYTES = 1000  # gloo's own, for one all-reduce: measured below 600
 BETWEEN = "between forward and backward"
 LARGE_WIDTH = 256  # budgets apply from here on: below, scalars and gloo's own messages would matter
@@ -175,7 +175,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_step,
     drive=drive,
-    tolerance=NEAR,
+    tolerance=TOLERANCE,
     budgets=(
         KEPT,
         Budget("sends the adapters' gradients, + 2 % + 1 kB each", sent_bytes, wire_limit),

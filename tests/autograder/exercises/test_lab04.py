@@ -63,7 +63,9 @@ def test_the_reference_of_stage_1_is_adamw_on_all_batches_together(case):
     trained = [parameter.detach() for parameter in model.parameters()]
     for expected in ZERO1_ADAMW.expect(case, inputs):
         for parameter, right in zip(expected["parameters"], trained, strict=True):
-            torch.testing.assert_close(parameter, right, rtol=shared.NEAR / 5, atol=shared.NEAR / 5)
+            torch.testing.assert_close(
+                parameter, right, rtol=shared.TOLERANCE / 5, atol=shared.TOLERANCE / 5
+            )
 
 
 @pytest.mark.parametrize("case", ZERO2_BACKWARD.cases, ids=lambda case: case.name)
@@ -82,7 +84,9 @@ def test_the_slices_of_stage_2_are_the_gradient_of_all_batches_together(case):
             ]
             slices.append(rules.flatten(bucket, case.world_size)[start:stop])
         for got, right in zip(expected["slices"][-1], slices, strict=True):
-            torch.testing.assert_close(got, right, rtol=shared.NEAR / 5, atol=shared.NEAR / 5)
+            torch.testing.assert_close(
+                got, right, rtol=shared.TOLERANCE / 5, atol=shared.TOLERANCE / 5
+            )
 
 
 def test_buckets_are_in_the_order_of_backward():

@@ -150,7 +150,7 @@ def test_the_reference_is_sgd_on_all_batches_together(case):
         x, targets = (torch.cat(side) for side in zip(*batches, strict=True))
         y = model(x)
         gather_and_free.loss_of(y, targets).backward()
-        tolerances = {"rtol": gather_and_free.NEAR / 2, "atol": gather_and_free.NEAR / 2}
+        tolerances = {"rtol": gather_and_free.TOLERANCE / 2, "atol": gather_and_free.TOLERANCE / 2}
         for rank, outputs in enumerate(y.detach().chunk(n)):
             torch.testing.assert_close(expected[rank]["y"][step], outputs, **tolerances)
             for block, got in zip(model, expected[rank]["gradients"][step], strict=True):

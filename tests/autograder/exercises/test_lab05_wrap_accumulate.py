@@ -81,12 +81,12 @@ def test_wrong_gradients_are_far_from_right_ones_and_from_each_other(case):
     right = flat_of(hidden_accumulate.reference(case, inputs))
     reversed_order = [{**given, "batches": given["batches"]} for given in inputs[::-1]]
     again = hidden_accumulate.reference(case, reversed_order)
-    assert (flat_of(again) - right).abs().max() < nested_model.NEAR / 5
+    assert (flat_of(again) - right).abs().max() < nested_model.TOLERANCE / 5
     count, n = case.params["micro_batches"], case.world_size
     assert count != n, "otherwise dividing by one is dividing by the other"
     if count > 1:
         wrong = [flat_of(w(case, inputs)) for w in each_mistake()]
-        assert all((each - right).abs().max() > 20 * nested_model.NEAR for each in wrong)
+        assert all((each - right).abs().max() > 20 * nested_model.TOLERANCE for each in wrong)
 
 
 def each_mistake():

@@ -18,7 +18,7 @@ from autograder.exercises.lab07_tensor_parallel.hidden import (
     tp_bytes_per_layer,
     vocab_parallel_cross_entropy,
 )
-from autograder.exercises.lab07_tensor_parallel.shared import NEAR, collectives_in
+from autograder.exercises.lab07_tensor_parallel.shared import TOLERANCE, collectives_in
 from shardlab import launch, measure, models
 from shardlab.estimate import ring_sent_bytes, traffic
 from tests.submissions import planted
@@ -26,7 +26,7 @@ from tests.submissions import planted
 LAB = "07_tensor_parallel"
 SEED = 11
 QUESTIONS = ([3, 2048, 1024, 8, 2], [5, 100, 64, 4, 4], [7, 90, 48, 6, 2])  # bytes of a layer
-LAYERS = {each.answer: each for each in exercises.of_lab(LAB) if each.tolerance == NEAR}
+LAYERS = {each.answer: each for each in exercises.of_lab(LAB) if each.tolerance == TOLERANCE}
 
 
 def cases_of(*answers):
@@ -126,14 +126,14 @@ def test_no_mistake_looks_right_or_like_another_mistake(exercise, case):
     made = [
         (mistake, wrong)
         for mistake, wrong in exercise.required_half.mistakes(case, inputs)
-        if differs(expected, wrong, 0.5 * NEAR)
+        if differs(expected, wrong, 0.5 * TOLERANCE)
     ]
     assert made
     for mistake, wrong in made:
-        assert differs(expected, wrong, 20 * NEAR), mistake
+        assert differs(expected, wrong, 20 * TOLERANCE), mistake
     for (mistake, wrong), (other_mistake, other) in combinations(made, 2):
         if mistake != other_mistake and wrong[0].keys() == other[0].keys():
-            assert differs(wrong, other, 20 * NEAR), (mistake, other_mistake)
+            assert differs(wrong, other, 20 * TOLERANCE), (mistake, other_mistake)
 
 
 def differs(one, other, tolerance):

@@ -97,7 +97,7 @@ def test_wrong_gradients_cannot_be_confused(answer):
     assert len(first) > 2
     for number, one in enumerate(first):
         for other in first[:number]:
-            assert float((one - other).abs().max()) > 100 * shared.NEAR
+            assert float((one - other).abs().max()) > 100 * shared.TOLERANCE
 
 
 @pytest.mark.parametrize(("p", "m"), SIZES)

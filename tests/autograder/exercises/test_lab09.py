@@ -90,7 +90,7 @@ def test_other_random_numbers_are_far_outside_the_tolerance(case):
         for ran in runs
     ]
     difference = float((gradients[0] - gradients[1]).abs().max())
-    assert difference > 1000 * shared.NEAR if case.params["keep"] < 1 else difference == 0
+    assert difference > 1000 * shared.TOLERANCE if case.params["keep"] < 1 else difference == 0
 
 
 def test_a_case_leaves_no_state_in_the_process():

@@ -11,7 +11,7 @@ import torch
 from autograder import exercises
 from autograder.exercise.compare import equal
 from autograder.exercises.lab12_lora_quantization.hidden import outliers as hidden
-from autograder.exercises.lab12_lora_quantization.outliers import NEAR, THRESHOLD
+from autograder.exercises.lab12_lora_quantization.outliers import THRESHOLD, TOLERANCE
 
 (OUTLIERS,) = (
     each for each in exercises.of_lab("12_lora_quantization") if each.answer == "outliers"
@@ -57,7 +57,7 @@ def test_no_value_is_near_the_midpoint_of_two_codes(case):
 def test_int8_arithmetic_differs_from_the_exact_product_by_more_than_the_tolerance(case):
     x, w = inputs_of(case)[0].values()
     y = hidden.reference(case, inputs_of(case))["y"]
-    is_near = torch.isclose(y, x @ w.T, rtol=NEAR, atol=NEAR)
+    is_near = torch.isclose(y, x @ w.T, rtol=TOLERANCE, atol=TOLERANCE)
     assert is_near.float().mean() < 0.5
     # but far less than if the outliers were left out
     if case.params["columns"]:
@@ -76,7 +76,7 @@ def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
     }
     right = [hidden.reference(case, inputs_of(case)) for case in OUTLIERS.cases]
     for name, got in outputs.items():
-        assert not equal(right, got, NEAR), name
+        assert not equal(right, got, TOLERANCE), name
     for (name, some), (other, others) in itertools.combinations(outputs.items(), 2):
         if name[0] != other[0]:
-            assert not equal(some, others, NEAR), (name, other)
+            assert not equal(some, others, TOLERANCE), (name, other)

@@ -13,7 +13,12 @@ from torch import nn
 from autograder import exercises
 from autograder.exercise.compare import equal
 from autograder.exercises.lab12_lora_quantization.hidden import qlora_step as hidden
-from autograder.exercises.lab12_lora_quantization.qlora_step import LR, NEAR, is_large, kept_bytes
+from autograder.exercises.lab12_lora_quantization.qlora_step import (
+    LR,
+    TOLERANCE,
+    is_large,
+    kept_bytes,
+)
 from tests.submissions import planted
 
 LAB = "12_lora_quantization"
@@ -73,7 +78,7 @@ def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
     right = [hidden.reference(case, inputs_of(case)) for case in SMALL]
     right = [[{"adapters": each["adapters"]} for each in of_ranks] for of_ranks in right]
     for name, got in outputs.items():
-        assert not equal(right, got, NEAR), name
+        assert not equal(right, got, TOLERANCE), name
     for (name, some), (other, others) in itertools.combinations(outputs.items(), 2):
         if name[0] != other[0]:
-            assert not equal(some, others, NEAR), (name, other)
+            assert not equal(some, others, TOLERANCE), (name, other)
