@@ -71,7 +71,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         new.unlink(missing_ok=True)
 
 
-def no_formula(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Prefix with an apostrophe what a spreadsheet would evaluate as a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 

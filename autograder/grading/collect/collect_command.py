@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autograder.grading.collect.take import Collected
+    from autograder.grading.collect.download import Collected
 
 ALL_TAKEN, WRONG_USAGE, SOME_SKIPPED = 0, 2, 3
 PLATFORMS = ("canvas", "moodle", "gradescope", "folder")
@@ -36,8 +36,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.collect.download import collect
     from autograder.grading.collect.files import CollectError
-    from autograder.grading.collect.take import collect
     from autograder.grading.tables import BadTable
 
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from autograder.grading.record.record import INFRASTRUCTURE_ERROR
 from autograder.grading.roster.people import Person, same_name
-from autograder.grading.tables import BadTable, Table, no_formula, read_table, write_atomically
+from autograder.grading.tables import BadTable, Table, escape_formula, read_table, write_atomically
 from autograder.pages.people import Keys, keys, match
 from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, RESUBMITTED, Lab
 from autograder.pages.report.scores_csv import number
@@ -188,11 +188,11 @@ def _new_table(
     if platform == "moodle":
         header = ["First name", "Last name", "ID number", "Email address"]
         rows = [[p.first_name, p.last_name, p.student, p.email] for p in people]
-        return Table(header + names, [[*map(no_formula, row), *none] for row in rows], [])
+        return Table(header + names, [[*map(escape_formula, row), *none] for row in rows], [])
     header = ["Student", _ID, "SIS User ID", "SIS Login ID", "Section"]
     most = [number(next((s.max_points for s in lab.scores), 0.0)) for lab in labs]
     rows = [[_last_first(person), person.canvas_id, "", person.student, ""] for person in people]
-    filled = [[*map(no_formula, row), *none] for row in rows]
+    filled = [[*map(escape_formula, row), *none] for row in rows]
     return Table(header + names, [[f"    {_POINTS}", "", "", "", "", *most], *filled], [])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from autograder.grading.late.standings import Standing
-from autograder.grading.tables import no_formula, write_atomically
+from autograder.grading.tables import escape_formula, write_atomically
 from autograder.pages.report.course import NOT_SUBMITTED, Lab, exercise_of
 from autograder.pages.scores import Scores
 
@@ -46,7 +46,7 @@ def _write(labs: Sequence[Lab], out: TextIO) -> None:
     writer.writerow([*BEFORE, *names, *AFTER, *LATE])
     for lab in labs:
         for scores in lab.scores:
-            person = map(no_formula, (scores.student, scores.last_name, scores.first_name))
+            person = map(escape_formula, (scores.student, scores.last_name, scores.first_name))
             at = _time(scores.submitted_at)
             points = [_points(scores, cell) if other is lab else "" for other, cell in columns]
             sums = [number(scores.penalty), *_so_far(lab, scores), number(scores.max_points)]

@@ -29,11 +29,11 @@ class Collected:
     platform: str
     students: dict[str, tuple[Plan, SubmittedFile, Version]] = field(default_factory=dict)
     skipped: list[tuple[str, str]] = field(default_factory=list)  # path, why
-    # (student, path of the file that was taken, paths of others that are equally new)
+    # (student, path of the collected file, paths of others that are equally new)
     ties: list[tuple[str, str, list[str]]] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)  # paths of files that are not notebooks
     late: set[str] = field(default_factory=set)  # according to the platform
-    absent: list[str] = field(default_factory=list)  # on the roster, still without a submission
+    absent: list[str] = field(default_factory=list)  # on the roster, but without a submission
 
 
 def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Collected:
@@ -49,27 +49,29 @@ def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Co
     with files.opened(download) as found:
         chosen = platform or platforms.recognize(found)
         collected = Collected(lab, chosen)
-        for student, offers in _offers(platforms.read(chosen, found, roster), labs, collected):
+        for student, candidates in _candidates(
+            platforms.read(chosen, found, roster), labs, collected
+        ):
             try:
-                _take(store, student, offers, dry_run, collected)
+                _store_new(store, student, candidates, dry_run, collected)
             except (Unreadable, OSError) as error:
-                collected.skipped.append((offers[-1][0].file.shown, str(error)))
+                collected.skipped.append((candidates[-1][0].file.shown, str(error)))
     if roster is not None:
         absent = {s for s in roster.people if not store.has_submission(s)}
         collected.absent = sorted(absent - collected.students.keys())
     return collected
 
 
-Offers = list[tuple[SubmittedFile, Version]]
+Candidates = list[tuple[SubmittedFile, Version]]
 
 
-def _offers(
+def _candidates(
     submitted: list[SubmittedFile], labs: Labs, collected: Collected
-) -> list[tuple[str, Offers]]:
+) -> list[tuple[str, Candidates]]:
     """(student, all files with this lab, the newest last)."""
-    by_student: dict[str, Offers] = defaultdict(list)
+    by_student: dict[str, Candidates] = defaultdict(list)
     for each in submitted:
-        # What a link leads to is unknown: its name says nothing.
+        # The target of a link is unknown: its name says nothing about it.
         if each.file.why_not != files.LINK and not each.file.may_be_notebook:
             collected.ignored.append(each.file.shown)
             continue
@@ -85,23 +87,23 @@ def _offers(
             continue
         version = Version(digest(content), each.time or each.file.time, each.time is not None)
         by_student[each.student].append((each, version))
-    for student, offers in by_student.items():
-        offers.sort(key=_age)
-        newest, version = offers[-1]
-        equal = [
+    for student, candidates in by_student.items():
+        candidates.sort(key=_sort_key)
+        newest, version = candidates[-1]
+        tied = [
             other.file.shown
-            for other, other_version in offers[:-1]
-            if _age((other, other_version)) == _age(offers[-1])
+            for other, other_version in candidates[:-1]
+            if _sort_key((other, other_version)) == _sort_key(candidates[-1])
             and other_version.digest != version.digest
         ]
-        if equal:
-            collected.ties.append((student, newest.file.shown, equal))
+        if tied:
+            collected.ties.append((student, newest.file.shown, tied))
     return sorted(by_student.items())
 
 
-def _age(offer: tuple[SubmittedFile, Version]) -> tuple[Any, ...]:
-    """The newest is last."""
-    return -_kind(offer[0].file.path), *offer[0].order
+def _sort_key(candidate: tuple[SubmittedFile, Version]) -> tuple[Any, ...]:
+    """Sorts the newest last."""
+    return -_kind(candidate[0].file.path), *candidate[0].order
 
 
 def _kind(path: PurePosixPath) -> int:
@@ -110,12 +112,14 @@ def _kind(path: PurePosixPath) -> int:
     return KINDS.index(suffix) if suffix in KINDS else 0
 
 
-def _take(store: Store, student: str, offers: Offers, dry_run: bool, collected: Collected) -> None:
-    plan = store.plan(student, [version for _, version in offers])
-    newest, version = offers[-1]
+def _store_new(
+    store: Store, student: str, candidates: Candidates, dry_run: bool, collected: Collected
+) -> None:
+    plan = store.plan(student, [version for _, version in candidates])
+    newest, version = candidates[-1]
     if not dry_run:
         for index in plan.to_earlier:
-            older, other_version = offers[index]
+            older, other_version = candidates[index]
             store.keep_earlier(student, other_version, older.file.read())
         if plan.becomes_current:
             store.make_current(student, version, newest.file.read())
