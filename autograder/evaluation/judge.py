@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch.distributed as dist
 
-from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Trouble
+from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Violation
 from autograder.evaluation.wording import deterministic, printable
 from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
 from autograder.exercise.attempt import shorten
@@ -88,7 +88,7 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
         if attempt.error
         else tuple(each for each in attempt.spent if not each.from_outside),
         record_is_right=unrecorded is None,
-        trouble=TAMPERING if tampering else _resource_limit(exercise, attempt.error),
+        violation=TAMPERING if tampering else _resource_limit(exercise, attempt.error),
     )
     if passed:
         return Judged(result)
@@ -127,7 +127,7 @@ def _general(who: str, mistake: str, in_full: str = "") -> Finding:
     return Finding(who, mistake, who_if_hidden=who, in_full=in_full)
 
 
-def _resource_limit(exercise: Exercise, error: LaunchError | None) -> Trouble:
+def _resource_limit(exercise: Exercise, error: LaunchError | None) -> Violation:
     """A run that waited until its time was over is a wrong answer, not one at a limit."""
     if isinstance(error, RunTimeout):
         printed = [*error.run.stdout, *error.run.stderr] if error.run else []

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from autograder.evaluation.judge import Judged, certain_in, judge
-from autograder.exercise import Attempt, Case, Exercise, Plain, Spent
+from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
 from autograder.guest import on_rank
 from autograder.guest.closed_modules import parents_of
@@ -169,7 +169,7 @@ class Trials:
             if not ranks.is_reusable:
                 self.ranks.end(kind)
                 self.leaves_ranks_usable = not result.passed
-            is_known = result.mistake in self.mistakes and not result.trouble
+            is_known = result.mistake in self.mistakes and not result.violation
             if were_new or (self.last_passed if result.passed else is_known):
                 self._remember(judged)
                 return attempt, judged
@@ -246,7 +246,9 @@ class Trials:
             trust=self.trust,
         )
 
-    def _measured_budgets(self, case: Case, run: Run) -> tuple[tuple[Spent, ...], tuple[str, ...]]:
+    def _measured_budgets(
+        self, case: Case, run: Run
+    ) -> tuple[tuple[BudgetUsage, ...], tuple[str, ...]]:
         """The case's budgets with what was used, and labels of those that could not be measured."""
         measured, unmeasured = [], []
         for budget in self.exercise.budgets:
@@ -260,7 +262,7 @@ class Trials:
                     log.info("%s: a budget failed", self.exercise.name, exc_info=True)
                 unmeasured.append(budget.label)
                 continue
-            spent = Spent(
+            spent = BudgetUsage(
                 budget.label,
                 used=by_rank(used, case.world_size),
                 limit=by_rank(limit.most, case.world_size),

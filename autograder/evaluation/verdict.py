@@ -9,12 +9,12 @@ from typing import Any, Final, Literal, get_args
 
 from pydantic import TypeAdapter
 
-from autograder.exercise import Spent
+from autograder.exercise import BudgetUsage
 
 RESOURCE_LIMIT: Final = "resource limit"
 TAMPERING: Final = "tampering"
-Trouble = Literal["", "resource limit", "tampering"]
-TROUBLES = get_args(Trouble)
+Violation = Literal["", "resource limit", "tampering"]
+VIOLATIONS = get_args(Violation)
 FILL_IN = "Fill in its cell above, run it, then this one."
 
 
@@ -32,8 +32,8 @@ class CaseResult:
     outputs_right: bool = False
     was_run: bool = True
     sent_bytes: tuple[int, ...] = ()  # by rank
-    spent: tuple[Spent, ...] = ()
-    trouble: Trouble = ""  # set if it failed for more than a wrong answer
+    spent: tuple[BudgetUsage, ...] = ()
+    violation: Violation = ""  # set if it failed for more than a wrong answer
     record_is_right: bool = True  # False: the live bytes it recorded are wrong, maybe in all cases
     # In a student's own check, for the first case that fails (help.py):
     calls_differ: str = ""  # where its calls begin to differ from those of the course's solution
@@ -66,7 +66,7 @@ class Verdict:
         An answer that tampers in one case, or whose record contradicts the measurement from
         outside, gets no points: the same may go unnoticed in its smaller cases.
         """
-        if self.trouble == TAMPERING or not all(case.record_is_right for case in self.cases):
+        if self.violation == TAMPERING or not all(case.record_is_right for case in self.cases):
             return 0.0
         total = sum(case.weight for case in self.cases)
         earned = sum(case.weight for case in self.cases if case.passed)
@@ -75,9 +75,9 @@ class Verdict:
         return float(min(max(round(self.max_points * earned / total, 4), 0.0), self.max_points))
 
     @property
-    def trouble(self) -> Trouble:
+    def violation(self) -> Violation:
         """The worst of all cases: tampering, then a resource limit, then none."""
-        return max((case.trouble for case in self.cases), key=TROUBLES.index, default="")
+        return max((case.violation for case in self.cases), key=VIOLATIONS.index, default="")
 
     @property
     def answer(self) -> str:

@@ -1,6 +1,6 @@
 """How an exercise is declared: the classes that a lab's modules use and the evaluation reads."""
 
-from autograder.exercise.attempt import SENT, Attempt, Curves, Finding, Spent
+from autograder.exercise.attempt import SENT, Attempt, BudgetUsage, Curves, Finding
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
 from autograder.exercise.compare import equal
 from autograder.exercise.form import NAMED_MISTAKES, Exercise
@@ -21,7 +21,7 @@ __all__ = [
     "Limit",
     "OnRanks",
     "Plain",
-    "Spent",
+    "BudgetUsage",
     "equal",
     "from_outputs",
     "questions",

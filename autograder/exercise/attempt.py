@@ -43,7 +43,7 @@ def shorten(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Spent:
+class BudgetUsage:
     """A budget and what one run used of it, by rank."""
 
     label: str
@@ -81,7 +81,7 @@ class Attempt:
     outputs: Sequence[Plain]  # by rank; None for ranks that did not finish
     run: Run | None  # partial after an error; None if nothing is known
     error: LaunchError | None
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[BudgetUsage, ...] = ()
     trust: Trust = Trust.OWN  # untrusted: its diagnosis must be the same in every run
     unmeasured: tuple[str, ...] = ()  # labels of budgets for which the run has no measurement
 

@@ -116,7 +116,7 @@ def state_of(
         if sentences:
             return state, sentences[0]
         for verdict, case in cases:
-            if case.trouble == state:
+            if case.violation == state:
                 return state, f"{verdict.answer}, {case.title}: {case.diagnosis}"
     if missing:
         return STUDENT_ERROR, missing[0]

@@ -81,5 +81,5 @@ def _hidden_reasons(verdicts: Iterable[Verdict], state: State) -> set[str]:
         f"{verdict.answer}, {case.title}: {case.diagnosis}"
         for verdict in verdicts
         for case in verdict.cases
-        if case.hidden and case.trouble == state
+        if case.hidden and case.violation == state
     }

@@ -15,7 +15,7 @@ from autograder.evaluation.judge import is_unwritten
 from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import deterministic
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Spent
+from autograder.exercise import NAMED_MISTAKES, Attempt, BudgetUsage, Case, Finding, OnRanks
 from autograder.exercise.budget import Budget, Limit
 from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
@@ -112,7 +112,7 @@ def test_a_forbidden_call_fails_even_with_correct_outputs():
     ("used", "words"), [((120, 90), "over its budget: sends"), ((90, 2), "another path")]
 )
 def test_a_budget_has_an_upper_and_a_lower_bound(used, words):
-    spent = Spent("sends ≤ 1.01 × ideal bytes per rank", used, (101, 101), (80, 80))
+    spent = BudgetUsage("sends ≤ 1.01 × ideal bytes per rank", used, (101, 101), (80, 80))
     result = judge(exercise(), attempt(spent=[spent]))
     assert result.outputs_right
     assert not result.passed
@@ -131,9 +131,9 @@ def test_recorded_calls_and_the_wire_must_agree():
         (sent(4, *[call("send")] * 100), "recorded sends that were never on the wire"),
     ):
         assert result.mistake == words
-        assert result.trouble == "tampering"
+        assert result.violation == "tampering"
     forbidden = sent(10_000, call("send"), call("all_reduce"))
-    assert forbidden.trouble == ""
+    assert forbidden.violation == ""
     assert "calls all_reduce" in forbidden.mistake
 
 
@@ -143,23 +143,23 @@ def test_a_collective_on_the_wire_must_be_recorded(seen):
     p2p = exercise(allows=frozenset({"send", "recv"}))
     result = judge(p2p, attempt(run=run_of(sends, collectives=seen)))
     assert result.passed == (not seen)
-    assert result.trouble == ("tampering" if seen else "")
+    assert result.violation == ("tampering" if seen else "")
     assert ("collective" in result.diagnosis) == bool(seen)
     recorded = run_of([*sends, call("all_reduce")], collectives=seen)
-    assert judge(p2p, attempt(run=recorded)).trouble == ""
+    assert judge(p2p, attempt(run=recorded)).violation == ""
     assert judge(exercise(), attempt(run=recorded)).passed
 
 
 def memory_spent(inside, outside):
     zero = (0, 0)
     return [
-        Spent("live bytes", (inside, 5), (10, 10), zero, "live"),
-        Spent(
+        BudgetUsage("live bytes", (inside, 5), (10, 10), zero, "live"),
+        BudgetUsage(
             *("the process", (5, outside), (10, 10), zero, "seen"),
             from_outside=True,
             contradicts="uses more than its recorded tensors",
         ),
-        Spent("sends", (99, 5), (10, 10), zero),
+        BudgetUsage("sends", (99, 5), (10, 10), zero),
     ][: 2 if inside < 11 else 3]
 
 
@@ -169,7 +169,7 @@ def memory_spent(inside, outside):
 )
 def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed, is_right):
     result = judge(exercise(), attempt(spent=memory_spent(inside, outside)))
-    assert (result.passed, result.record_is_right, result.trouble) == (passed, is_right, "")
+    assert (result.passed, result.record_is_right, result.violation) == (passed, is_right, "")
     assert ("recorded tensors" in result.diagnosis) == (not is_right)
     small = CaseResult("small", False, 3, passed=True)
     assert bool(Verdict("lab.answer", 4.0, (small, result), seed=1).points) == is_right
@@ -196,7 +196,7 @@ def test_a_case_fails_if_a_budget_was_not_measured():
 
 
 @pytest.mark.parametrize(
-    ("kind", "message", "trouble"),
+    ("kind", "message", "violation"),
     [
         ("SIGKILL", "", "resource limit"),
         ("MemoryError", "", "resource limit"),
@@ -205,14 +205,14 @@ def test_a_case_fails_if_a_budget_was_not_measured():
         ("ValueError", "no", ""),
     ],
 )
-def test_resource_limits_and_tampering_are_reported(kind, message, trouble):
+def test_resource_limits_and_tampering_are_reported(kind, message, violation):
     error = RankError("rank 1 failed", rank=1, kind=kind, message=message)
-    assert judge(exercise(), attempt(error=error)).trouble == trouble
+    assert judge(exercise(), attempt(error=error)).violation == violation
 
 
-@pytest.mark.parametrize(("cpu_s", "trouble"), [(0.1, ""), (19.5, "resource limit")])
-def test_a_timeout_is_a_resource_limit_only_if_it_used_the_processor(cpu_s, trouble):
-    assert judge(exercise(), attempt(error=RunTimeout("20 s", cpu_s=cpu_s))).trouble == trouble
+@pytest.mark.parametrize(("cpu_s", "violation"), [(0.1, ""), (19.5, "resource limit")])
+def test_a_timeout_is_a_resource_limit_only_if_it_used_the_processor(cpu_s, violation):
+    assert judge(exercise(), attempt(error=RunTimeout("20 s", cpu_s=cpu_s))).violation == violation
 
 
 def test_an_answer_that_cannot_be_called_is_reported_without_a_line():
@@ -240,7 +240,10 @@ def test_an_incomplete_record_is_not_diagnosed():
     never_called = exercise(signs=(lambda _: pytest.fail("called"),))
     error = RankError("rank 0 failed: too many calls", rank=0, kind="TooLarge", message="too many")
     result = judge(never_called, attempt(error=error))
-    assert (result.diagnosis, result.trouble) == ("rank 0 failed: too many calls", "resource limit")
+    assert (result.diagnosis, result.violation) == (
+        "rank 0 failed: too many calls",
+        "resource limit",
+    )
 
 
 def test_outputs_far_larger_than_expected_are_not_diagnosed():
@@ -269,7 +272,7 @@ def test_text_is_made_deterministic(text, expected):
 
 
 def test_verdicts_survive_a_round_trip_through_json():
-    spent = (Spent("sends", (3, 4), (5, 5), (0, 0)),)
+    spent = (BudgetUsage("sends", (3, 4), (5, 5), (0, 0)),)
     case = CaseResult("2 ranks", True, 1, False, "m", "a", "b", sent_bytes=(3, 4), spent=spent)
     verdict = Verdict("lab.answer", 4.0, (case,), seed=1)
     plain = json.loads(json.dumps(verdict.to_plain()))
@@ -373,7 +376,7 @@ def test_a_verdict_does_not_depend_on_how_memory_ran_out():
         )
     }
     assert len(results) == 1
-    assert results.pop().trouble == "resource limit"
+    assert results.pop().violation == "resource limit"
 
 
 @pytest.mark.parametrize("kind", ["SIGSEGV", "exit", "ValueError"])
@@ -484,7 +487,7 @@ def test_passing_at_only_one_world_size_is_reported():
 
 
 def test_a_hidden_case_shows_neither_name_nor_bytes():
-    spent = (Spent("sends", (987, 987), (987, 987), (0, 0)),)
+    spent = (BudgetUsage("sends", (987, 987), (987, 987), (0, 0)),)
     cases = (
         CaseResult("2 ranks", False, 1, True, outputs_right=True),
         CaseResult(
@@ -501,9 +504,9 @@ def test_a_hidden_case_shows_neither_name_nor_bytes():
 
 def test_each_budget_has_a_column_that_shows_what_exceeded_it():
     spent = (
-        Spent("sends", (100, 40), (110, 50), (0, 0)),
-        Spent("calls", (8, 8), (8, 8), (0, 0), "collectives", "calls"),
-        Spent("largest bucket", (10, 70), (60, 60), (0, 0), "collectives", "B"),
+        BudgetUsage("sends", (100, 40), (110, 50), (0, 0)),
+        BudgetUsage("calls", (8, 8), (8, 8), (0, 0), "collectives", "calls"),
+        BudgetUsage("largest bucket", (10, 70), (60, 60), (0, 0), "collectives", "B"),
     )
     case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", outputs_right=True, spent=spent)
     text = as_text(Verdict("lab.answer", 4.0, (case,), seed=1))
@@ -515,7 +518,7 @@ def test_each_budget_has_a_column_that_shows_what_exceeded_it():
     passed = dataclasses.replace(case, passed=True, spent=spent[:1])
     text = as_text(Verdict("lab.answer", 4.0, (passed,), seed=1))
     assert "✓ 2 ranks  as expected  sent by a rank 100 B, limit ≤ 110 B" in text
-    idle = dataclasses.replace(case, spent=(Spent("sends", (20, 9), (50, 50), (10, 10)),))
+    idle = dataclasses.replace(case, spent=(BudgetUsage("sends", (20, 9), (50, 50), (10, 10)),))
     text = as_text(Verdict("lab.answer", 4.0, (idle,), seed=1))
     assert "sent by a rank 9 B, limit at least 10 B" in text
 

@@ -133,8 +133,8 @@ def test_a_crash_fails_its_case_and_the_next_one_runs():
     assert verdict.points == 0.5
 
 
-@pytest.mark.parametrize(("pause_s", "trouble"), [(0.0, "resource limit"), (0.01, "")])
-def test_an_endless_answer_times_out(pause_s, trouble):
+@pytest.mark.parametrize(("pause_s", "violation"), [(0.0, "resource limit"), (0.01, "")])
+def test_an_endless_answer_times_out(pause_s, violation):
     def never_ends(given):
         while True:
             if pause_s:
@@ -143,7 +143,7 @@ def test_an_endless_answer_times_out(pause_s, trouble):
     verdict = decide(echo(timeout_s=2.0), cloudpickle.dumps(never_ends), seed=1)
     assert verdict.points == 0.0
     assert verdict.cases[0].mistake == "did not finish within its time limit"
-    assert verdict.trouble == trouble
+    assert verdict.violation == violation
 
 
 def test_after_a_hang_a_students_check_skips_the_other_cases():
@@ -172,7 +172,7 @@ def test_disabling_the_recorder_is_detected():
     p2p_only = echo(allows=frozenset({"send", "recv"}))
     verdict = decide(p2p_only, cloudpickle.dumps(silence), seed=1)
     assert verdict.cases[0].mistake == "moved bytes that no recorded call explains"
-    assert verdict.trouble == "tampering"
+    assert verdict.violation == "tampering"
     assert verdict.points == 0.0
 
 
@@ -187,7 +187,7 @@ def test_data_passed_through_the_rendezvous_store_is_tampering():
 
     verdict = decide(echo(), cloudpickle.dumps(pass_it_on), seed=1)
     assert verdict.cases[0].mistake == "passed data through the rendezvous store"
-    assert verdict.trouble == "tampering"
+    assert verdict.violation == "tampering"
 
 
 def test_process_groups_are_not_mistaken_for_tampering():
@@ -214,7 +214,7 @@ def test_a_forbidden_call_is_a_mistake_not_tampering():
     p2p_only = echo(allows=frozenset({"send", "recv"}))
     verdict = decide(p2p_only, cloudpickle.dumps(short_cut), seed=1)
     assert verdict.cases[0].mistake == "calls all_reduce: build it from send and recv"
-    assert verdict.trouble == ""
+    assert verdict.violation == ""
     assert verdict.points == 0.0
 
 
@@ -258,7 +258,7 @@ def test_an_output_that_is_too_large_is_refused():
     blob = cloudpickle.dumps(lambda given: torch.zeros(2**20))
     verdict = decide(echo(cases, output_bytes=2**21), blob, seed=1)
     assert "the limit is 1,048,576" in verdict.cases[0].diagnosis
-    assert verdict.trouble == "resource limit"
+    assert verdict.violation == "resource limit"
 
 
 def test_each_attempt_is_passed_to_the_callback():

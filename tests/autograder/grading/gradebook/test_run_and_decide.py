@@ -101,8 +101,8 @@ def test_an_unknown_exercise_is_an_error_in_the_course() -> None:
 # ---- states
 
 
-def with_trouble(trouble: str) -> Verdict:
-    case = CaseResult("two ranks", False, 1, False, "hangs", "it hangs", trouble=trouble)
+def with_violation(violation: str) -> Verdict:
+    case = CaseResult("two ranks", False, 1, False, "hangs", "it hangs", violation=violation)
     return Verdict("lab.double", 4.0, (case,), seed=1)
 
 
@@ -110,9 +110,9 @@ def with_trouble(trouble: str) -> Verdict:
     ("verdicts", "reasons", "expected"),
     [
         ([verdict((1, False))], {}, (GRADED, "")),
-        ([with_trouble("resource limit")], {}, (RESOURCE_LIMIT, "double, two ranks: it hangs")),
+        ([with_violation("resource limit")], {}, (RESOURCE_LIMIT, "double, two ranks: it hangs")),
         (
-            [with_trouble("resource limit"), with_trouble("tampering")],
+            [with_violation("resource limit"), with_violation("tampering")],
             {"limits_hit": ["A cell was stopped after 60 s."], "missing": ["No answer."]},
             (TAMPERING, "double, two ranks: it hangs"),
         ),

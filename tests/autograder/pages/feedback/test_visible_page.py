@@ -100,12 +100,12 @@ def test_a_right_answer_passes_its_visible_cases(right_page: str) -> None:
         ),
         record_of(failing_hidden_cases(record_is_right=False)),
         record_of(
-            failing_hidden_cases(trouble="resource limit"),
+            failing_hidden_cases(violation="resource limit"),
             "resource limit",
             f"ring_all_reduce, hidden case: a rank {MISTAKE}",
         ),
         record_of(
-            failing_hidden_cases(trouble="tampering"),
+            failing_hidden_cases(violation="tampering"),
             "tampering",
             f"ring_all_reduce, hidden case: a rank {MISTAKE}",
         ),
@@ -133,7 +133,7 @@ def test_a_visible_case_that_fails_is_explained() -> None:
 
 
 def test_a_state_that_visible_cases_explain_is_kept() -> None:
-    failing = fail("ring_all_reduce", MISTAKE, [VISIBLE[0], *HIDDEN], trouble="resource limit")
+    failing = fail("ring_all_reduce", MISTAKE, [VISIBLE[0], *HIDDEN], violation="resource limit")
     reason = f"ring_all_reduce, {VISIBLE[0]}: rank 2 {MISTAKE}"
     page = page_of(
         record_of(Submission(failing={"ring_all_reduce": failing}), "resource limit", reason)
@@ -145,7 +145,7 @@ def test_a_state_that_visible_cases_explain_is_kept() -> None:
 def test_an_answer_that_never_reached_its_check_is_named() -> None:
     cell, why = "check_bytes_per_rank", "`check_bytes_per_rank` never reached the check."
     missing = fail("bytes_per_rank", "no answer was submitted", was_run=False)
-    hidden = fail("ring_all_reduce", MISTAKE, HIDDEN, trouble="resource limit")
+    hidden = fail("ring_all_reduce", MISTAKE, HIDDEN, violation="resource limit")
     reason = f"ring_all_reduce, hidden case: a rank {MISTAKE}"
     both = Submission(failing={"bytes_per_rank": missing, "ring_all_reduce": hidden})
     page = page_of(record_of(both, "resource limit", reason, missing=(cell,)))
