@@ -316,7 +316,7 @@ show_table(
 # The loss is a mean over all tokens, so each token's gradient is divided by their number: gradients are small. Take the trained model, a batch of 8 × 64, and look at the gradient of the logits, the first that the backward pass computes. **What fraction of it is 0 in fp16?**
 
 # %%
-predicted_fraction = predict("Fraction of the logits' gradient that is 0 in fp16", most=1)
+predicted_fraction = predict("Fraction of the logits' gradient that is 0 in fp16", maximum=1)
 predicted_fraction
 
 # %%
@@ -454,7 +454,7 @@ show_table(
 # bf16 pays for its range with precision. Between 1 and 2 its numbers are 2⁻⁷ = 0.0078 apart, just below 1 half as far. What happens to a weight near 1 when each Adam step moves it by about the learning rate, 0.001? Layer-norm weights start at exactly 1. **How many of the model's 320 layer-norm weights have moved after 10 steps, in bf16?**
 
 # %%
-predicted_moved = predict("Layer-norm weights, of 320, that have moved after 10 steps in bf16", most=320)
+predicted_moved = predict("Layer-norm weights, of 320, that have moved after 10 steps in bf16", maximum=320)
 predicted_moved
 
 # %%

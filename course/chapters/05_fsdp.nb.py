@@ -1130,7 +1130,7 @@ def train_and_count(model, optimizer, batch, steps=20):
 # Adam's first step moves every weight by about lr = 10⁻⁵, whatever its gradient is. **Which share of the weights does the first step change if the model was loaded in bf16?**
 
 # %%
-predicted_changed = predict("Share of the weights that the first step changes in bf16", most=1)
+predicted_changed = predict("Share of the weights that the first step changes in bf16", maximum=1)
 predicted_changed
 
 # %%

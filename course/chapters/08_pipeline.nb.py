@@ -122,7 +122,7 @@ def train(schedule, pace=None):
 # **For what share of the step does a device compute, on average?**
 
 # %%
-predicted_share = predict("Share of the time that a device computes", most=1)
+predicted_share = predict("Share of the time that a device computes", maximum=1)
 predicted_share
 
 # %%

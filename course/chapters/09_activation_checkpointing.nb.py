@@ -491,7 +491,7 @@ def train(how):
 # **If the checkpoints are partitioned over two ranks, what fraction of their bytes does each rank keep? And what must the ranks send in the backward that they did not send before?**
 
 # %%
-predicted_share = predict("Fraction of the checkpoints' bytes on each rank, if partitioned", most=1)
+predicted_share = predict("Fraction of the checkpoints' bytes on each rank, if partitioned", maximum=1)
 predicted_share
 
 # %%

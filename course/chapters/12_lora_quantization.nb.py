@@ -1125,7 +1125,7 @@ holds("bytes that differ from gguf's, in all matrices", different, 0)
 # Now we multiply the whole matrix by 2 and pack it again. **How many of the 34 bytes of a block change?**
 
 # %%
-predicted_changed_bytes = predict("Bytes of a block that change", unit="bytes", most=34)
+predicted_changed_bytes = predict("Bytes of a block that change", unit="bytes", maximum=34)
 predicted_changed_bytes
 
 # %%

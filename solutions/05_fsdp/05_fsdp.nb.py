@@ -636,7 +636,7 @@ print("the loss on rank 0:", *(f"{loss:.3f}" for loss in stalled_run.outputs[0])
 # Why? Look at one matrix. The distance between a number w and the next larger one of its dtype is its **ulp** (*unit in the last place*). An optimizer subtracts an update from w: with SGD lr · g; AdamW divides the gradient by its own size, so its update is about lr. The result is rounded to the nearest number of w's dtype. **Which share of the bf16 weights does an update of lr change?**
 
 # %%
-predicted_share = predict("Share of the bf16 weights that an update of lr changes", most=1)
+predicted_share = predict("Share of the bf16 weights that an update of lr changes", maximum=1)
 predicted_share
 
 # %%

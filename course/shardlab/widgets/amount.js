@@ -23,14 +23,14 @@ const HINTS = {
 class Unreadable extends Error {}
 
 /** The number that `text` means, in `unit`. Throws Unreadable with a message for the reader. */
-function readAmount(text, unit, most = null) {
+function readAmount(text, unit, maximum = null) {
   const words = tokens(text);
   if (!words.length) throw new Unreadable("Type a number first.");
   const value = sum(words, unit);
   if (words.length) throw new Unreadable(`Unexpected “${words.join(" ")}”: write one number.`);
   if (!Number.isFinite(value)) throw new Unreadable("The result is not a finite number.");
   if (value < 0) throw new Unreadable("A negative number cannot be right here.");
-  if (most !== null && value > most) throw new Unreadable(`At most ${plain(most)}.`);
+  if (maximum !== null && value > maximum) throw new Unreadable(`At most ${plain(maximum)}.`);
   return value;
 }
 

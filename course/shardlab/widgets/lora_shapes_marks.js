@@ -104,10 +104,10 @@ function loraMarks(scene, settings) {
 
   function sent() {
     const marks = [text(0, LORA.sent, "Sent by each rank in a step", { weight: 600 })];
-    const most = Math.max(costs.fullSentBytes, costs.loraSentBytes, 1);
+    const maxBytes = Math.max(costs.fullSentBytes, costs.loraSentBytes, 1);
     [["full", costs.fullSentBytes], ["LoRA", costs.loraSentBytes]].forEach(([label, bytes], row) => {
       const y = LORA.sent + 10 + LORA.row * row;
-      const width = (bytes / most) * (LORA.right - LORA.left);
+      const width = (bytes / maxBytes) * (LORA.right - LORA.left);
       marks.push(text(0, y + 12, label), rect([LORA.left, y, width, 15], looks.sent));
       marks.push(value(LORA.left + width, y, bytes));
     });

@@ -1,7 +1,7 @@
 // A prediction: the reader's guess is parsed in amount.js, and locked once it is committed.
 
 /** One field for each label, or a single one. Like the options below: { node, read, show, lock }. */
-function numberFields({ question, unit, labels, most, line }, signal) {
+function numberFields({ question, unit, labels, maximum, line }, signal) {
   const axis = line?.axis ?? "";
   const node = make("div", { class: "shardlab-fields" });
   let changed = () => {};
@@ -14,7 +14,7 @@ function numberFields({ question, unit, labels, most, line }, signal) {
       reading.textContent = "";
       const text = input.value.trim();
       try {
-        const meaning = amountInWords(readAmount(text, unit, most), unit);
+        const meaning = amountInWords(readAmount(text, unit, maximum), unit);
         if (meaning !== `${text} ${unit}`.trim() && meaning !== text) reading.textContent = `= ${meaning}`;
       } catch (error) {
         if (!(error instanceof Unreadable)) throw error; // reported when the reader commits
@@ -29,7 +29,7 @@ function numberFields({ question, unit, labels, most, line }, signal) {
   const read = () => {
     const numbers = fields.map(({ input, label }) => {
       try {
-        return readAmount(input.value, unit, most);
+        return readAmount(input.value, unit, maximum);
       } catch (error) {
         if (!(error instanceof Unreadable)) throw error;
         input.setAttribute("aria-invalid", "true");
@@ -44,7 +44,7 @@ function numberFields({ question, unit, labels, most, line }, signal) {
     for (const [i, { input, look }] of fields.entries()) {
       let typed = null;
       try {
-        typed = readAmount(input.value, unit, most);
+        typed = readAmount(input.value, unit, maximum);
       } catch {} // nothing readable was typed in this view
       if (typed !== numbers[i]) input.value = String(numbers[i]);
       look();
@@ -55,7 +55,7 @@ function numberFields({ question, unit, labels, most, line }, signal) {
   };
   const valueAt = (i) => {
     try {
-      return readAmount(fields[i].input.value, unit, most);
+      return readAmount(fields[i].input.value, unit, maximum);
     } catch {
       return null; // not typed or drawn yet
     }

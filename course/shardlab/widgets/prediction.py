@@ -135,7 +135,7 @@ def predict(
     ranks: int = 0,
     options: Sequence[str] = (),
     several: bool = False,
-    most: float | None = None,
+    maximum: float | None = None,
     over: str = "",
     top: float = 0,
 ) -> Prediction:
@@ -147,10 +147,10 @@ def predict(
     axis goes from 0 to ``top``.
 
     unit: "B" and "s" also accept prefixes (MiB, MB, ms) and are shown with them.
-    most: the largest number that makes sense, such as 1 for a share.
+    maximum: the largest number that makes sense, such as 1 for a share.
     """
     texts = [f"rank {rank}" for rank in range(ranks)] if ranks else [str(each) for each in labels]
-    if options and (unit or texts or most is not None):
+    if options and (unit or texts or maximum is not None):
         raise ValueError("a choice among options has no unit, labels or limit")
     if over and not (texts and top > 0):
         raise ValueError("a line over an axis needs labels and a top")
@@ -161,7 +161,7 @@ def predict(
             "labels": texts,
             "options": [str(option) for option in options],
             "several": several,
-            "most": most,
+            "maximum": maximum,
             "line": {"axis": over, "top": top} if over else None,
         }
     )

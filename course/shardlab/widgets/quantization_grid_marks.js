@@ -6,8 +6,8 @@ const gridPercent = (share) => `${(100 * share).toFixed(2)} %`;
 
 function gridPoints(scene, { bits, codes }) {
   if (codes === "nf4") return scene.nf4;
-  const most = 2 ** (bits - 1) - 1;
-  return Array.from({ length: 2 * most + 1 }, (_, code) => (code - most) / most);
+  const maxCode = 2 ** (bits - 1) - 1;
+  return Array.from({ length: 2 * maxCode + 1 }, (_, code) => (code - maxCode) / maxCode);
 }
 
 /** The index of the first of the sorted numbers that is not below `value`. */
@@ -69,9 +69,9 @@ function gridMarks(scene, found, settings) {
       counts[Math.min(Math.floor(((weight / limit + 1) / 2) * GRID.bins), GRID.bins - 1)] += 1;
     }
     const step = (right - left) / GRID.bins;
-    const most = Math.max(...counts);
+    const maxCount = Math.max(...counts);
     return counts.flatMap((count, index) => {
-      const height = (count / most) * (bottom - top);
+      const height = (count / maxCount) * (bottom - top);
       return count ? [rect(left + index * step, bottom - height, step - 0.5, height, { fill, opacity })] : [];
     });
   }
@@ -86,15 +86,15 @@ function gridMarks(scene, found, settings) {
 
   function blocks() {
     const [top, bottom] = scene.block_bars;
-    const most = roundStep(Math.max(...found.blocks.map(({ error }) => error), 1e-4));
+    const maxError = roundStep(Math.max(...found.blocks.map(({ error }) => error), 1e-4));
     const step = (right - left) / found.blocks.length;
     const width = step - Math.min(0.15 * step, 1.5);
     return [
       title(top - 12, `Error of each block; over all blocks ${gridPercent(found.error)}`),
-      small(left - 6, top + 8, `${Number((100 * most).toPrecision(6))} %`, "end"),
+      small(left - 6, top + 8, `${Number((100 * maxError).toPrecision(6))} %`, "end"),
       small(left - 6, bottom, "0", "end"),
       ...found.blocks.map(({ error }, index) => {
-        const height = (error / most) * (bottom - top);
+        const height = (error / maxError) * (bottom - top);
         return rect(left + index * step, bottom - height, width, height, { fill: looks.error });
       }),
       rect(left, bottom, right - left, 1, { fill: "rule" }),

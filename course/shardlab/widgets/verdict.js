@@ -17,8 +17,8 @@ function formatAmount(amount, unit) {
 
 function judgeNumbers(guess, answer, named, labels, source) {
   const off = deviations(guess, answer);
-  const most = Math.max(...off);
-  if (most <= EQUAL) return { outcome: "right", text: most === 0 ? "Right." : "Right, within 2 %." };
+  const largest = Math.max(...off);
+  if (largest <= EQUAL) return { outcome: "right", text: largest === 0 ? "Right." : "Right, within 2 %." };
   const ratio = commonRatio(guess, answer, source);
   const each = guess.length > 1 ? "each " : "";
   for (const [name, values] of Object.entries(named)) {
@@ -26,14 +26,14 @@ function judgeNumbers(guess, answer, named, labels, source) {
       return { outcome: "named", text: sentence(`${ratio && `${each}${ratio}: `}that is ${name}`) };
     }
   }
-  if (most <= CLOSE) {
+  if (largest <= CLOSE) {
     return { outcome: "close", text: sentence(`${each}within 10 %${ratio && !each ? `: ${ratio}` : ""}`) };
   }
   if (ratio) return { outcome: "off", text: sentence(`${each}${ratio}`) };
-  const worst = off.indexOf(most);
-  const near = off.filter((share) => share <= CLOSE).length;
-  const which = difference(guess[worst], answer[worst], source);
-  const text = `${near} of ${off.length} within 10 %; furthest off: ${labels[worst]}, ${which}`;
+  const worst = off.indexOf(largest);
+  const close = off.filter((share) => share <= CLOSE).length;
+  const error = difference(guess[worst], answer[worst], source);
+  const text = `${close} of ${off.length} within 10 %; furthest off: ${labels[worst]}, ${error}`;
   return { outcome: "off", text: sentence(text) };
 }
 
