@@ -29,7 +29,7 @@ BOX_STYLE = (
 
 @dataclass(frozen=True)
 class Times:
-    """From `python -m autograder times`. ``run_s``: seconds by relative path of the notebook."""
+    """Times from `python -m autograder times`. ``run_s``: seconds by relative notebook path."""
 
     machine: str
     run_s: Mapping[str, float]

@@ -79,7 +79,7 @@ class Lab:
 
 
 def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
-    """One lab, or all in the gradebook. Raises NothingToReport, BadTable or GradebookError.
+    """Reads one lab, or all in the gradebook. Raises NothingToReport, BadTable or GradebookError.
 
     ``with_tries`` parses every submitted notebook.
     """

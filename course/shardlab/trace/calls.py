@@ -264,7 +264,7 @@ def _text(value: Any) -> str:
 
 
 def _counts(value: Any) -> Counts:
-    """From {"local port:remote port": bytes}."""
+    """Converts from {"local port:remote port": bytes}."""
     found = {}
     for ports, count in dict(value).items():
         local, remote = _text(ports).split(":")

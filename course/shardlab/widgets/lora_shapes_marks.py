@@ -89,7 +89,7 @@ def boxes_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Box]]:
 
 
 def marks_of(settings: Mapping[str, Any]) -> list[Mark]:
-    """From top to bottom: the matrices, memory, bytes sent."""
+    """The marks, from top to bottom: matrices, memory, bytes sent."""
     marks: list[Mark] = []
     shapes, r = shapes_of(settings, settings["modules"]), settings["r"]
     for name, boxes in boxes_of(settings).items():
@@ -142,7 +142,7 @@ def _memory_marks(costs: Costs) -> list[Mark]:
 
 
 def _legend() -> list[Mark]:
-    """To the right of the heading."""
+    """The legend, to the right of the heading."""
     marks: list[Mark] = []
     looks = (
         (150, "parameters", "frozen weights", True), (268, "parameters", "trained weights", False),

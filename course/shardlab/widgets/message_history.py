@@ -110,7 +110,7 @@ def read_messages(calls: Sequence[Call], world_size: int) -> MessageHistory:
 
 
 def _pair(calls: Sequence[Call]) -> list[tuple[Call, Call | None]]:
-    """Each send, by start time, with the receive of the same sequence number."""
+    """Pairs each send with the receive of the same sequence number, ordered by start time."""
     receives: dict[tuple[object, ...], Call] = {
         (call.peer, call.rank, call.group, call.tag, call.seq): call
         for call in calls

@@ -68,7 +68,7 @@ class Panel:
 
 
 def format_time(time: float, unit_s: float | None) -> str:
-    """In units of the costs, or in seconds if the length of a unit is known."""
+    """Formats a time in units of the costs, or in seconds if the length of a unit is known."""
     if unit_s is not None:
         return format_seconds(time * unit_s)
     return f"{time:.2f}".rstrip("0").rstrip(".")

@@ -76,7 +76,7 @@ def quantize(sample: Floats, settings: Mapping[str, Any]) -> Quantized:
 
 
 def marks_of(found: Quantized, settings: Mapping[str, Any]) -> list[Mark]:
-    """From top to bottom: the histogram, the code points, the errors of the blocks, the bits."""
+    """The marks, from top to bottom: histogram, code points, block errors, bits."""
     shown = settings["weight"] // settings["block"]
     limit = float(np.abs(found.weights).max())
     middle = (LEFT + WIDTH) / 2
@@ -113,7 +113,7 @@ def _small(x: float, y: float, text: str, anchor: str = "start") -> Mark:
 
 
 def _legend() -> list[Mark]:
-    """To the right of the title."""
+    """The legend, to the right of the title."""
     return [
         Rect(x=330, y=5, width=10, height=10, fill=LOOKS["weights"]),
         _small(345, 14, "this block"),

@@ -219,7 +219,7 @@ class Geometry:
         return rows, everywhere
 
     def all_spans(self, buffer: str) -> list[Spans]:
-        """For each row, everything that any of its ranks holds."""
+        """All spans that any rank of a row holds, by row."""
         rows, everywhere = self.spans(buffer)
         return [sorted([*row, *everywhere]) for row in rows]
 

@@ -347,7 +347,7 @@ class TimelineLayout:
         return marks
 
     def arrows(self, waits: Sequence[WaitEdge]) -> list[Mark]:
-        """From each waiting rank to the one it waits for; longer arrows curve further out."""
+        """Arrows from each waiting rank to the one it waits for; longer ones curve further out."""
         if not waits:
             return []
         x = self.right + 8

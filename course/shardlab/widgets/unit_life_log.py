@@ -263,7 +263,7 @@ def _of(timeline: UnitTimeline, kind: str) -> list[Span]:
 
 
 def _head_s(timeline: UnitTimeline) -> float:
-    """From the last unit's forward to the first transfer or computation of backward."""
+    """The time from the last unit's forward to the first transfer or computation of backward."""
     turn_s = max(span.end_s for span in _of(timeline, "forward") if span.row != ROOT)
     kinds = ("gather", "backward")
     later = [s.start_s for kind in kinds for s in _of(timeline, kind) if s.start_s > turn_s]

@@ -99,7 +99,7 @@ def _share(part: float, whole: float) -> float:
 
 
 def _common_ratio(guess: Sequence[float], answer: Sequence[float], source: str) -> str:
-    """By how much all numbers are off, "" if they are off by different factors."""
+    """The common factor by which all numbers are off, in words; "" if there is none."""
     if len(guess) > 1 and not all(answer):
         return ""
     ratios = [g / a for g, a in zip(guess, answer, strict=True)] if all(answer) else [0.0]

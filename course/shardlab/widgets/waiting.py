@@ -19,7 +19,7 @@ class WaitEdge:
 
 
 def waits_of(error: LaunchError | None, calls: Sequence[Call]) -> list[WaitEdge]:
-    """From the launcher's table if there is one, else from the calls that never ended."""
+    """Reads the launcher's table if there is one, else the calls that never ended."""
     cycle = error.cycle if isinstance(error, DeadlockError) else ()
     cycle_edges = set(zip(cycle, (*cycle[1:], *cycle[:1]), strict=True))
     table = table_of(error)
