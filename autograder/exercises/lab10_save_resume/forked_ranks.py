@@ -49,7 +49,7 @@ _PR_SET_PDEATHSIG, _PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER =
 class Outcome(NamedTuple):
     """How a rank ended, or which collective it waits in."""
 
-    how: str
+    status: str
     value: Any = None  # its return value, (kind, message) of its error, or its collective's input
 
 
@@ -183,7 +183,7 @@ def run_ranks(
     try:
         for rank in range(world_size):
             ranks.start(work, rank, world_size)
-        while len({each.last.how for each in ranks.children}) == 1 and not ranks.ended:
+        while len({each.last.status for each in ranks.children}) == 1 and not ranks.ended:
             given = [each.last.value for each in ranks.children]
             for rank in order or range(world_size):
                 ranks.resume(rank, given)
@@ -205,7 +205,7 @@ class Ranks:
 
     @property
     def ended(self) -> bool:
-        return any(each.last.how in ENDS for each in self.children)
+        return any(each.last.status in ENDS for each in self.children)
 
     def start(self, work: Callable[[Group], Any], rank: int, world_size: int) -> None:
         ours, theirs = socket.socketpair()
@@ -225,7 +225,7 @@ class Ranks:
     def resume(self, rank: int, given: Any) -> None:
         """Send a child a collective's result; wait until it enters the next one, or ends."""
         child = self.children[rank]
-        if child.last.how in ENDS:
+        if child.last.status in ENDS:
             return
         with contextlib.suppress(OSError):
             messages.send(child.sock, {}, pickle.dumps(given))
@@ -246,12 +246,12 @@ class Ranks:
                 poll.register(each.listener, select.POLLIN)
         poll.register(child.sock, select.POLLIN)
         poll.register(child.pidfd, select.POLLIN)
-        while child.last.how == "runs":
+        while child.last.status == "runs":
             ready = {fd: event for fd, event in poll.poll() if event & select.POLLIN}
             for number, each in enumerate(self.children):
                 if each.listener in ready:
                     self.on_held_call(number)
-            if child.last.how != "runs":
+            if child.last.status != "runs":
                 return
             if child.sock.fileno() in ready:
                 self.on_message(rank)
@@ -321,4 +321,4 @@ class Ranks:
 
 
 def was_killed(outcomes: Sequence[Outcome]) -> bool:
-    return any(each.how == KILLED for each in outcomes)
+    return any(each.status == KILLED for each in outcomes)

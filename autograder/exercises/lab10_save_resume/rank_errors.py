@@ -29,7 +29,7 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
     ``names``: {collective: what a student calls it}
     """
     for rank, outcome in enumerate(outcomes):
-        if outcome.how == RAISED:
+        if outcome.status == RAISED:
             name, message = outcome.value
             if name == "NotImplementedError" and not message.partition(" (in ")[0]:
                 raise NotImplementedError(STUB)
@@ -37,13 +37,13 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
             if not isinstance(kind, type) or not issubclass(kind, Exception) or name in NO_TEXT:
                 kind, message = RuntimeError, f"{name}: {message}"
             raise kind(f"on rank {rank} of {len(outcomes)}: {message}")
-    waiting = [rank for rank, each in enumerate(outcomes) if each.how not in ENDS]
+    waiting = [rank for rank, each in enumerate(outcomes) if each.status not in ENDS]
     if not waiting or was_killed(outcomes):
         return
-    first = outcomes[waiting[0]].how
-    other = next(rank for rank, each in enumerate(outcomes) if each.how != first)
-    how, in_call = outcomes[other].how, (names or {}).get(first, first)
-    where = "has returned" if how == RETURNED else f"is in {(names or {}).get(how, how)}"
+    first = outcomes[waiting[0]].status
+    other = next(rank for rank, each in enumerate(outcomes) if each.status != first)
+    status, in_call = outcomes[other].status, (names or {}).get(first, first)
+    where = "has returned" if status == RETURNED else f"is in {(names or {}).get(status, status)}"
     raise RuntimeError(
         f"rank {waiting[0]} {NEVER_ENTERED} in {in_call}, while rank {other} {where}"
     )

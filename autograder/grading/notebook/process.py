@@ -37,7 +37,7 @@ STREAMS = ("stdout", "stderr")
 class CellEnd:
     """How one cell ended."""
 
-    how: str  # "ran", "raised", "limit" (time or memory), "died" (its process ended) or "not run"
+    status: str  # "ran", "raised", "limit" (of time or memory), "died" (its process) or "not run"
     name: str = ""  # of the error that the grader adds, if the cell did not end by itself
     sentence: str = ""  # for the student
     is_lost: bool = False  # the process has ended, and a new one must continue

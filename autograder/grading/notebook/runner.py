@@ -105,7 +105,7 @@ class _Submission:
         self.result.ends[position] = end
         if end.name:
             self.outputs.add_error(position, end.name, end.sentence)
-        if end.how == "limit":
+        if end.status == "limit":
             self._add_limit_hit(position, end.sentence)
         if end.forged:
             self.result.tampering.append(self._with_name(position, end.sentence))

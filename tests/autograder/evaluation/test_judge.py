@@ -150,7 +150,7 @@ def test_a_collective_on_the_wire_must_be_recorded(seen):
     assert judge(exercise(), attempt(run=recorded)).passed
 
 
-def memory_spent(inside, outside):
+def memory_usage(inside, outside):
     zero = (0, 0)
     return [
         BudgetUsage("live bytes", (inside, 5), (10, 10), zero, "live"),
@@ -168,7 +168,7 @@ def memory_spent(inside, outside):
     [(5, 5, True, True), (5, 50, False, False), (50, 50, False, True), (50, 5, False, True)],
 )
 def test_unrecorded_memory_costs_the_points_of_all_cases(inside, outside, passed, is_right):
-    result = judge(exercise(), attempt(spent=memory_spent(inside, outside)))
+    result = judge(exercise(), attempt(spent=memory_usage(inside, outside)))
     assert (result.passed, result.record_is_right, result.violation) == (passed, is_right, "")
     assert ("recorded tensors" in result.diagnosis) == (not is_right)
     small = CaseResult("small", False, 3, passed=True)

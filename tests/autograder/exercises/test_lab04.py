@@ -30,7 +30,7 @@ ZERO1_ADAMW, ZERO2_BACKWARD, ZERO3_LINEAR = ON_RANKS
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 

@@ -29,7 +29,7 @@ WHICH_IS_IT, STALLED = BY_NAME["which_is_it"], BY_NAME["stalled"]
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 

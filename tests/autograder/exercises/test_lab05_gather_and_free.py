@@ -27,7 +27,7 @@ BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 
@@ -89,10 +89,10 @@ def test_the_formula_matches_what_fully_shard_sends_on_a_2_by_2_mesh():
         second = [i for i, call in enumerate(own) if call.op == "barrier"][1]
         for reshard, step in ((True, own[:second]), (False, own[second:])):
             expected = hsdp_bytes.right(3 * 64, 2, 2, 4, reshard)
-            assert sent_on_a_mesh(step) == expected
+            assert sent_bytes(step) == expected
 
 
-def sent_on_a_mesh(calls):
+def sent_bytes(calls):
     """Bytes that rings send in these calls: (n - 1)/n of a whole tensor, twice in an all-reduce."""
     sent = {"within": 0.0, "across": 0.0}
     for call in calls:

@@ -24,7 +24,7 @@ WRAP, ACCUMULATE = BY_ANSWER["wrap"], BY_ANSWER["accumulate"]
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 

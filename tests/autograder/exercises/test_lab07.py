@@ -38,7 +38,7 @@ def cases_of(*answers):
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 

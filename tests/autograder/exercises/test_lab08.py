@@ -38,7 +38,7 @@ SIZES = [(2, 4), (4, 8), (4, 2), (3, 7), (8, 12), (5, 5)]
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 
@@ -350,7 +350,7 @@ def test_a_send_to_a_rank_that_has_returned_is_named(sends, who):
 # ---- costs claimed by student code are ignored ---------------------------------------------------
 
 
-class RunOf:
+class FakeRun:
     """The part of a Run that budgets read."""
 
     def __init__(self, *outputs):
@@ -367,13 +367,13 @@ def test_costs_are_computed_where_no_student_code_runs():
         assert output["asked"] == case.params["asked"]
         assert output["is_complete"] is expected
         limit = BY_ANSWER["gpipe_schedule"].budgets[0].limit(case).most
-        assert used(RunOf({"plans": given, **claims, **output})) == [limit if expected else -1]
+        assert used(FakeRun({"plans": given, **claims, **output})) == [limit if expected else -1]
 
 
 @pytest.mark.parametrize("output", [None, 3, {}, {"costs": []}])
 def test_a_rank_without_costs_has_no_schedule(output):
     right = {"costs": [plans.cost_of(plain(library.gpipe(2, 4)))], "asked": [[2, 4]]}
-    assert plans.measured("idle")(RunOf(output, right)) == [plans.NOT_A_SCHEDULE, 3]
+    assert plans.measured("idle")(FakeRun(output, right)) == [plans.NOT_A_SCHEDULE, 3]
 
 
 def test_a_device_does_not_make_up_for_another():
@@ -381,7 +381,7 @@ def test_a_device_does_not_make_up_for_another():
     costs = [plans.cost_of(plain(library.gpipe(*sizes))) for sizes in case.params["asked"]]
     costs[0]["idle"] = [costs[0]["idle"][0] + 1, 0, 0]
     idle, limit = BY_ANSWER["gpipe_schedule"].budgets[0], BY_ANSWER["gpipe_schedule"].budgets[0]
-    used = idle.used(RunOf({"costs": costs, "asked": case.params["asked"]}))
+    used = idle.used(FakeRun({"costs": costs, "asked": case.params["asked"]}))
     assert used[0] == limit.limit(case).most + 1
 
 

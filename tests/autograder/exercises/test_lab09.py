@@ -34,7 +34,7 @@ CHECKPOINT, SEQUENTIAL, BYTES, PARTITIONED = exercises.of_lab(LAB)
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 

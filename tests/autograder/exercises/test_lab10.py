@@ -43,7 +43,7 @@ LOAD, COMMIT, TRAIN = exercises.of_lab(LAB)[1:]
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 
@@ -202,7 +202,7 @@ def test_a_killed_rank_ends_those_that_wait_for_it():
             os.kill(os.getpid(), signal.SIGKILL)
         torch.distributed.barrier()
 
-    assert [end.how for end in forked_ranks.run_ranks(work, 2)] == ["barrier", "killed"]
+    assert [end.status for end in forked_ranks.run_ranks(work, 2)] == ["barrier", "killed"]
 
 
 def test_processes_that_a_rank_started_end_with_it():
@@ -322,7 +322,7 @@ class Killer(forked_ranks.Observer):
 
 
 @pytest.fixture(params=["held calls", "traced lines"])
-def how_it_is_watched(request, monkeypatch):
+def watch_mode(request, monkeypatch):
     def refused():
         raise OSError("no seccomp")
 
@@ -331,7 +331,7 @@ def how_it_is_watched(request, monkeypatch):
     return request.param
 
 
-def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, how_it_is_watched):
+def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, watch_mode):
     def write_and_rename():
         folder = tmp_path / "folder"
         folder.mkdir()
@@ -350,7 +350,7 @@ def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, how_it_is_wat
     for kill_at, state in enumerate(states, start=1):
         shutil.rmtree(tmp_path / "folder")
         observer = Killer(tmp_path, kill_at)
-        assert forked_ranks.run_ranks(work, 1, observer)[0].how == "killed"
+        assert forked_ranks.run_ranks(work, 1, observer)[0].status == "killed"
         assert atomic_commit.disk_of(str(tmp_path)) == {"folder": state}
 
 
@@ -404,7 +404,7 @@ def test_a_file_cannot_be_changed_through_memory(tmp_path):
             pass
 
     (end,) = forked_ranks.run_ranks(work, 1, Killer(tmp_path))
-    assert end.how == "raised"
+    assert end.status == "raised"
     assert end.value[0] == "PermissionError"
 
 

@@ -20,7 +20,7 @@ PORT, TOKENS = BY_ANSWER["port_a_loop"], BY_ANSWER["token_mean"]
 
 
 @pytest.fixture(autouse=True)
-def as_in_the_checker():
+def one_thread_as_in_the_checker():
     with one_thread():
         yield
 

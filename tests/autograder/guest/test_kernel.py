@@ -178,7 +178,7 @@ def test_errors_are_shown_and_counted(ran: tuple[dict[str, NotebookNode], CellsR
     assert last["magic"].startswith("UsageError: Line magic function `%no_such_magic`")
     assert last["group"] == "ExceptionGroup: several (1 sub-exception)"
     assert last["input"].startswith("EOFError: input() is not available")
-    names = {list(CELLS)[position]: end.how for position, end in done.ends.items()}
+    names = {list(CELLS)[position]: end.status for position, end in done.ends.items()}
     failed = {name for name, how in names.items() if how != "ran"}
     assert failed == {"raises", "syntax", "magic", "group", "exits", "input", "answers"}
     assert {names[name] for name in failed} == {"raised"}

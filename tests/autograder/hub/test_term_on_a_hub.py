@@ -51,11 +51,11 @@ class Class:
     ada: Person
     bob: Person
 
-    def instruct(self, *commands: str) -> str:
-        return instruct(self.machine, *commands)
+    def run_as_instructor(self, *commands: str) -> str:
+        return run_as_instructor(self.machine, *commands)
 
 
-def instruct(machine: PrivateMachine, *commands: str) -> str:
+def run_as_instructor(machine: PrivateMachine, *commands: str) -> str:
     """Runs commands as the instructor. nbgrader starts slowly: its commands share a process."""
     if all(command.startswith("nbgrader ") for command in commands):
         quoted = " ".join(f"'{command.removeprefix('nbgrader ')}'" for command in commands)
@@ -77,7 +77,9 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Class]:
         for name in ("teacher", "ada", "bob"):
             machine.add_user(name, f"password-of-{name}")
         make_checkout(machine)
-        instruct(machine, "python -m autograder build", "python -m autograder release --archive")
+        run_as_instructor(
+            machine, "python -m autograder build", "python -m autograder release --archive"
+        )
         for line in SET_UP.splitlines():
             if line.startswith("make "):
                 make_environment(machine.path(STUDENTS))
@@ -89,7 +91,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Class]:
         config.write_text(
             re.sub(r"^exchange = .*\n", EXCHANGE_LINE, config.read_text(), flags=re.M)
         )
-        instruct(machine, *INSTRUCTORS[:2])
+        run_as_instructor(machine, *INSTRUCTORS[:2])
         with running_hub(machine, START) as hub, ThreadPoolExecutor() as threads:
             people = {
                 name: hub.log_in(name, f"password-of-{name}") for name in ("teacher", "ada", "bob")
@@ -185,12 +187,12 @@ def test_a_lab_goes_to_students_and_back_and_each_sees_only_their_own(course: Cl
     forged = f"{INBOUND}/ada+{LAB}+2099-01-01 00:00:00 UTC+bob"
     machine.run(f"mkdir '{forged}'; cp {NOTEBOOK} '{forged}'", "bob")
     collect, grade, *feedback = INSTRUCTORS[2:]
-    assert "in the name of ada" not in course.instruct(collect)  # ada's own comes first
-    course.instruct(f"{grade} --jobs 1")
+    assert "in the name of ada" not in course.run_as_instructor(collect)  # ada's own comes first
+    course.run_as_instructor(f"{grade} --jobs 1")
     submissions = course.teacher.server("GET", f"formgrader/api/submissions/{LAB}")
     assert {each["student"]: each["score"] for each in submissions} == {"ada": 2, "bob": 0}
 
-    course.instruct(*feedback)
+    course.run_as_instructor(*feedback)
     for person in (ada, bob):
         (submitted,) = assignments_of(person, "fetch_feedback", "submitted")
         assert submitted["student_id"] == person.name

@@ -140,7 +140,7 @@ def test_the_package_contains_no_hidden_case(texts: dict[str, str]) -> None:
 
 
 @pytest.fixture(scope="module")
-def students_python(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def student_python(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Python of an environment like that of the package's `make lab`, without this repository."""
     root = tmp_path_factory.mktemp("student")
     write(files, root / "course")
@@ -183,7 +183,7 @@ print("from here:", *[path for module in list(sys.modules.values())
 
 @pytest.mark.ranks
 def test_the_package_gives_the_same_output_as_the_repository(
-    students_python: Path, tmp_path: Path
+    student_python: Path, tmp_path: Path
 ) -> None:
     right = planted.solution(LAB)[EXERCISE.partition(".")[2]]
     (wrong,) = (
@@ -192,7 +192,7 @@ def test_the_package_gives_the_same_output_as_the_repository(
         if mistake.name == MISTAKE
     )
     done = subprocess.run(
-        [students_python, "-c", f"REPO = {str(REPO)!r}\n{CHECKS}", EXERCISE, right, wrong],
+        [student_python, "-c", f"REPO = {str(REPO)!r}\n{CHECKS}", EXERCISE, right, wrong],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -97,7 +97,7 @@ def test_sandboxes_share_a_fork_server_and_replace_it_after_it_exits(sandbox: Sa
         assert contained(one, all_reduce_some, world_size=2).outputs == expected
 
 
-def look_around() -> dict[str, Any]:
+def inspect_sandbox() -> dict[str, Any]:
     def can(action: Callable[[], Any]) -> bool:
         try:
             action()
@@ -135,7 +135,7 @@ def test_a_rank_sees_only_its_own_files_and_processes(
 ) -> None:
     monkeypatch.setenv("MY_TOKEN", "secret")
 
-    seen = contained(sandbox, look_around).outputs[0]
+    seen = contained(sandbox, inspect_sandbox).outputs[0]
     assert "MY_TOKEN" not in seen["environment"]
     assert seen["home"] == "/tmp"
     assert set(seen["repo"]) <= {"autograder", "course", ".venv"}
@@ -508,7 +508,7 @@ def test_ranks_that_may_not_connect_cannot_delay_messages(sandbox: Sandbox) -> N
     assert ways == ["immediately", "cork", "send", "sendmsg", "sendfile", "splice"]
 
 
-def send_around(tag: int = 0) -> None:
+def send_to_next_rank(tag: int = 0) -> None:
     rank, world_size = dist.get_rank(), dist.get_world_size()
     sending = dist.isend(torch.full((50_000,), 3.5), (rank + 1) % world_size, tag=tag)
     dist.recv(torch.empty(50_000), (rank - 1) % world_size, tag=tag)
@@ -528,7 +528,7 @@ def test_collectives_are_seen_on_the_wire(sandbox: Sandbox) -> None:
     ) as ranks:
         for world_size in (4, 2):
             for tag in (0, 2**31 - 1):
-                run = ranks.run(send_around, tag, world_size=world_size)
+                run = ranks.run(send_to_next_rank, tag, world_size=world_size)
                 assert run.traffic.collectives == 0
             for collective in (gather_unrecorded, all_reduce_some, dist.barrier):
                 run = ranks.run(collective, world_size=world_size)

@@ -72,7 +72,7 @@ def grade(command: str) -> None:
     ).start()  # as `nbgrader autograde --force`
 
 
-def mark_by_hand(gradebook: Gradebook, student: str) -> None:
+def grade_manually(gradebook: Gradebook, student: str) -> None:
     """The same fields as formgrader's."""
     question = gradebook.find_grade(QUESTION, LAB, LAB, student)
     question.manual_score, question.extra_credit = 1.5, 0.25
@@ -96,7 +96,7 @@ def test_an_unchanged_written_answer_stays_graded(course: Course, command: str) 
     grade(command)
     with course.gradebook as gradebook:
         for student in first:
-            mark_by_hand(gradebook, student)
+            grade_manually(gradebook, student)
 
     for student, (written, picture) in second.items():
         submit(course, student, written, worth=2, picture=picture)
@@ -121,7 +121,7 @@ def test_an_answer_missing_in_the_gradebook_is_not_taken_for_the_graded_one(
     submit(course, "ann", ANSWER, worth=1)
     grade("grade")
     with course.gradebook as gradebook:
-        mark_by_hand(gradebook, "ann")
+        grade_manually(gradebook, "ann")
     submit(course, "ann", "Something else.", worth=1)
     with monkeypatch.context() as patch:
         patch.setattr(grade_class._GradingRun, "_write", lambda *_, **__: None)

@@ -50,8 +50,8 @@ def text_of(cell: NotebookNode) -> str:
     return "\n".join(filter(None, parts))
 
 
-def how(done: CellsRun) -> list[str]:
-    return [end.how for _, end in sorted(done.ends.items())]
+def statuses(done: CellsRun) -> list[str]:
+    return [end.status for _, end in sorted(done.ends.items())]
 
 
 def test_cells_after_a_dead_process_see_earlier_state() -> None:
@@ -70,7 +70,7 @@ def test_cells_after_a_dead_process_see_earlier_state() -> None:
     assert text_of(crashes) == "The kernel died in this cell: killed by SIGKILL."
     assert text_of(last) == "42"
     assert [cell.execution_count for cell in (before, exits, after, last)] == [1, 2, 2, 3]
-    assert how(done) == ["ran", "died", "ran", "died", "ran"]
+    assert statuses(done) == ["ran", "died", "ran", "died", "ran"]
     assert cloudpickle.loads(done.answers["lab.one"])() == 41
     assert (done.limits_hit, done.tampering) == ([], [])
 
@@ -91,7 +91,7 @@ def test_a_cell_is_stopped_at_its_time_limit() -> None:
     assert "This cell was stopped after 1 s." in text_of(waits)
     assert "did not stop when interrupted: its kernel was killed." in text_of(holds_the_gil)
     assert text_of(last) == "'still here'"
-    assert how(done) == ["limit", "limit", "limit", "ran"]
+    assert statuses(done) == ["limit", "limit", "limit", "ran"]
     assert len(done.limits_hit) == 3
 
 
@@ -100,7 +100,7 @@ def test_a_notebook_that_keeps_dying_ends() -> None:
     (*dead, unrun), done = run(*["import os; os._exit(1)"] * 2, "1", limits=limits)
     assert all("died in this cell" in text_of(cell) for cell in dead)
     assert text_of(unrun) == "This cell was not run: the kernel had died 2 times."
-    assert how(done) == ["died", "died", "not run"]
+    assert statuses(done) == ["died", "died", "not run"]
 
 
 def test_output_is_limited_and_a_later_error_is_kept() -> None:
@@ -119,7 +119,7 @@ def test_output_is_limited_and_a_later_error_is_kept() -> None:
     assert animation.outputs[0].data["text/html"].endswith("x19")
     assert error.outputs[-1].evalue == "the reason"
     assert len(done.limits_hit) == 4
-    assert how(done) == ["ran"] * 4 + ["raised"]
+    assert statuses(done) == ["ran"] * 4 + ["raised"]
 
 
 def test_an_error_about_a_limit_counts_as_a_limit() -> None:
@@ -128,7 +128,7 @@ def test_an_error_about_a_limit_counts_as_a_limit() -> None:
         "import os\nwith open('file', 'wb') as file:\n    os.ftruncate(file.fileno(), 1 << 40)",
         "raise OSError(11, 'Resource temporarily unavailable')",
     )
-    assert how(done) == ["raised"] * 3
+    assert statuses(done) == ["raised"] * 3
     assert done.limits_hit == [
         "The cell that begins with `raise MemoryError`: It needed more memory than the limit.",
         "The cell that begins with `import os`: It needed more disk than the limit.",
@@ -151,7 +151,7 @@ def test_all_outputs_together_are_limited() -> None:
     limits = Limits(output_bytes=1000)
     cells, done = run(*["print('x' * 900)"] * 15, limits=limits)
     assert sum(len(text_of(cell)) for cell in cells if TRUNCATED not in text_of(cell)) <= 10_000
-    assert how(done) == ["ran"] * 15
+    assert statuses(done) == ["ran"] * 15
     assert done.limits_hit
 
 
@@ -163,7 +163,7 @@ def test_garbage_on_the_graders_socket_kills_the_process_and_is_reported() -> No
     assert "sent the grader a forged message" in text_of(cells[0])
     assert text_of(cells[1]) == "'goes on'"
     assert len(done.tampering) == 1
-    assert how(done) == ["died", "ran"]
+    assert statuses(done) == ["died", "ran"]
 
 
 class Scripted:
@@ -214,7 +214,7 @@ def test_forged_messages_are_reported(forged: bytes, monkeypatch: pytest.MonkeyP
     limits = Limits(cell_s=5, deaths=0)
     with Scripted(forged) as scripted:
         done = run_cells(notebook, lambda: scripted, limits, {"lab.one"})
-    assert how(done) == ["died"]
+    assert statuses(done) == ["died"]
     assert len(done.tampering) == 1
 
 
@@ -225,18 +225,18 @@ def test_a_forger_can_send_no_more_than_any_cell() -> None:
 import json
 from shardlab.ranks import messages
 from tests.open_files import open_files
-def say(header, body=b""):
+def send(header, body=b""):
     for one in grader:
         messages.send(one, header, body)
 deep = b'{"data": {"application/json": ' + b'[' * 500 + b']' * 500 + b'}}'
 for body in (deep, b'{"data": {"application/json": NaN}}', b'{"data": {"text/plain": {"a": 1}}}',
              b'{"data": {"application/json": 1e999}}', b'[1]', b'[' * 5000,
              b'{"data": {"<script>": "x"}}'):
-    say({"is": "display", "at": [0, 0]}, body)
-say({"is": "display"}, b'{"data": {"text/plain": "\\\\ud800"}}')
-say({"is": "error"}, b'{"ename": 1}')
-say({"is": "answer", "name": "another.lab"}, b"x")
-say({"is": "answer", "name": "lab.two"}, b"not a pickle")
+    send({"is": "display", "at": [0, 0]}, body)
+send({"is": "display"}, b'{"data": {"text/plain": "\\\\ud800"}}')
+send({"is": "error"}, b'{"ename": 1}')
+send({"is": "answer", "name": "another.lab"}, b"x")
+send({"is": "answer", "name": "lab.two"}, b"not a pickle")
 os.ftruncate(100, 1 << 27)
 """,
         "'last'",
@@ -266,7 +266,7 @@ if os.fork() == 0:
 """.replace("SECONDS", seconds),
         "import os; os.fork() or __import__('time').sleep(605); os.closerange(3, 4096)",
     )
-    assert how(done) == ["ran", "died"]
+    assert statuses(done) == ["ran", "died"]
     assert "The kernel died in this cell" in text_of(closes)
     commands = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
     assert not [command for command in commands if command == f"sleep {seconds}"]
@@ -288,7 +288,7 @@ def test_time_spent_waiting_for_a_processor_does_not_count(monkeypatch: pytest.M
     with Scripted() as scripted:
         answer = messages.pack({"is": "done", "cell": 1, "raised": False})
         threading.Timer(0.4, scripted.inside.sendall, [answer]).start()
-        assert how(run_cells(notebook, lambda: scripted, limits, ())) == ["ran"]
+        assert statuses(run_cells(notebook, lambda: scripted, limits, ())) == ["ran"]
     monkeypatch.setattr(process, "MAX_SLOWDOWN", 3)
     monkeypatch.setattr(process, "START_S", 0.6)
     with Scripted() as scripted, pytest.raises(InfrastructureError, match="too busy"):

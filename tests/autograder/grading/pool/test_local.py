@@ -24,7 +24,7 @@ REPO = Path(__file__).parents[4]
 
 
 @pytest.fixture(autouse=True)
-def _no_real_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def _fake_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "work", fake_work)
 
 

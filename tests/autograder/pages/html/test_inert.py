@@ -25,7 +25,7 @@ class Reader(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.harm: list[str] = []
+        self.unsafe: list[str] = []
         self.open: list[str] = []
         self.feed(html)
         self.close()
@@ -34,20 +34,20 @@ class Reader(HTMLParser):
         if tag not in ("img", "br", "hr", "col"):
             self.open.append(tag)
         if tag in ("script", "style", "svg", "iframe", "object", "form", "base", "meta"):
-            self.harm.append(tag)
+            self.unsafe.append(tag)
         for name, value in attrs:
             known = tag in mathematics.ELEMENTS and name in mathematics.ATTRIBUTES
             known = known or name in HARMLESS or (name == "class" and is_ours(tag, value or ""))
             if not known:
-                self.harm.append(f"{tag} {name}={value}")
+                self.unsafe.append(f"{tag} {name}={value}")
             if name == "href" and not (value or "").startswith(("http:", "https:", "mailto:")):
-                self.harm.append(f"{tag} href={value}")
+                self.unsafe.append(f"{tag} href={value}")
             if name == "src" and not (value or "").startswith("data:image/"):
-                self.harm.append(f"{tag} src={value}")
+                self.unsafe.append(f"{tag} src={value}")
 
     def handle_endtag(self, tag: str) -> None:
         if not self.open or self.open.pop() != tag:
-            self.harm.append(f"</{tag}> without a start tag")
+            self.unsafe.append(f"</{tag}> without a start tag")
 
 
 def is_ours(tag: str, classes: str) -> bool:
@@ -57,28 +57,28 @@ def is_ours(tag: str, classes: str) -> bool:
     return classes in ("", "highlight", "left-out") or classes.startswith("output ")
 
 
-def harm_of(html: str) -> list[str]:
+def unsafe_parts(html: str) -> list[str]:
     reader = Reader(html)
-    return reader.harm + [f"<{tag}> left open" for tag in reader.open]
+    return reader.unsafe + [f"<{tag}> left open" for tag in reader.open]
 
 
 @pytest.mark.parametrize("name", hostile.FRAGMENTS)
 def test_html_is_inert(name: str) -> None:
     fragment = hostile.FRAGMENTS[name]
-    assert harm_of(inert.html(fragment)) == []
+    assert unsafe_parts(inert.html(fragment)) == []
     assert "<math" not in inert.html(fragment)
-    assert harm_of(inert.markdown(f"before\n\n{fragment}\n\nafter *{fragment}*")) == []
+    assert unsafe_parts(inert.markdown(f"before\n\n{fragment}\n\nafter *{fragment}*")) == []
 
 
 @pytest.mark.parametrize("name", hostile.MARKDOWN)
 def test_markdown_is_inert(name: str) -> None:
-    assert harm_of(inert.markdown(hostile.MARKDOWN[name])) == []
+    assert unsafe_parts(inert.markdown(hostile.MARKDOWN[name])) == []
 
 
 @pytest.mark.parametrize(("name", "outputs"), hostile.outputs().items())
 def test_outputs_are_inert(name: str, outputs: list[Any]) -> None:
     for output in outputs:
-        assert harm_of(inert.output(output)) == []
+        assert unsafe_parts(inert.output(output)) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_outputs_are_inert(name: str, outputs: list[Any]) -> None:
     ],
 )
 def test_an_output_of_any_type_can_be_shown(output: dict[str, Any]) -> None:
-    assert harm_of(inert.output(output)) == []
+    assert unsafe_parts(inert.output(output)) == []
 
 
 def test_formatting_is_kept() -> None:
@@ -188,7 +188,7 @@ def png(side: int = 4) -> str:
 def test_a_pasted_picture_is_shown(name: str, source: str) -> None:
     html = inert.markdown(source, {name: {"image/png": png()}})
     assert html.count(f'<img src="data:image/png;base64,{png()}" alt="') == 1
-    assert harm_of(html) == []
+    assert unsafe_parts(html) == []
 
 
 def test_a_pasted_drawing_is_shown_or_rejected() -> None:
@@ -223,7 +223,7 @@ def test_a_picture_that_is_not_shown_is_named(kind: str) -> None:
         html = inert.markdown(source, REJECTED[kind])
         assert "a.png" in html
         assert "img" not in html
-        assert harm_of(html) == []
+        assert unsafe_parts(html) == []
 
 
 def test_a_large_picture_is_shown_only_once() -> None:
@@ -244,8 +244,8 @@ def test_a_large_picture_is_shown_only_once() -> None:
 )
 def test_names_and_words_of_a_picture_are_text(name: str, words: str) -> None:
     for source in (f"![{words}](attachment:{quote(name)})", f'<p title="<img src={name}>">'):
-        assert harm_of(inert.markdown(source, {name: {"image/png": png()}})) == []
-        assert harm_of(inert.markdown(source)) == []
+        assert unsafe_parts(inert.markdown(source, {name: {"image/png": png()}})) == []
+        assert unsafe_parts(inert.markdown(source)) == []
 
 
 def shown(**data: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from autograder.pages.html import inert
 from autograder.pages.html.mathematics import MAX_TEX, NotConvertible, mathml
-from tests.autograder.pages.html.test_inert import harm_of
+from tests.autograder.pages.html.test_inert import unsafe_parts
 
 REPO = Path(__file__).parents[4]
 NOTEBOOKS = sorted([*REPO.glob("labs/*/*.ipynb"), *REPO.glob("course/chapters/*.ipynb")])
@@ -91,7 +91,7 @@ def test_unsupported_tex_stays_as_written(tex: str) -> None:
 def test_markup_in_a_formula_is_text(command: str, inside: str) -> None:
     for source in (f"$\\{command}{{{inside}}} x$", f"$${inside}$$", f"$\\{command} {inside}$"):
         without_ours = re.sub(r"</?m[a-z]+[^<>]*>", "", inert.markdown(source))
-        assert harm_of(without_ours) == []
+        assert unsafe_parts(without_ours) == []
 
 
 def test_a_formula_stays_within_its_line() -> None:

@@ -45,5 +45,5 @@ def reordered(source: str) -> str:
     return ast.unparse(tree)
 
 
-def all_of_them(source: str) -> str:
+def all_disguises(source: str) -> str:
     return other_comments(reordered(renamed(source)))

@@ -84,7 +84,7 @@ def test_solutions_with_a_planted_mistake_are_listed() -> None:
     "disguise",
     [
         disguises.renamed, disguises.other_comments, disguises.other_layout, disguises.reordered,
-        disguises.all_of_them,
+        disguises.all_disguises,
     ],
 )  # fmt: skip
 def test_disguised_copies_are_listed(disguise: Callable[[str], str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from autograder.__main__ import main
 from autograder.pages.similar import tokens, winnowing
 from autograder.pages.similar.compare import MIN_COMMON, Text, Work, compare
-from tests.autograder.pages.similar.disguises import all_of_them
+from tests.autograder.pages.similar.disguises import all_disguises
 from tests.submissions.corpus import answers_in, released, save
 
 REPO = Path(__file__).parents[4]
@@ -49,7 +49,7 @@ def test_a_copy_and_one_from_last_year_are_found(
     submitted = course / "grading/submitted"
     for student, answers in INDEPENDENT.items():
         submit(submitted, student, answers)
-    copy = {cell: all_of_them(source) for cell, source in INDEPENDENT["narrow"].items()}
+    copy = {cell: all_disguises(source) for cell, source in INDEPENDENT["narrow"].items()}
     copy["all_gather"] = f"# <script>alert(1)</script>\n{copy['all_gather']}"
     copy["chunk_bounds"] += "\nopen('ran', 'w')\nif (:  # not Python"
     submit(submitted, "eve", copy)
