@@ -65,20 +65,15 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # It replaces the files of an earlier save in the same folder.
 
-
 # %%
 def shard_name(rank, world_size):
     return f"shard_{rank}_of_{world_size}.pt"
 
-
 # %%
 def slices_spec(state, world_size):
     """{"w": [[1 2 3] [4 5 6]], …}, 4 ranks  ->  rank 0 {"w": [1 2], …} … rank 3 {"w": [0 0], …}"""
-    padded = {
-        k: functional.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()
-    }
+    padded = {k: functional.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()}
     return [{k: v.chunk(world_size)[r] for k, v in padded.items()} for r in range(world_size)]
-
 
 slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, world_size=4)
 
@@ -98,7 +93,6 @@ slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, worl
 # `torch.save({name: own.clone() for name, own in slices.items()}, folder / shard_name(rank, n))`, and on rank 0 `(folder / "index.json").write_text(json.dumps(...))`.
 # </details>
 
-
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}
 def save_sharded(folder, slices, shapes):
     """folder a Path, slices {name: [length]}, shapes {name: [int, …]}  ->  files in folder"""
@@ -111,30 +105,24 @@ def save_sharded(folder, slices, shapes):
         (folder / "index.json").write_text(json.dumps(index))
     ### END SOLUTION
 
-
 # %% [markdown]
 # A GPT of 0.3 million parameters in fp32, on four ranks. Together the four files hold the state once.
-
 
 # %%
 def gpt_state():
     torch.manual_seed(0)
     return {name: each.detach() for name, each in models.gpt("0.3M").named_parameters()}
 
-
 def save_gpt(folder):
     state, n = gpt_state(), dist.get_world_size()
     shapes = {name: list(each.shape) for name, each in state.items()}
     save_sharded(folder, slices_spec(state, n)[dist.get_rank()], shapes)
 
-
 # %%
 checkpoint = Path(tempfile.mkdtemp())
 run = launch(save_gpt, checkpoint, world_size=4)
 in_memory = sum(each.numel() * 4 for each in gpt_state().values())
-print(
-    "sent:", run.traffic.sent_by_rank.sum(), "bytes; the state in memory:", format_bytes(in_memory)
-)
+print("sent:", run.traffic.sent_by_rank.sum(), "bytes; the state in memory:", format_bytes(in_memory))
 show_table(
     {"file": "", "size": format_bytes},
     [(path.name, path.stat().st_size) for path in sorted(checkpoint.iterdir())],
@@ -150,7 +138,6 @@ check("save_resume.save_sharded", save_sharded)
 #
 # `load_sharded(folder)` returns this rank's slices for the **current** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded and cut for M ranks. It must not open every file: if a thousand ranks each read a whole checkpoint, the disks have to deliver it a thousand times.
 
-
 # %%
 def reshard_spec(slices_by_rank, shapes, world_size):
     """One process: concatenate, cut off the padding, slice again."""
@@ -159,7 +146,6 @@ def reshard_spec(slices_by_rank, shapes, world_size):
         for name, shape in shapes.items()
     }
     return slices_spec(whole, world_size)
-
 
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
@@ -178,7 +164,6 @@ reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3
 #
 # For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `functional.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk.
 # </details>
-
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
 def load_sharded(folder):
@@ -202,25 +187,19 @@ def load_sharded(folder):
     return slices
     ### END SOLUTION
 
-
 # %% [markdown]
 # Load the GPT that four ranks saved above on two and on three ranks, concatenate the slices and compare with the original.
-
 
 # %%
 def load_gpt(folder):
     return load_sharded(folder)
-
 
 shapes = {name: list(each.shape) for name, each in gpt_state().items()}
 for world_size in (2, 3):
     loaded = launch(load_gpt, checkpoint, world_size=world_size).outputs
     (whole,) = reshard_spec(loaded, shapes, world_size=1)
     equal = all(torch.equal(whole[name], each.flatten()) for name, each in gpt_state().items())
-    print(
-        f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.",
-        end=" ",
-    )
+    print(f"on {world_size} ranks, rank 0 has {sum(map(len, loaded[0].values())):,} elements.", end=" ")
     print("Concatenated:", "bit-equal" if equal else "NOT what was saved")
 
 # %% nbgrader={"grade_id": "check_load_sharded", "grade": true}
@@ -231,16 +210,13 @@ check("save_resume.load_sharded", load_sharded)
 #
 # A rank may be killed while it writes. The files that it leaves must never be mistaken for a checkpoint. In this lab, a checkpoint is a folder named `step_` and eight digits, and every folder with such a name must be **complete**: `latest` relies on that.
 
-
 # %%
 def latest(root):
     """The newest checkpoint's folder, or None."""
     return max(Path(root).glob("step_????????"), default=None)
 
-
 def name_of(step):
     return f"step_{step:08}"
-
 
 # %% [markdown]
 # `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; this may take a while. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
@@ -250,12 +226,10 @@ def name_of(step):
 # - At the end, even after a restart, `root` contains only checkpoints. Old ones stay.
 # - Temporary files are in `root`, too: a rename works only within one file system.
 
-
 # %%
 def commit_spec(checkpoints, step, files_by_rank, is_killed):
     """What root may contain: all of the new checkpoint or none of it."""
     return checkpoints if is_killed else {**checkpoints, step: files_by_rank}
-
 
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
@@ -279,7 +253,6 @@ commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 # On rank 0: `shutil.rmtree(folder, ignore_errors=True)` and `folder.mkdir()`. Barrier. `write(folder)`. Barrier. On rank 0: `folder.rename(root / name_of(step))`. Barrier. The temporary name must not match `step_????????`, and every run must remove what an earlier one left under it.
 # </details>
 
-
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
 def atomic_commit(root, step, write):
     """root a Path, step an int, write(folder)  ->  root/step_00000012, complete or absent"""
@@ -296,10 +269,8 @@ def atomic_commit(root, step, write):
     dist.barrier()
     ### END SOLUTION
 
-
 # %% [markdown]
 # A kill, on four real ranks that share a disk: rank 2 dies in the middle of writing its file in step 2. What is on disk then, and after a restart?
-
 
 # %%
 def write_in_two(folder, is_victim):
@@ -309,13 +280,11 @@ def write_in_two(folder, is_victim):
         os.kill(os.getpid(), signal.SIGKILL)
     path.write_text("half of it and the rest")
 
-
 def commit_both(root, killed_in):
     for step in (1, 2):
         is_victim = dist.get_rank() == 2 and step == killed_in
         if latest(root) is None or latest(root).name < name_of(step):
             atomic_commit(root, step, partial(write_in_two, is_victim=is_victim))
-
 
 # %%
 root = Path(tempfile.mkdtemp())
@@ -338,7 +307,6 @@ check("save_resume.atomic_commit", atomic_commit)
 #
 # What has to be in a checkpoint so that a kill does not change the loss curve? Here is a training job with everything that a real one has: a model with dropout, Adam, a learning-rate schedule, a position in the data, a loss scale. The ranks train with data parallelism: parameters, optimizer, schedule and scale are the same on all ranks, but **random states are not**. `job.step()` runs one step on this rank's batch and returns the mean loss over all ranks.
 
-
 # %%
 class Stream:
     """This rank's batches of real text, from `position` on."""
@@ -356,7 +324,6 @@ class Stream:
 
     def load_state_dict(self, state):
         self.position = state["position"]
-
 
 # %%
 class Scaler:
@@ -384,11 +351,9 @@ class Scaler:
     def load_state_dict(self, state):
         self.scale, self.good_steps = state["scale"], state["good_steps"]
 
-
 # %%
 def warm_up_and_decay(step):
     return min((step + 1) / 4, 1) * 0.95**step
-
 
 class Job:
     """Has model, optimizer, scheduler, stream and scaler, each with a state_dict(); step()"""
@@ -421,19 +386,16 @@ class Job:
         dist.all_reduce(mean, op=dist.ReduceOp.SUM)
         return mean.item() / dist.get_world_size()
 
-
 # %% [markdown]
 # `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Old checkpoints stay, but a kill may lose them, so each must be complete in itself. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
 #
 # Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros).
-
 
 # %%
 def resume_spec(curve, killed_in, every):
     """The losses of an uninterrupted run  ->  what the restarted job has to return"""
     first = killed_in // every * every
     return {step: loss for step, loss in enumerate(curve) if step >= first}
-
 
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
@@ -453,15 +415,13 @@ resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 # After step s, s + 1 steps are done. Define `write(folder)` inside your function: `torch.save({...}, folder / "shared.pt")` on rank 0, `torch.save({...}, folder / f"rank_{rank}.pt")` on every rank. You can load both with `weights_only=True`.
 # </details>
 
-
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}
 def train_resumable(root, job, steps, every):
     """root a Path, job a Job  ->  {step: loss} of the steps that this call ran"""
     ### BEGIN SOLUTION
     rank, done, losses = dist.get_rank(), 0, {}
-    pieces = {
-        name: getattr(job, name) for name in ("model", "optimizer", "scheduler", "stream", "scaler")
-    }
+    pieces = {name: getattr(job, name) for name in
+              ("model", "optimizer", "scheduler", "stream", "scaler")}
 
     def write(folder):
         if rank == 0:
@@ -487,23 +447,18 @@ def train_resumable(root, job, steps, every):
     return losses
     ### END SOLUTION
 
-
 # %% [markdown]
 # Two ranks, 24 steps, a checkpoint after every 5. Rank 1 is killed in step 17, and the job is restarted. Another run starts from the checkpoint of step 5 without an interruption; its curve is the wide line.
-
 
 # %%
 def train(root, killed_in=None):
     job = Job()
-
     def die_in_step(*_):
         if dist.get_rank() == 1 and job.stream.position == killed_in + 1:
             os.kill(os.getpid(), signal.SIGKILL)
-
     if killed_in is not None:
         job.model.register_forward_hook(die_in_step)
     return train_resumable(root, job, steps=24, every=5)
-
 
 # %%
 root, copied = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
@@ -520,13 +475,8 @@ resumed, uninterrupted = (launch(train, each, **options).outputs[0] for each in 
 equal = all(uninterrupted[step] == loss for step, loss in resumed.items())
 print(f"steps {min(resumed)} to {max(resumed)}:", "bit-equal" if equal else "NOT equal")
 figure, axes = plt.subplots(figsize=(6.5, 2.6))
-axes.plot(
-    uninterrupted.keys(),
-    uninterrupted.values(),
-    color=palette.PREDICTED,
-    linewidth=5,
-    label="uninterrupted",
-)
+axes.plot(uninterrupted.keys(), uninterrupted.values(),
+          color=palette.PREDICTED, linewidth=5, label="uninterrupted")
 axes.plot(resumed.keys(), resumed.values(), color=palette.MEASURED, label="resumed")
 axes.axvline(17, color=palette.ERROR, linewidth=1, label="killed in step 17")
 axes.set(xlabel="step", ylabel="loss", xticks=range(5, 24, 3))

@@ -73,12 +73,10 @@ print(configuration_a["script"])
 #
 # Here are eight configurations; grading uses others. All were run on real ranks with real engines, and the answers are what these engines reported.
 
-
 # %%
 def config_lint_spec(name):
     """What the engine of this configuration reported."""
     return config_runs.load()[name][1]
-
 
 show_table(
     {"": "", **dict.fromkeys(config_lint_spec("A"), "")},
@@ -121,7 +119,6 @@ for name in "BCDEFGH":
 # Accumulation first, then the micro-batch, which may have to be `train_batch_size` divided by accumulation and ranks. The global batch is a product of three numbers, and so is `samples`; two of the numbers are the same.
 # </details>
 
-
 # %% nbgrader={"grade_id": "config_lint", "solution": true}
 def config_lint(json_text, yaml, script):
     """configuration A  ->  {"stage": 2, "dtype": "bfloat16", …, "optimizer": "AdamW"}"""
@@ -155,7 +152,6 @@ def config_lint(json_text, yaml, script):
     }
     ### END SOLUTION
 
-
 # %% [markdown]
 # Your answers, next to what ran:
 
@@ -174,7 +170,6 @@ check("deepspeed_accelerate.config_lint", config_lint)
 #
 # A colleague has written this training loop by hand, in plain PyTorch. Each rank gets its part of the data from a `DistributedSampler`, and DistributedDataParallel (DDP) averages the gradients.
 
-
 # %%
 def ddp_parts(model, dataset, batch_size, lr):
     ddp = DistributedDataParallel(model)
@@ -182,10 +177,8 @@ def ddp_parts(model, dataset, batch_size, lr):
     sampler = DistributedSampler(dataset, shuffle=False)
     return ddp, optimizer, DataLoader(dataset, batch_size, sampler=sampler)
 
-
 # %% [markdown]
 # The optimizer steps once every `accumulation` micro-batches, and for those that remain at the end. Until the last micro-batch of a step, `no_sync` keeps DDP from sending gradients. The loss of each step is averaged over all ranks, and rank 0 saves the weights.
-
 
 # %%
 def train_with_ddp(model, dataset, batch_size, accumulation, lr, max_norm, save):
@@ -208,14 +201,12 @@ def train_with_ddp(model, dataset, batch_size, accumulation, lr, max_norm, save)
         save(ddp.module.state_dict())
     return losses
 
-
 # %% [markdown]
 # Rewrite it with Accelerate. `port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save)` takes the same arguments and returns the same list of losses, on every rank. The weights and the saved state dict are the same, too: `save` is a function that only the main process calls, with the names of the model that was passed in.
 #
 # The training steps should later run under fp16 or DeepSpeed without a change. So let the `Accelerator` do what it can: `prepare`, `accumulate`, `backward` and `clip_grad_norm_`. The optimizer is SGD. `model` and `dataset` are plain PyTorch; the samples divide evenly, so no sampler pads.
 #
 # This is what the hand-written loop does on two ranks:
-
 
 # %%
 def run_loop(loop):
@@ -226,7 +217,6 @@ def run_loop(loop):
     saved = []
     losses = loop(model, dataset, 3, 2, 0.4, 1.0, saved.append)
     return {"losses": losses, "saves": len(saved)}
-
 
 by_hand = launch(run_loop, train_with_ddp, world_size=2, device="cpu")
 by_hand.outputs
@@ -246,7 +236,6 @@ by_hand.outputs
 #
 # `accelerator.sync_gradients` is `True` in the last micro-batch of a step, and at the end of the loader. What must not happen before the gradients are averaged? For the losses there is `accelerator.reduce(tensor, "mean")`, for the names `accelerator.unwrap_model`.
 # </details>
-
 
 # %% nbgrader={"grade_id": "port_a_loop", "solution": true}
 def port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save):
@@ -273,7 +262,6 @@ def port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save):
         save(accelerator.unwrap_model(model).state_dict())
     return losses
     ### END SOLUTION
-
 
 # %% [markdown]
 # Both loops side by side. "Messages" are the all-reduces of rank 0. Accelerate assigns whole batches to the ranks in turn, `DistributedSampler` single samples. So each rank gets different samples than before, but all ranks together get the same ones in each step.
@@ -302,7 +290,6 @@ check("deepspeed_accelerate.port_a_loop", port_a_loop)
 #
 # `micro_batches` is a list of (token ids, labels), both `[sequences, tokens]`. `model` is prepared (DDP), the accelerator was created with `gradient_accumulation_steps=len(micro_batches)`, and the optimizer steps after your function returns, not in it. A micro-batch may be all padding.
 
-
 # %%
 def token_mean_spec(model, all_micro_batches):
     """one process: the sum over all tokens, divided by their number"""
@@ -313,10 +300,8 @@ def token_mean_spec(model, all_micro_batches):
         tokens += (labels != -100).sum()
     return total / tokens
 
-
 # %% [markdown]
 # Two micro-batches for each of two ranks, and their tokens:
-
 
 # %%
 def ragged(rank, i):
@@ -325,11 +310,9 @@ def ragged(rank, i):
     lengths = torch.tensor([[1 + 4 * rank], [2 + 3 * i]])
     return ids, ids.masked_fill(torch.arange(8) >= lengths, -100)
 
-
 def make_language_model():
     torch.manual_seed(0)
     return nn.Sequential(nn.Embedding(11, 6), nn.Linear(6, 11))
-
 
 everything = [ragged(rank, i) for rank in range(2) for i in range(2)]
 right_loss = token_mean_spec(make_language_model(), everything).item()
@@ -351,7 +334,6 @@ print([int((labels != -100).sum()) for _, labels in everything], f"mean loss {ri
 # What you return is not what you pass to `backward`: nothing divides it afterwards. Add up the sums without their graph, and reduce once at the end.
 # </details>
 
-
 # %% nbgrader={"grade_id": "token_mean", "solution": true}
 def token_mean(accelerator, model, micro_batches):
     """.grad and the loss: the mean over all tokens of all ranks and micro-batches"""
@@ -369,10 +351,8 @@ def token_mean(accelerator, model, micro_batches):
     return (accelerator.reduce(total) / tokens).item()
     ### END SOLUTION
 
-
 # %% [markdown]
 # Your step on two ranks, next to one process and to the mean of means. The gradient is that of the output layer's bias.
-
 
 # %%
 def mean_of_means(accelerator, model, micro_batches):
@@ -383,13 +363,11 @@ def mean_of_means(accelerator, model, micro_batches):
             accelerator.backward(means[-1])
     return accelerator.reduce(torch.stack(means).mean().detach(), "mean").item()
 
-
 def one_step(step):
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = accelerator.prepare(make_language_model())
     loss = step(accelerator, model, [ragged(accelerator.process_index, i) for i in range(2)])
     return loss, list(model.parameters())[-1].grad
-
 
 # %%
 model = make_language_model()
@@ -402,7 +380,6 @@ show_table({"step": "", "loss": "", "norm of the gradient": ""}, rows)
 
 # %% nbgrader={"grade_id": "check_token_mean", "grade": true}
 check("deepspeed_accelerate.token_mean", token_mean)
-
 
 # %% [markdown]
 # ## 4 · `metrics`
@@ -422,13 +399,11 @@ class Stream(IterableDataset):
     def __iter__(self):
         return iter(self.dataset)
 
-
 # %%
 def metrics_spec(model, dataset):
     """One process: each sample once."""
     _, inputs, targets = dataset.tensors
     return (model(inputs).argmax(dim=1) == targets).sum().item() / len(dataset)
-
 
 ten = TensorDataset(torch.arange(10), torch.eye(10), torch.tensor([0, 1, 2, 3, 0, 0, 0, 0, 0, 0]))
 metrics_spec(nn.Identity(), ten)  # this model answers 0, 1, …, 9: the first four are right
@@ -449,7 +424,6 @@ metrics_spec(nn.Identity(), ten)  # this model answers 0, 1, …, 9: the first f
 # `accelerator.gather((index, hits))` returns both from all ranks, in the same order. A dict from index to hit keeps each sample once.
 # </details>
 
-
 # %% nbgrader={"grade_id": "metrics", "solution": true}
 def metrics(accelerator, model, loader):
     """prepared model and loader  ->  right answers / samples of the dataset, on every rank"""
@@ -463,10 +437,8 @@ def metrics(accelerator, model, loader):
     return sum(hit_by_index.values()) / len(hit_by_index)
     ### END SOLUTION
 
-
 # %% [markdown]
 # The ten samples on four ranks, with a length and as a stream: the number of answers that the two calls return, and your accuracy.
-
 
 # %%
 def evaluate(dataset):
@@ -478,7 +450,6 @@ def evaluate(dataset):
         for call in ("gather", "gather_for_metrics")
     }
     return answers, metrics(accelerator, nn.Identity(), loader)
-
 
 # %%
 rows = []
@@ -497,11 +468,9 @@ check("deepspeed_accelerate.metrics", metrics)
 #
 # With accumulation, a prepared scheduler counts only real steps of the optimizer; an unprepared one counts every call of `step`. The script calls it at every micro-batch.
 
-
 # %%
 def linear_schedule(optimizer, warmup_steps, total_steps):
     """lr × factor: rises to 1 over warmup_steps, then falls to 0 at total_steps"""
-
     def factor(step):
         if step < warmup_steps:
             return step / warmup_steps
@@ -509,10 +478,8 @@ def linear_schedule(optimizer, warmup_steps, total_steps):
 
     return LambdaLR(optimizer, factor)
 
-
 # %% [markdown]
 # The training loop is the same for all schedules:
-
 
 # %%
 def prepared(accelerator, split_batches, batches=8, lr=0.1):
@@ -521,7 +488,6 @@ def prepared(accelerator, split_batches, batches=8, lr=0.1):
     loader = DataLoader(torch.ones(batches * ranks, 2), batch_size=ranks if split_batches else 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     return accelerator.prepare(model, optimizer, loader)
-
 
 # %%
 def rates(schedule, accumulation=1, split_batches=False):
@@ -543,10 +509,8 @@ def rates(schedule, accumulation=1, split_batches=False):
             optimizer.zero_grad()
     return found
 
-
 # %% [markdown]
 # The learning rate that you want at each optimizer step, on any number of ranks, and the one that you get on two ranks if you prepare the scheduler as it is:
-
 
 # %%
 def schedule_spec(warmup_steps, total_steps, lr=0.1):
@@ -559,11 +523,9 @@ def schedule_spec(warmup_steps, total_steps, lr=0.1):
         scheduler.step()
     return found
 
-
 # %%
 def as_it_stands(accelerator, optimizer, warmup_steps, total_steps):
     return accelerator.prepare(linear_schedule(optimizer, warmup_steps, total_steps))
-
 
 too_fast = launch(rates, as_it_stands, world_size=2, device="cpu")
 print("planned: ", *(f"{rate:.3f}" for rate in schedule_spec(2, 8)))
@@ -587,7 +549,6 @@ print("on two ranks:", *(f"{rate:.3f}" for rate in too_fast.outputs[0]))
 # None of your numbers depends on it: a prepared scheduler ignores the calls between two optimizer steps.
 # </details>
 
-
 # %% nbgrader={"grade_id": "schedule", "solution": true}
 def schedule(accelerator, optimizer, warmup_steps, total_steps):
     """steps of the optimizer  ->  a scheduler for the loop above"""
@@ -596,7 +557,6 @@ def schedule(accelerator, optimizer, warmup_steps, total_steps):
     scheduler = linear_schedule(optimizer, warmup_steps * each, total_steps * each)
     return accelerator.prepare(scheduler)
     ### END SOLUTION
-
 
 # %% [markdown]
 # The learning rate on 1, 2 and 4 ranks, with your schedule. All blue lines should lie on the planned one:
@@ -607,9 +567,7 @@ runs |= {"4 ranks": (4, 1, False), "4 ranks, split_batches": (4, 1, True)}
 planned, yours, rows = schedule_spec(2, 8), {}, []
 for name, (ranks, *options) in runs.items():
     yours[name] = launch(rates, schedule, *options, world_size=ranks, device="cpu").outputs[0]
-    rows.append(
-        (name, max(abs(own - rate) for own, rate in zip(yours[name], planned, strict=True)))
-    )
+    rows.append((name, max(abs(own - rate) for own, rate in zip(yours[name], planned, strict=True))))
 show_table({"run": "", "differs from the plan by at most": ".2g"}, rows)
 
 # %%
@@ -630,7 +588,6 @@ check("deepspeed_accelerate.schedule", schedule)
 #
 # A run of three weeks is stopped and restarted many times. That should not change the result: **not a single bit**. Here is a small job: a model with dropout, AdamW, a learning rate that falls in each step, a running average of the weights, and a shuffled loader. Model, optimizer and loader are prepared, the rest is not. (The job steps the scheduler; if it were prepared, it would step N times as often.)
 
-
 # %%
 class Average:
     """A running average of a model's weights."""
@@ -648,7 +605,6 @@ class Average:
     def load_state_dict(self, state):
         self.weights = state["weights"]
 
-
 # %%
 class Progress:
     """The number of steps that are done."""
@@ -661,7 +617,6 @@ class Progress:
 
     def load_state_dict(self, state):
         self.steps = state["steps"]
-
 
 # %%
 class Job:
@@ -691,7 +646,6 @@ class Job:
         self.progress.steps += 1
         self.losses.append(loss.item())
 
-
 # %%
 def save_everything_spec(accelerator, job, folder, until):
     """The uninterrupted run: nothing is saved."""
@@ -701,14 +655,12 @@ def save_everything_spec(accelerator, job, folder, until):
             if job.progress.steps == until:
                 break
 
-
 def start(train, seed, folder, until):
     seeded = DataLoaderConfiguration(use_seedable_sampler=True, data_seed=7)
     accelerator = Accelerator(cpu=True, dataloader_config=seeded)
     job = Job(accelerator, seed)
     train(accelerator, job, folder, until)
     return job.losses
-
 
 # %%
 whole_run = launch(start, save_everything_spec, 0, None, 8, world_size=2)
@@ -736,7 +688,6 @@ print("the losses of rank 0:", *(f"{loss:.4f}" for loss in whole_run.outputs[0])
 # `save_state` writes the file `random_states_{rank}.pkl` on each rank and the others on the main process, so all ranks call it. `load_state` restores the random states; setting a seed or drawing a random number after it would change them again.
 # </details>
 
-
 # %% nbgrader={"grade_id": "save_everything", "solution": true}
 def save_everything(accelerator, job, folder, until):
     """a new job, on every rank  ->  `until` steps are done, folder has a checkpoint"""
@@ -754,7 +705,6 @@ def save_everything(accelerator, job, folder, until):
     accelerator.save_state(folder)
     ### END SOLUTION
 
-
 # %% [markdown]
 # Stopped after four steps, in the second epoch, and restarted with another seed: the losses of rank 1, and where they differ from those of the uninterrupted run.
 
@@ -765,9 +715,7 @@ with tempfile.TemporaryDirectory() as name:
     losses += launch(start, save_everything, 1000, folder, 8, world_size=2).outputs[1]
     print("saved:", *sorted(path.name for path in folder.iterdir()))
 for step, (loss, whole) in enumerate(zip(losses, whole_run.outputs[1])):
-    print(
-        f"step {step}: {loss:.6f}", "the same bits" if loss == whole else f"instead of {whole:.6f}"
-    )
+    print(f"step {step}: {loss:.6f}", "the same bits" if loss == whole else f"instead of {whole:.6f}")
 
 # %% nbgrader={"grade_id": "check_save_everything", "grade": true}
 check("deepspeed_accelerate.save_everything", save_everything)

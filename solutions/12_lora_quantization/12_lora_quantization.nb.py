@@ -59,14 +59,12 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # The check inspects your A and B, then draws its own, wraps layers in `DistributedDataParallel`, trains, merges, unmerges, and continues training.
 
-
 # %%
 @torch.no_grad()
 def lora_spec(linear, a, b, alpha, x):
     """The weight after a merge, and the layer's output, merged or not."""
     weight = linear.weight + alpha / len(a) * b @ a
     return weight, functional.linear(x, weight, linear.bias)
-
 
 lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, torch.ones(1, 3))
 
@@ -89,7 +87,6 @@ lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, to
 #
 # In fp32, (W + ΔW) − ΔW is not W: bits that the sum rounded away do not come back. What could you keep while the weight is merged? A plain tensor attribute is neither a parameter nor a buffer, and that is what you want: DDP broadcasts buffers in each forward pass. Merge under `torch.no_grad()`.
 # </details>
-
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}
 class LoRALinear(nn.Module):
@@ -133,10 +130,8 @@ class LoRALinear(nn.Module):
             self.unmerged = None
         ### END SOLUTION
 
-
 # %% [markdown]
 # Two ranks train one layer for 30 steps on a task that a rank-1 change solves: `target` = W·x + u·vᵀ·x. Left: the loss. Right: the singular values of what your layer has learned, (α/r)·B·A. With r = 4, at most four of them are above zero.
-
 
 # %%
 def two_ranks_train():
@@ -158,7 +153,6 @@ def two_ranks_train():
     start = linear.weight.clone()
     layer.merge()
     return losses, torch.linalg.svdvals((layer.linear.weight - start).detach()).tolist()
-
 
 lora_run = launch(two_ranks_train, world_size=2)
 
@@ -187,14 +181,12 @@ check("lora_quantization.LoRALinear", LoRALinear)
 #
 # `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` contains such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passed a gradient to its input, including the lowest layer.
 
-
 # %%
 def shapes_of(size):
     """Shapes of a GPT with separate queries, keys and values; its head shares `token`'s matrix."""
     model = models.separate_projections(models.gpt(size))
     parameters = model.named_parameters(remove_duplicate=False)
     return {name: tuple(each.shape) for name, each in parameters}
-
 
 show_table({"parameter": "", "shape": ""}, list(shapes_of("0.1M").items())[:18])
 
@@ -213,7 +205,6 @@ show_table({"parameter": "", "shape": ""}, list(shapes_of("0.1M").items())[:18])
 #
 # Two sums: one over the frozen matrices that are multiplied, one over the adapters, which are trained. Norms and biases are in neither.
 # </details>
-
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}
 def count_and_ship(shapes, r, targets, world_size, tokens):
@@ -236,7 +227,6 @@ def count_and_ship(shapes, r, targets, world_size, tokens):
         "flops": (4 * base + 6 * adapters) * tokens,
     }
     ### END SOLUTION
-
 
 # %% [markdown]
 # Your formula for the GPT with 50 million parameters, on 8 ranks with r = 8: adapters on more and more matrices.
@@ -278,13 +268,11 @@ check("lora_quantization.count_and_ship", count_and_ship)
 # %%
 NF4 = torch.tensor(quantization.nf4_code_points())
 
-
 def dequantize_spec(codes, absmax, block, points=None):
     """codes of any shape, absmax [⌈n / block⌉]  ->  fp32 weights of that shape"""
     values = codes / 127 if points is None else points[codes.long()]
     by_weight = absmax.repeat_interleave(block)[: codes.numel()]
     return values * by_weight.view(codes.shape)
-
 
 NF4
 
@@ -304,7 +292,6 @@ NF4
 # For int8, multiply by 127 and round before you convert: a conversion drops the fraction. For `points`, an extra dimension at the end broadcasts each scaled weight against all points; the index of the smallest distance is the code. Conversion to the dtype comes last.
 # </details>
 
-
 # %% nbgrader={"grade_id": "quantize_blockwise", "solution": true}
 def quantize_blockwise(weights, block, points=None):
     """fp32 weights of any shape  ->  codes of that shape, absmax [⌈n / block⌉]"""
@@ -321,15 +308,12 @@ def quantize_blockwise(weights, block, points=None):
     return codes.flatten()[: len(flat)].view(weights.shape), absmax
     ### END SOLUTION
 
-
 # %% [markdown]
 # Real weights, from a small GPT that was trained on Python's documentation. Left: one block of 64 weights, and what is restored from its codes. Right: smaller blocks restore all the weights better, but need more scales.
-
 
 # %%
 def restored(weights, block, points=None):
     return dequantize_spec(*quantize_blockwise(weights, block, points), block, points)
-
 
 def plot_blocks(weights, sizes=(16, 32, 64, 128, 256, 512, 1024)):
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3))
@@ -344,7 +328,6 @@ def plot_blocks(weights, sizes=(16, 32, 64, 128, 256, 512, 1024)):
         right.annotate(f" block {size}", (4 + 32 / size, error), va="bottom")
     right.set(xlabel="bits per weight", ylabel="root mean square error", xlim=(3.9, 6.9))
     figure.tight_layout()
-
 
 gpt_weights = pretrained.gpt().state_dict()["blocks.0.mlp.up.weight"]
 plot_blocks(gpt_weights)
@@ -366,14 +349,12 @@ check("lora_quantization.quantize_blockwise", quantize_blockwise)
 #
 # The spec restores the weights from the bytes:
 
-
 # %%
 def unpack_q4_0_spec(blocks):
     """uint8 [n / 32, 18]  ->  fp32 weights [n]"""
     d = blocks[:, :2].contiguous().view(torch.float16).float()
     low, high = blocks[:, 2:] % 16, blocks[:, 2:] // 16
     return (d * (torch.cat([low, high], dim=1).float() - 8)).flatten()
-
 
 # %% [markdown]
 # **Budget** · no communication · 18 bytes for 32 weights, 4.5 bits each · every byte equal to that of `gguf`.
@@ -391,7 +372,6 @@ def unpack_q4_0_spec(blocks):
 # `<<` shifts a uint8 tensor, and `|` joins two of them. `tensor.view(torch.uint8)` shows a contiguous tensor's bytes without converting numbers: a [blocks, 1] tensor of a 2-byte dtype becomes [blocks, 2]. Join both parts along dimension 1.
 # </details>
 
-
 # %% nbgrader={"grade_id": "pack_q4_0", "solution": true}
 def pack_q4_0(weights):
     """fp32 weights [n]  ->  uint8 [n / 32, 18], the bytes of Q4_0"""
@@ -405,24 +385,19 @@ def pack_q4_0(weights):
     return torch.cat([d.half().view(torch.uint8), nibbles], dim=1)
     ### END SOLUTION
 
-
 # %% [markdown]
 # One block of the same weights, its 18 bytes, and what is restored from them:
-
 
 # %%
 def plot_block(weights):
     block = pack_q4_0(weights)
     figure, axes = plt.subplots(figsize=(7, 2.8))
     axes.plot(weights, "o", color=palette.PREDICTED, fillstyle="none", label="weights")
-    axes.plot(
-        unpack_q4_0_spec(block), ".", color=palette.MEASURED, label="restored from your bytes"
-    )
+    axes.plot(unpack_q4_0_spec(block), ".", color=palette.MEASURED, label="restored from your bytes")
     axes.set(xlabel="position in the block", ylabel="weight")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     print(bytes(block.flatten().tolist()).hex(" "))
-
 
 plot_block(gpt_weights.flatten()[:32])
 
@@ -440,12 +415,10 @@ check("lora_quantization.pack_q4_0", pack_q4_0)
 # - the other features are quantized: each row of x and each row of w has a scale. A scale is the largest magnitude **among the row's regular features**, divided by 127; a code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
 # - a row of zeros gives zeros. There may be no outlier; at least one feature is regular. Do not change x and w.
 
-
 # %%
 def outliers_spec(x, w):
     """What the result approximates: here nothing is rounded to a code."""
     return x @ w.T
-
 
 outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]))
 
@@ -465,11 +438,9 @@ outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]
 # torch adds int8 products in int8, where they overflow: convert the codes with `.int()` first. Element (i, j) of the sums belongs to row i of x and to row j of w, so the scales of w have to lie along the columns.
 # </details>
 
-
 # %% nbgrader={"grade_id": "outliers", "solution": true}
 def outliers(x, w, threshold):
     """x [rows, features], w [out, features]  ->  approximately x @ w.T [rows, out], mostly in int8"""
-
     ### BEGIN SOLUTION
     def quantize_rows(matrix):
         scales = matrix.abs().amax(dim=1, keepdim=True).clamp(min=1e-30) / 127
@@ -481,7 +452,6 @@ def outliers(x, w, threshold):
     sums = x_codes.int() @ w_codes.T.int()
     return sums * x_scales * w_scales.T + x[:, is_outlier] @ w[:, is_outlier].T
     ### END SOLUTION
-
 
 # %% [markdown]
 # 256 features, one of them at 60: the errors of your product, first with everything in int8 (a threshold that nothing exceeds), then with the outlier feature in fp32.
@@ -515,33 +485,17 @@ check("lora_quantization.outliers", outliers)
 # The adapters of the layers **below** get their gradient through the base: $\partial L/\partial x = \partial L/\partial y \cdot W + \dots$ So backward needs W again. In plain autograd, the matrix product keeps the dequantized weight of every layer above the first until backward, and the 4 bits save nothing:
 
 # %%
-NF4_VALUES = torch.tensor(
-    [
-        -1.0,
-        -0.6961928009986877,
-        -0.5250730514526367,
-        -0.39491748809814453,
-        -0.28444138169288635,
-        -0.18477343022823334,
-        -0.09105003625154495,
-        0.0,
-        0.07958029955625534,
-        0.16093020141124725,
-        0.24611230194568634,
-        0.33791524171829224,
-        0.44070982933044434,
-        0.5626170039176941,
-        0.7229568362236023,
-        1.0,
-    ]
-)
-
+NF4_VALUES = torch.tensor([
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453,
+    -0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0,
+    0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+])
 
 def dequantize_nf4(packed, absmax, shape):
     """packed uint8 [out · in / 2], absmax fp32 [out · in / 64]  ->  fp32 [out, in]"""
     codes = torch.stack([packed >> 4, packed & 15], dim=1).int()  # the high nibble comes first
     return (NF4_VALUES[codes].view(-1, 64) * absmax[:, None]).view(shape)
-
 
 def qlora_forward_spec(layers, x, alpha):
     """The right outputs and gradients, but it keeps every dequantized weight for backward."""
@@ -550,7 +504,6 @@ def qlora_forward_spec(layers, x, alpha):
         W = dequantize_nf4(layer["packed"], layer["absmax"], (len(B), A.shape[1]))
         x = x @ W.T + alpha / len(A) * (x @ A.T @ B.T)
     return x
-
 
 # %% [markdown]
 # Write `qlora_step(layers, x, loss_of, alpha, lr)`: one step of plain SGD, on several ranks.
@@ -578,7 +531,6 @@ def qlora_forward_spec(layers, x, alpha):
 #
 # `torch.autograd.grad(loss, adapters)` returns the gradients as a tuple and leaves `.grad` alone, so nothing has to be cleared. All-reduce each, divide by the number of ranks, and change the adapter under `torch.no_grad()`.
 # </details>
-
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}
 class PackedLinear(torch.autograd.Function):
@@ -613,10 +565,8 @@ def qlora_step(layers, x, loss_of, alpha, lr):
             adapter -= lr * grad / dist.get_world_size()
     ### END SOLUTION
 
-
 # %% [markdown]
 # Eight layers of 512 × 512, 1 MiB each in fp32, trained for one step: first with the spec's forward, then with your step. Click to choose a run. The dashed line is what the packed base takes: an eighth of the weights in fp32, and one absmax for each 64.
-
 
 # %%
 def packed_layer(out_features, in_features, r=4):
@@ -628,17 +578,14 @@ def packed_layer(out_features, in_features, r=4):
         "B": nn.Parameter(torch.zeros(out_features, r)),
     }
 
-
 def spec_step(layers, x, loss_of, alpha, lr):
     loss_of(qlora_forward_spec(layers, x, alpha)).backward()
-
 
 def train_packed(step):
     layers = [packed_layer(512, 512) for _ in range(8)]
     x = torch.randn(4, 512)
     with measure("the step"):
         step(layers, x, lambda y: y.square().sum() / len(y), alpha=8, lr=0.01)
-
 
 # %%
 PACKED_BYTES = 8 * (512 * 512 // 2 + 512 * 512 // 64 * 4)

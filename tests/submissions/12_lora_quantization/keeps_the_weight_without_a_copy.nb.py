@@ -14,19 +14,16 @@ class LoRALinear(nn.Module):
         nn.init.kaiming_uniform_(self.A)
         self.scale = alpha / r
         self.unmerged = None
-
     def forward(self, x):
         y = self.linear(x)
         if self.unmerged is None:
             y = y + self.scale * (x @ self.A.T @ self.B.T)
         return y
-
     @torch.no_grad()
     def merge(self):
         if self.unmerged is None:
             self.unmerged = self.linear.weight
             self.linear.weight += self.scale * (self.B @ self.A)
-
     @torch.no_grad()
     def unmerge(self):
         if self.unmerged is not None:

@@ -20,10 +20,6 @@ def count_and_ship(shapes, r, targets, world_size, tokens):
     return {
         "adapters": adapters,
         "state_bytes": 12 * adapters,
-        "sent_bytes": 2
-        * (world_size - 1)
-        / world_size
-        * 4
-        * (adapters + sum(torch.Size(shape).numel() for shape in shapes.values())),
+        "sent_bytes": 2 * (world_size - 1) / world_size * 4 * (adapters + sum(torch.Size(shape).numel() for shape in shapes.values())),
         "flops": (4 * base + 6 * adapters) * tokens,
     }

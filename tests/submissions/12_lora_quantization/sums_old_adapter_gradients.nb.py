@@ -16,7 +16,6 @@ class PackedLinear(torch.autograd.Function):
     def backward(ctx, y_grad):
         return y_grad @ dequantize_nf4(*ctx.saved_tensors, ctx.shape), None, None, None
 
-
 def qlora_step(layers, x, loss_of, alpha, lr):
     for layer in layers:
         A, B = layer["A"], layer["B"]
