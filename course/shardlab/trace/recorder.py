@@ -73,6 +73,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
 
 CALLBACK_TIMEOUT_S = 5.0  # for a thread to write one line on a busy machine
 MAX_PAUSES = 16  # of a delayed rank
+AT_START = 3  # times its delay: ranks of a busy machine do not start together
 WAITED_TWICE = "wait() was already called on this send or receive, so gloo would wait forever"
 MAX_HELD_SOCKETS = 256  # a limit for scripts that keep creating and destroying groups
 DISPATCH_FILES = (torch._ops.__file__, torch.utils._stats.__file__, memory_recorder.__file__)
@@ -342,7 +343,7 @@ class Recorder:
             os.close(self.held_open.pop())
         self.ranks_of.clear()  # each run must log its groups again
         self.enabled = True
-        self.pause()
+        self.pause(AT_START)
         try:
             if not with_memory:
                 yield
@@ -356,12 +357,12 @@ class Recorder:
                 self.log.write("memory", self.memory.summary())
                 self.memory = None
 
-    def pause(self) -> None:
+    def pause(self, times: int = 1) -> None:
         """Let the other ranks overtake a delayed one."""
         is_main = threading.get_ident() == self.main_thread
         if self.delay_s and is_main and self.pauses < MAX_PAUSES:
             self.pauses += 1
-            time.sleep(self.delay_s)
+            time.sleep(times * self.delay_s)
 
     def _wait_for_callbacks(self) -> None:
         """Wait for collectives whose end is reported only after the function has returned.
