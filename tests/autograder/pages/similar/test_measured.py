@@ -66,7 +66,7 @@ def test_answers_to_different_exercises_are_not_listed() -> None:
 
 
 def test_solutions_with_a_planted_mistake_are_listed() -> None:
-    """400 of 449 in 12 labs. The others differ in more than the mistake, or are short."""
+    """About 9 in 10, of more than 450 pairs in 12 labs. The others differ in more than the mistake, or are short."""
     listed = compared = 0
     for lab in exercises.labs():
         solved = {cell: work("", {cell: source}) for cell, source in solution(lab).items()}
@@ -76,8 +76,8 @@ def test_solutions_with_a_planted_mistake_are_listed() -> None:
                 if both and all(each.length(each.hashes) >= LONG for each in both):
                     compared += 1
                     listed += len(compare(both, given(lab)).pairs)
-    assert compared >= 449
-    assert listed / compared > 0.85
+    assert compared > 450
+    assert listed / compared > 0.87
 
 
 @pytest.mark.parametrize(
