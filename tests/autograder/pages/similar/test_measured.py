@@ -66,7 +66,8 @@ def test_answers_to_different_exercises_are_not_listed() -> None:
 
 
 def test_solutions_with_a_planted_mistake_are_listed() -> None:
-    """About 9 in 10, of more than 450 pairs in 12 labs. The others differ in more than the mistake, or are short."""
+    """About 9 in 10, of more than 450 pairs in 12 labs. The others differ in more than the mistake,
+    or are short."""
     listed = compared = 0
     for lab in exercises.labs():
         solved = {cell: work("", {cell: source}) for cell, source in solution(lab).items()}
