@@ -241,7 +241,7 @@ scale_spec([True, False, False, True, False, False, False, False], 65536.0, grow
 #
 # The rule has no limits: the scale may fall below 1, and grow beyond 2²⁴. `scale_loss` leaves the loss that it is given as it is.
 #
-# **Budget** · sends ≤ 1 KiB per rank and step · the scaler keeps nothing that grows from step to step · calls: all_reduce only.
+# **Budget** · sends ≤ 1 KiB per rank and step · the scaler keeps nothing that grows from step to step, not even a list of numbers · calls: all_reduce only.
 #
 # <details><summary>Hint 1 · all the gradients</summary>
 #
@@ -351,7 +351,7 @@ ones = torch.ones(1, dtype=torch.bfloat16)
 sgd_with_master_weights_spec(ones, gradients=[ones] * 500, lr=0.001, momentum=0.0)
 
 # %% [markdown]
-# **Budget** · no communication · in `state`, ≤ 8 bytes for each weight and 16 more for each parameter · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
+# **Budget** · no communication · in `state`, ≤ 8 bytes for each weight and 16 more for each parameter, and nothing that grows from step to step, not even a list of numbers · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
 #
 # <details><summary>Hint 1 · once only</summary>
 #

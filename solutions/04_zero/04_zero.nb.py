@@ -392,7 +392,7 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{3(N-1)}{N}$ of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit live afterwards, and nothing that grows from step to step.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{3(N-1)}{N}$ of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit live afterwards, and nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #

@@ -240,7 +240,7 @@ gather_and_free_spec(3)
 #
 # The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` does not work here: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward, and nothing grows from step to step.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward, and nothing grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · one function for both directions</summary>
 #

@@ -71,7 +71,7 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 # y = Double.apply(x)
 # ```
 #
-# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of x's bytes · holds only its share of the weights, and nothing that grows from step to step.
+# **Budget** · no all-reduce in forward · 1 all-reduce in backward, of x's gradient and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of x's bytes · holds only its share of the weights, and nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · columns in `nn.Linear`</summary>
 #
@@ -165,7 +165,7 @@ def row_linear_spec(linear, x_parts):
 row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 
 # %% [markdown]
-# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of y's bytes · no all-reduce in backward · holds nothing that grows from step to step.
+# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of y's bytes · no all-reduce in backward · holds nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · backward</summary>
 #
