@@ -27,7 +27,8 @@ ROWS = {
 }
 Row = tuple[int, str, str]
 OFFLOAD_KEYS = {"offload_optimizer", "offload_param", "cpu_offload"}  # inside zero_optimization
-# Parameters, ranks and bytes on each device, without a start: exact in floats, as 64 divides them.
+# Parameters, ranks and bytes on each device, without a start: exact in floats, as the number of
+# ranks is a power of 2.
 Budgets = list[tuple[int, int, int]]
 
 
@@ -181,7 +182,9 @@ def compared(
     return "is not the first row of the table that fits", evidence
 
 
-EACH_ROW = [*at_each_row(6400, 4), (6400, 16, 2 * 6400)]
+# Between a row with the fraction Ψ/N and the same row with a padded shard, which is larger.
+BELOW_PADDED = [(6401, 4, most) for most in (44_808, 35_206, 25_610, 3201)]
+EACH_ROW = [*at_each_row(6400, 4), (6400, 16, 2 * 6400), *BELOW_PADDED]
 EXERCISE = OnRanks(
     points=4,
     cases=(

@@ -15,9 +15,9 @@ OTHERS = [
 CASES = (budget_case(4, 4.2, 2, (3, 36), OTHERS), budget_case(2, 0.5, 3, (2, 4)))
 BOUNDARIES = {
     "divides": "2 ranks, 9.5Ψ bytes each",
-    "does not divide": "not tested: DeepSpeed pads to a multiple and reports the padded size",
+    "does not divide": "1 rank, 12Ψ bytes each, and each row exactly or a byte less",
     "one rank": "1 rank, 12Ψ bytes each, and each row exactly or a byte less",
-    "more ranks than elements": "not tested, as above",
+    "more ranks than elements": "not tested: DeepSpeed pads and reports the padded size",
     "exactly the cap": "1 rank, 12Ψ bytes each, and each row exactly or a byte less",
     "nothing else fits": "2 ranks, 0.5Ψ bytes each",
 }
