@@ -39,6 +39,8 @@ def drive(subject: Any, letter: str, case: Case) -> Plain:
         return {"problem": "not json", "evidence": str(error)}
     if not isinstance(config, dict):
         return {"problem": "not json", "evidence": "not an object"}
+    if nvme := shared.asks_for_nvme(config):  # before an engine is started
+        return {"problem": "", "nvme": nvme}
     settings = settings_of(config)
     reported = start_engine(config, layers=1)
     return {"problem": "", **reported, "settings": settings, "code": code}
@@ -112,6 +114,7 @@ EXERCISE = OnRanks(
     drive=drive,
     signs=(
         not_parsed,
+        shared.offloads_to_nvme,
         shared.refused("still does not start and train with DeepSpeed"),
         # It starts, but not with what the author wanted.
         shared.engine_differs(

@@ -54,6 +54,17 @@ def start_engine(config: dict[str, Any], layers: int) -> dict[str, Any]:
     }
 
 
+def section(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return found if isinstance(found := config.get(key), dict) else {}
+
+
+def asks_for_nvme(config: Mapping[str, Any]) -> list[str]:
+    """The keys that do; DeepSpeed then compiles an extension that needs more than the lab has."""
+    zero = section(config, "zero_optimization")
+    keys = ("offload_optimizer", "offload_param")
+    return [key for key in keys if section(zero, key).get("device") == "nvme"]
+
+
 def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], MistakeText]) -> Sign:
     """Applies ``of_output`` to rank 0, if no rank failed: all have the same configuration."""
 
@@ -63,6 +74,13 @@ def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], MistakeText]) ->
         return finding("the configuration", said, who_if_hidden="the configuration")
 
     return sign
+
+
+@on_rank_0
+def offloads_to_nvme(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
+    if keys := output.get("nvme"):
+        return 'asks for offload to "nvme": the host\'s memory is "cpu"', ", ".join(keys)
+    return None
 
 
 def refused(mistake: str, pattern: str = "") -> Sign:

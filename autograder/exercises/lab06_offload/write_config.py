@@ -77,28 +77,28 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     if not isinstance(config, dict):
         return {"kind": type(config).__name__}
     asked = json.loads(json.dumps(config, default=str))  # before DeepSpeed changes it
-    rows, outside = [], OFFLOAD_KEYS & asked.keys()
+    others, rows, outside = [], [], OFFLOAD_KEYS & asked.keys()
     for parameters, ranks, device_bytes in case.params["others"]:
         batch = {"micro_batch": 2, "global_batch": 6 * ranks}
         other = subject(parameters=parameters, world_size=ranks, device_bytes=device_bytes, **batch)
+        others.append(other if isinstance(other, dict) else {})
         rows.append(row_of(other) if isinstance(other, dict) else ())
         outside |= OFFLOAD_KEYS & other.keys() if isinstance(other, dict) else set()
+    for each in (config, *others):
+        if nvme := shared.asks_for_nvme(each):  # before an engine is started
+            return {"nvme": nvme}
     engine = start_engine(config, case.params["layers"])
     return {**engine, "config": asked, "rows": rows, "outside": sorted(outside)}
 
 
 def row_of(config: dict[str, Any]) -> tuple[Any, ...]:
     """As `ROWS` has it, from a configuration."""
-    zero = section(config, "zero_optimization")
+    zero = shared.section(config, "zero_optimization")
 
     def place(key: str) -> str:
-        return "device" if section(zero, key).get("device", "none") == "none" else "host"
+        return "device" if shared.section(zero, key).get("device", "none") == "none" else "host"
 
     return (zero.get("stage", 0), place("offload_optimizer"), place("offload_param"))
-
-
-def section(config: dict[str, Any], key: str) -> dict[str, Any]:
-    return found if isinstance(found := config.get(key), dict) else {}
 
 
 @shared.on_rank_0
@@ -201,6 +201,7 @@ EXERCISE = OnRanks(
         ),
         shared.refused("does not start and train with DeepSpeed"),
         not_a_dict,
+        shared.offloads_to_nvme,
         offload_is_ignored,
         wrong_row,
         shared.engine_differs(
