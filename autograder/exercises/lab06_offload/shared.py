@@ -42,8 +42,9 @@ def start_engine(config: dict[str, Any], layers: int) -> dict[str, Any]:
     adam = torch.optim.AdamW(model.parameters(), lr=1e-3)
     config = {**config, **ALWAYS}
     engine = deepspeed.initialize(model=model, optimizer=adam, config=config)[0]
-    sequences = torch.randn(engine.train_micro_batch_size_per_gpu(), WIDTH)
-    for _ in range(engine.gradient_accumulation_steps()):
+    # DeepSpeed accepts floats as batch sizes.
+    sequences = torch.randn(int(engine.train_micro_batch_size_per_gpu()), WIDTH)
+    for _ in range(int(engine.gradient_accumulation_steps())):
         output = engine(sequences.to(next(model.parameters()).dtype))
         engine.backward(output.float().pow(2).mean())
         engine.step()

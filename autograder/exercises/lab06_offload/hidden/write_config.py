@@ -23,6 +23,11 @@ BOUNDARIES = {
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer('"train_batch_size": global_batch,', "", "DeepSpeed multiplies the other two"),
+    EquivalentAnswer(
+        "global_batch // (micro_batch * world_size)",
+        "global_batch / (micro_batch * world_size)",
+        "DeepSpeed accepts a float",
+    ),
     EquivalentAnswer('"bf16": {"enabled": True}', '"bfloat16": {"enabled": True}', "an alias"),
 )
 
