@@ -51,6 +51,7 @@ ELSEWHERE = {
     *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
     *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
 }
+PRECISIONS = {"bf16", "fp16"}  # sections that are off without "enabled"
 DEFAULTS = {"wall_clock_breakdown": False, "zero_optimization.offload_optimizer.pin_memory": True}
 
 
@@ -60,7 +61,8 @@ def settings_of(config: dict[str, Any]) -> list[list[str]]:
 
     def collect(path: str, value: Any) -> None:
         if isinstance(value, dict):
-            if value.get("enabled") is not False and value.get("device") != "none":
+            is_enabled = value.get("enabled", path not in PRECISIONS) is not False
+            if is_enabled and value.get("device") != "none":
                 for key, inside in value.items():
                     collect(f"{path}.{key}", inside)
         elif path not in DEFAULTS or value != DEFAULTS[path]:

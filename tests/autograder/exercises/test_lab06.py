@@ -288,6 +288,7 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
     [
         ("A", {"wall_clock_breakdown": False, "bfloat16": {"enabled": True}}, ""),
         ("A", {"fp16": {"enabled": False, "loss_scale": 0}}, ""),
+        ("E", {"fp16": {"loss_scale": 0}}, ""),
         (
             "A",
             {"gradient_clipping": 1.0},
