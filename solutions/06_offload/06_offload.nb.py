@@ -132,9 +132,9 @@ ones = torch.ones(3, dtype=torch.bfloat16)
 offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 
 # %% [markdown]
-# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. A parameter may be transposed, so that its elements are not in order in memory, and a program may have several optimizers. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device. You may use `torch.optim.AdamW` for the update.
+# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. A parameter may be transposed, so that its elements are not in order in memory, and a program may have several optimizers. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device, and do not keep them: the training loop sets `.grad` to `None` after each step, and you may do so, too. You may use `torch.optim.AdamW` for the update.
 #
-# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only parameters and gradients, 4Ψ bytes · keeps nothing that grows from step to step, not even a list of numbers.
+# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only the parameters, 2Ψ bytes, once the training loop has dropped the gradients · keeps nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · where the masters come from</summary>
 #

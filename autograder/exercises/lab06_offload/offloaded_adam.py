@@ -39,8 +39,10 @@ SCALARS_BYTES = 256
 DEFAULTS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
 
-TIMES_LARGER = 2.0**40  # their squares are still finite
-# Of an optimizer that is used before the one that is looked at; it has one small parameter.
+# Of two steps, one after the other; their squares are still finite.  A common scale does not matter
+# to Adam: clipping shows only where large gradients differ in size.
+TIMES_LARGER = 2.0**30, 2.0**40
+# Of a second optimizer, which is stepped before and after the one under test; one small parameter.
 EARLIER, NO_DECAY = [0.5, -0.25, 1.0], {"lr": 0.25, "weight_decay": 0.0}
 
 
@@ -55,7 +57,8 @@ def adam_case(
     """None of the rates is a default, so that each shows if it is dropped.
 
     zero: step and index of a gradient of zeros, which AdamW does not skip.
-    large: a step with gradients ``TIMES_LARGER``, which AdamW does not skip either.
+    large: a step that has, like the one before it, gradients ``TIMES_LARGER``; AdamW does not skip
+    them either.
     """
     rates = {"lr": 0.01, "betas": (0.8, 0.99), "eps": 0.05, "weight_decay": 0.1} | rates
     return Case(
@@ -83,7 +86,8 @@ def draw_training(case: Case, rng: np.random.Generator) -> Plain:
         step, i = case.params["zero"]
         gradients[step][i] = torch.zeros_like(gradients[step][i])
     if (large := case.params["large"]) is not None:
-        gradients[large] = [TIMES_LARGER * gradient for gradient in gradients[large]]
+        for step, factor in zip((large - 1, large), TIMES_LARGER, strict=True):
+            gradients[step] = [factor * gradient for gradient in gradients[step]]
     return {"weights": list(map(torch.mul, sizes, signs)), "gradients": gradients}
 
 
@@ -96,51 +100,60 @@ def options_of_earlier(case: Case) -> dict[str, Any]:
     return {} if case.params["rates"] == DEFAULTS else NO_DECAY
 
 
-def trained_earlier(subject: Any, case: Case) -> torch.Tensor:
-    """The master after one step of another optimizer of the same program."""
-    weight = nn.Parameter(torch.tensor(EARLIER, dtype=HALF))
-    weight.grad = torch.ones_like(weight)
-    pools = Pools("cpu")
-    with pools:
-        optimizer = subject([weight], pools, **options_of_earlier(case))
-        optimizer.step()
-        return optimizer.masters[0].detach().clone()
+class EarlierOptimizer:
+    """Another optimizer of the same program: nothing that it keeps may be shared with this one."""
+
+    def __init__(self, subject: Any, case: Case) -> None:
+        self.weight, self.pools = nn.Parameter(torch.tensor(EARLIER, dtype=HALF)), Pools("cpu")
+        with self.pools:
+            self.optimizer = subject([self.weight], self.pools, **options_of_earlier(case))
+
+    def step(self) -> torch.Tensor:
+        """The master after the step."""
+        self.weight.grad = torch.ones_like(self.weight)
+        with self.pools:
+            self.optimizer.step()
+            return self.optimizer.masters[0].detach().clone()
 
 
 def drive(subject: Any, given: Plain, case: Case) -> Plain:
     """Steps the student's optimizer, and reports where things were and what moved."""
-    earlier = trained_earlier(subject, case)
+    earlier = EarlierOptimizer(subject, case)
     parameters = [nn.Parameter(transposed(weight)) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
-    # Created outside the pools: a gradient is on the device from its first use until the next step.
-    waiting = [[gradient.clone() for gradient in step] for step in given["gradients"]]
     pools, on_device, on_host = Pools("cpu"), [], []
     moved: list[list[tuple[str, int]]] = []  # in each step: where to, in which dtype, how much
     with pools:
         options = {} if case.params["rates"] == DEFAULTS else case.params["rates"]
-        optimizer = subject(parameters, pools, **options)
-        growth = Growth({"self": optimizer})
-        while waiting:
-            for parameter, gradient in zip(parameters, waiting.pop(0), strict=True):
+        optimizer = subject([*parameters], pools, **options)
+    earlier.step()
+    growth = Growth({"self": optimizer})
+    unchanged = True
+    for step, right in enumerate(given["gradients"]):
+        # Created outside the pools: a gradient is on the device from its first use to its end.
+        gradients = [gradient.clone() for gradient in right]
+        before = len(pools.moves)
+        with pools:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            before = len(pools.moves)
             optimizer.step()
-            moved_bytes: Counter[str] = Counter()
-            for move in pools.moves[before:]:
-                moved_bytes[f"{move.to} {move.dtype}"] += move.bytes
-            growth.after(len(moved))
-            moved.append(sorted(moved_bytes.items()))
-            on_device.append(sum(pools.live_bytes(DEVICE).values()))
-            on_host.append(sum(pools.live_bytes(HOST).values()))
-        masters = [master.detach() for master in optimizer.masters]
-        states_bytes = pools.live_bytes(HOST).get("float32", 0)
-    unchanged = all(
-        parameter.grad is None or torch.equal(parameter.grad, gradient)
-        for parameter, gradient in zip(parameters, given["gradients"][-1], strict=True)
-    )
+        moved_bytes: Counter[str] = Counter()
+        for move in pools.moves[before:]:
+            moved_bytes[f"{move.to} {move.dtype}"] += move.bytes
+        growth.after(step)
+        moved.append(sorted(moved_bytes.items()))
+        unchanged = unchanged and all(map(torch.equal, gradients, right))
+        del gradient, gradients
+        for parameter in parameters:
+            parameter.grad = None
+        on_device.append(sum(pools.live_bytes(DEVICE).values()))
+        on_host.append(sum(pools.live_bytes(HOST).values()))
+    earlier_master = earlier.step()
+    masters = [master.detach() for master in optimizer.masters]
+    states_bytes = pools.live_bytes(HOST).get("float32", 0)
     peak, size = pools.peak_bytes(DEVICE), elements(case)
     return {
-        "another optimizer's master": earlier,
+        "another optimizer's master": earlier_master,
         "parameters": [parameter.detach() for parameter in parameters],
         "as fp32": [parameter.detach().float() for parameter in parameters],
         "views": views,
@@ -157,7 +170,7 @@ def drive(subject: Any, given: Plain, case: Case) -> Plain:
         "moved in a step": max(sum(size for _, size in ways) for ways in moved),
         "12Ψ bytes of fp32 are on the host": states_bytes >= 12 * size,
         "nothing else stays on the host": max(on_host) <= 12 * size + SCALARS_BYTES,
-        "nothing else stays on the device": max(on_device) <= 4 * size + SCALARS_BYTES,
+        "nothing else stays on the device": max(on_device) <= 2 * size + SCALARS_BYTES,
         "fp32 on the host": states_bytes,
         "stays on the host": on_host,
         "stays on the device": on_device,
@@ -198,6 +211,19 @@ def moves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def updates_some(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    weights, masters = attempt.inputs[rank]["weights"], output["masters"]
+    if [each.shape for each in weights] != [each.shape for each in masters]:
+        return None
+    both = zip(weights, masters, strict=True)
+    left = [i for i, (weight, master) in enumerate(both) if torch.equal(weight.float(), master)]
+    if not 0 < len(left) < len(masters):
+        return None
+    evidence = f"parameters {', '.join(map(str, left))} of {len(masters)} keep their values"
+    return "updates only some of the parameters", evidence
+
+
+@on_each_rank
 def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["fp32 on the device"] > SCALARS_BYTES:
         evidence = f"{output['fp32 on the device']:,} bytes at the peak"
@@ -222,7 +248,7 @@ def keeps_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         )
     if not output["nothing else stays on the device"]:
         return (
-            "keeps more than parameters and gradients, 4Ψ bytes, on the device between steps",
+            "keeps more than the parameters, 2Ψ bytes, on the device when the gradients are gone",
             stays(output["stays on the device"], attempt),
         )
     return None
@@ -278,6 +304,7 @@ EXERCISE = OnRanks(
         moves_twice,
         mixes_pools,
         NAMED_MISTAKES,
+        updates_some,
         moves_too_much,
         misplaced,
         not_in_place,

@@ -1,5 +1,6 @@
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,15 +21,20 @@ from shardlab.pools import DEVICE, HOST
 LARGE_RATES: dict[str, Any] = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
 CASES = (
     adam_case("a matrix and a vector, large rates", [[48, 40], [40]], 6, large=5, **LARGE_RATES),
-    adam_case("three odd shapes, default options", [[32, 33], [7], [5, 3, 2]], 25, **DEFAULTS),
+    adam_case(
+        "odd shapes, one of them twice, default options",
+        [[32, 33], [7], [5, 3, 2], [7]],
+        25,
+        **DEFAULTS,
+    ),
 )
 BOUNDARIES = {
     "divides": "not tested: one rank holds the whole optimizer",
     "does not divide": "not tested, as above",
     "one rank": "one tensor, 3 steps",
     "more ranks than elements": "not tested, as above",
-    "odd shapes": "three odd shapes, default options",
-    "default options": "three odd shapes, default options",
+    "odd shapes": "odd shapes, one of them twice, default options",
+    "default options": "odd shapes, one of them twice, default options",
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
@@ -44,10 +50,11 @@ def reference(case: Case, inputs: Any) -> Plain:
     """torch's AdamW on fp32 masters with the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
     earlier = nn.Parameter(torch.tensor(EARLIER))
-    earlier.grad = torch.ones_like(earlier)
-    torch.optim.AdamW([earlier], **options_of_earlier(case)).step()
+    optimizer = torch.optim.AdamW([earlier], **options_of_earlier(case))
+    for _ in range(2):
+        earlier.grad = torch.ones_like(earlier)
+        optimizer.step()
     return {
-        "another optimizer's master": earlier.detach(),
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
         "masters": masters,
@@ -59,6 +66,7 @@ def reference(case: Case, inputs: Any) -> Plain:
         "gradients unchanged": True,
         "views": [master.to(HALF) for master in masters],
         "moved": moved_bytes(case, {"host bfloat16": 2, "device bfloat16": 2}),
+        "another optimizer's master": earlier.detach(),  # last: other mistakes change it as well
     }
 
 
@@ -82,17 +90,17 @@ def trained(
     inputs: Any,
     rounds_masters: bool = False,
     rebuilds: bool = False,
-    skips: int | None = None,
+    skips: Container[int] = (),
     kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
     **rates: Any,
 ) -> list[torch.Tensor]:
-    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step; ``skips``: this
-    step."""
+    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step; ``skips``:
+    steps that are left out."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
     rates = case.params["rates"] | rates
     adam = kind(masters, **rates)
     for step, gradients in enumerate(inputs[0]["gradients"]):
-        if step == skips:
+        if step in skips:
             continue
         if rebuilds:
             adam = kind(masters, **rates)
@@ -122,9 +130,11 @@ def first_only(case: Case, inputs: Any) -> Plain:
     return {"masters": [*trained(case, inputs)[:1], *others]}
 
 
-def skips_large_gradients(case: Case, inputs: Any) -> Plain:
-    large = case.params["large"]
-    return None if large is None else {"masters": trained(case, inputs, skips=large)}
+def skips_large_gradients(steps: int, case: Case, inputs: Any) -> Plain:
+    """One or both of the two steps with large gradients."""
+    if (large := case.params["large"]) is None:
+        return None
+    return {"masters": trained(case, inputs, skips=range(large + 1 - steps, large + 1))}
 
 
 def swapped_betas(case: Case, inputs: Any) -> Plain:
@@ -148,7 +158,10 @@ MISTAKES = {
         lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
     ),
     **dropped_options(),
-    "skips a step with large gradients: every step updates the masters": skips_large_gradients,
+    "skips a step with large gradients: every step updates the masters": (
+        partial(skips_large_gradients, 1),
+        partial(skips_large_gradients, 2),
+    ),
     "swaps betas: the first is for the momentum, the second for the variance": swapped_betas,
     "forgets momentum and variance after each step: create the optimizer once, in __init__": (
         # Gradients that never change give the same masters, but they have to be kept on the host.
@@ -165,6 +178,12 @@ MISTAKES = {
     ),
     "converts gradients to fp32 on the device: move bf16 down, widen on the host": moving(
         host_float32=4, device_bfloat16=2
+    ),
+    "moves no gradients with pools.to_host: nothing else counts as a move": moving(
+        device_bfloat16=2
+    ),
+    "moves no parameters with pools.to_device: nothing else counts as a move": (
+        moving(host_bfloat16=2)
     ),
     "moves its states to the device and back in each step: update on the host, where they are": (
         moving(device_float32=12, host_float32=12)
