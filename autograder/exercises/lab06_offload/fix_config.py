@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +53,32 @@ ELSEWHERE = {
     *("zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer"),
 }
 PRECISIONS = {"bf16", "fp16"}  # sections that are off without "enabled"
-DEFAULTS = {"wall_clock_breakdown": False, "zero_optimization.offload_optimizer.pin_memory": True}
+IN_SECTIONS = ("BFLOAT16_", "FP16_", "TORCH_AUTOCAST_")  # DeepSpeed's constants for their keys
+
+
+@functools.cache
+def defaults() -> dict[str, Any]:
+    """{path of a key: its default value}, as DeepSpeed has them."""
+    from deepspeed.runtime import constants, precision_config
+    from deepspeed.runtime.zero import config, offload_config
+
+    models = {
+        "bf16": precision_config.DeepSpeedBF16Config,
+        "fp16": precision_config.DeepSpeedFP16Config,
+        "zero_optimization": config.DeepSpeedZeroConfig,
+        "zero_optimization.offload_optimizer": offload_config.DeepSpeedZeroOffloadOptimizerConfig,
+        "zero_optimization.offload_param": offload_config.DeepSpeedZeroOffloadParamConfig,
+    }
+    of_names = vars(constants)
+    found = {
+        of_names[name]: of_names[f"{name}_DEFAULT"]
+        for name in of_names
+        if f"{name}_DEFAULT" in of_names and not name.startswith(IN_SECTIONS)
+    }
+    for path, model in models.items():
+        for name, field in model.model_fields.items():
+            found |= {f"{path}.{key}": field.default for key in (name, field.alias or name)}
+    return found
 
 
 def settings_of(config: dict[str, Any]) -> list[list[str]]:
@@ -65,7 +91,7 @@ def settings_of(config: dict[str, Any]) -> list[list[str]]:
             if is_enabled and value.get("device") != "none":
                 for key, inside in value.items():
                     collect(f"{path}.{key}", inside)
-        elif path not in DEFAULTS or value != DEFAULTS[path]:
+        elif path not in defaults() or value != defaults()[path]:
             is_whole = isinstance(value, float) and value.is_integer()  # 2e8
             found.append([path, json.dumps(int(value) if is_whole else value)])
 

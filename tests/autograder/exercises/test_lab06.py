@@ -289,9 +289,12 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
         ("A", {"wall_clock_breakdown": False, "bfloat16": {"enabled": True}}, ""),
         ("A", {"fp16": {"enabled": False, "loss_scale": 0}}, ""),
         ("E", {"fp16": {"loss_scale": 0}}, ""),
+        ("A", {"prescale_gradients": False}, ""),
+        ("E", {"zero_optimization": {"stage": 2, "contiguous_gradients": True}}, ""),
+        ("E", {"loss_scale": 0}, "sets loss_scale, which the author had disabled or left out"),
         (
             "A",
-            {"gradient_clipping": 1.0},
+            {"gradient_clipping": 0.5},  # 1.0 is the default
             "sets gradient_clipping, which the author had disabled or left out",
         ),
         ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
