@@ -24,8 +24,8 @@ EXERCISE = Formula(
         questions("ZeRO-Offload in fp32", ("zero-offload", 8000, 4, "fp32", 3)),
         questions(
             "states that swap, bf16 and fp32",
-            ("swap", 6000, 2, "bf16", 3),
-            ("swap", 6000, 2, "fp32"),
+            ("swap", 6000, 5, "bf16", 3),
+            ("swap", 6000, 5, "fp32"),
         ),
         questions(
             "parameters on the host, bf16 and fp32",

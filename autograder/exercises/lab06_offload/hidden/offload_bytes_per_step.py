@@ -97,7 +97,7 @@ MISTAKES: dict[str, Answer | tuple[Answer, ...]] = {
     "moves parameters up twice in a step: each micro-batch has a forward and a backward": (
         lambda *q: times(1, 1 / asked(q)[4], "parameters")(*q)
     ),
-    "counts gradients as states: the update is on the device, where the gradients are": (
+    "counts gradients or parameters as well: only the fp32 states swap": (
         lambda *q: right(*q, state_bytes=12 if asked(q)[3] == "fp32" else 14)
     ),
     "returns its two numbers in the wrong order: down first, then up": lambda *q: right(*q)[::-1],
