@@ -92,18 +92,20 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
 
 
 def row_of(config: dict[str, Any]) -> tuple[Any, ...]:
-    """As `ROWS` has it, from a configuration."""
+    """As `ROWS` has it, from a configuration; DeepSpeed still accepts the old keys."""
     zero = shared.section(config, "zero_optimization")
 
-    def place(key: str) -> str:
-        return "device" if shared.section(zero, key).get("device", "none") == "none" else "host"
+    def place(key: str, old_key: str) -> str:
+        is_off = shared.section(zero, key).get("device", "none") != "none" or zero.get(old_key)
+        return "host" if is_off else "device"
 
-    return (zero.get("stage", 0), place("offload_optimizer"), place("offload_param"))
+    optimizer = place("offload_optimizer", "cpu_offload")
+    return (zero.get("stage", 0), optimizer, place("offload_param", "cpu_offload_param"))
 
 
 @shared.on_rank_0
 def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
-    return ("should be a dict", f"it is a {output['kind']}") if "kind" in output else None
+    return ("should be a dict", f"its type is {output['kind']}") if "kind" in output else None
 
 
 @shared.on_rank_0
@@ -165,6 +167,8 @@ def compared(
         return "should be a dict for every model and budget", budget
     stage, optimizer, others = made
     row = f"stage {stage}, optimizer on the {optimizer}, parameters on the {others}"
+    if not isinstance(stage, int | float):
+        return "should have a number as its stage", f"{stage!r}; the budget is {budget}"
     if optimizer == "host" and stage == 0:
         return ignored("offload_optimizer"), budget
     if others == "host" and stage != 3:

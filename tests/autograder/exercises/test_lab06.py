@@ -185,7 +185,8 @@ def test_only_a_dict_reaches_deepspeed():
     case = WRITE.cases[0]
     output = WRITE.drive(lambda **budget: None, WRITE.draw(case, RNG)[0], case)
     assert (
-        diagnosis_of(WRITE, case, output) == "the configuration should be a dict (it is a NoneType)"
+        diagnosis_of(WRITE, case, output)
+        == "the configuration should be a dict (its type is NoneType)"
     )
 
 

@@ -28,6 +28,11 @@ EQUIVALENT_ANSWERS = (
         "global_batch / (micro_batch * world_size)",
         "DeepSpeed accepts a float",
     ),
+    EquivalentAnswer(
+        'zero["offload_optimizer"] = {"device": "cpu"}',
+        'zero["cpu_offload"] = True',
+        "DeepSpeed still accepts its old key",
+    ),
     EquivalentAnswer('"bf16": {"enabled": True}', '"bfloat16": {"enabled": True}', "an alias"),
 )
 
