@@ -23,7 +23,9 @@ def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def drive(subject: Any, letter: str, case: Case) -> Plain:
     answers = subject()
-    if not isinstance(answers, dict) or letter not in answers:
+    if not isinstance(answers, dict):
+        return {"problem": "no dict", "evidence": f"its type is {type(answers).__name__}"}
+    if letter not in answers:
         return {"problem": "missing", "evidence": ""}
     answer = answers[letter]
     is_pair = isinstance(answer, tuple | list) and len(answer) == 2
@@ -104,6 +106,7 @@ def settings_of(config: dict[str, Any]) -> list[list[str]]:
 @shared.on_rank_0
 def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     mistakes = {
+        "no dict": "is not among your answers: fix_config should return a dict",
         "missing": "is not among your answers",
         "no pair": "should have two texts as its answer: (name of the mistake, repaired text)",
         "swapped": "has its pair in the wrong order: first the name of the mistake, then the text",
@@ -114,18 +117,28 @@ def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     return (mistakes[problem], output["evidence"]) if problem else None
 
 
+BOOLEANS = ("true", "false")  # as JSON has them
+
+
 @shared.on_rank_0
 def changes_more(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Keys that are not part of the mistake, or values that the author did not ask for."""
     wanted, made = dict(attempt.expected[0]["settings"]), dict(output["settings"])
     for key in sorted({*wanted, *made}):
         if key not in made:
-            return f"loses {key}, which the author wanted", wanted[key]
+            return f"loses {key}, which the author wanted", readable(wanted[key])
         if key not in wanted:
-            return f"sets {key}, which the author had disabled or left out", made[key]
+            return f"sets {key}, which the author had disabled or left out", readable(made[key])
+        if wanted[key] in BOOLEANS and made[key] not in BOOLEANS:
+            return f"should have a boolean as {key}", f"{made[key]}, not {wanted[key]}"
         if wanted[key] != made[key]:
-            return f"changes {key}, which was right", f"{made[key]}, not {wanted[key]}"
+            values = f"{readable(made[key])}, not {readable(wanted[key])}"
+            return f"changes {key}, which was right", values
     return None
+
+
+def readable(value: str) -> str:
+    return f"{int(value):,}" if value.isdecimal() else value
 
 
 @shared.on_rank_0

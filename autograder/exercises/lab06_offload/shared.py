@@ -95,6 +95,13 @@ def refused(mistake: str, pattern: str = "") -> Sign:
     return sign
 
 
+def shown(value: Any) -> str:
+    """A value of the engine's report, as a message has it."""
+    if isinstance(value, dict):
+        return str(value["place"])
+    return f"{value:,}" if type(value) is int else str(value)
+
+
 def engine_differs(**mistakes: str) -> Sign:
     """``mistakes``: {key of the engine's report: message if its value is not the expected one}."""
 
@@ -103,7 +110,8 @@ def engine_differs(**mistakes: str) -> Sign:
         expected = attempt.expected[0]
         for key, mistake in mistakes.items():
             if key in expected and key in output and not equal(expected[key], output[key]):
-                return mistake, f"the engine reports {key} {output[key]}, not {expected[key]}"
+                made, wanted = shown(output[key]), shown(expected[key])
+                return mistake, f"the engine reports {key} {made}, not {wanted}"
         return None
 
     return differs

@@ -257,7 +257,7 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
         ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a duplicate key"),
         ({}, "is not among your answers"),
         ({"A": "text"}, "should have two texts"),
-        (None, "is not among your answers"),
+        (None, "is not among your answers: fix_config should return a dict (its type is NoneType)"),
     ],
 )
 def test_only_repaired_json_reaches_deepspeed(answers, words):
@@ -269,7 +269,13 @@ def test_only_repaired_json_reaches_deepspeed(answers, words):
 @pytest.mark.parametrize(
     ("letter", "key", "value", "words"),
     [
-        ("B", "bucket_size", 500_000_000, "bucket sizes"),
+        (
+            "B",
+            "bucket_size",
+            500_000_000,
+            "reports bucket_size 500,000,000, not 200",
+        ),
+        ("B", "optimizer", {"place": "device", "elements": 2048}, "optimizer device, not host)"),
         ("C", "pinned", True, "pins host memory"),
         ("D", "global_batch", 64, "global batch"),
         ("D", "micro_batch", 2, "changes train_micro_batch_size_per_gpu, which was right"),
@@ -300,6 +306,28 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
         ),
         ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
         ("D", {"zero_optimization": {"stage": 2}}, "changes zero_optimization.stage"),
+        (
+            "B",
+            {
+                "zero_optimization": {
+                    "stage": 2,
+                    "offload_optimizer": {"device": "cpu"},
+                    "allgather_bucket_size": 200_000_000,
+                    "reduce_bucket_size": 2_000_000_000,
+                }
+            },
+            "reduce_bucket_size, which was right (2,000,000,000, not 200,000,000)",
+        ),
+        (
+            "C",
+            {
+                "zero_optimization": {
+                    "stage": 2,
+                    "offload_optimizer": {"device": "cpu", "pin_memory": 0},
+                }
+            },
+            "a boolean as zero_optimization.offload_optimizer.pin_memory (0, not false)",
+        ),
         (
             "E",
             {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
