@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 from autograder.exercise import Formula, Plain, questions
 
 
 def as_pair(answer: Any) -> Plain:
-    """Accepts a list for a tuple."""
-    return tuple(answer) if isinstance(answer, list) else answer
+    """Accepts a list or a named tuple for a tuple, and fractions for numbers."""
+    if not isinstance(answer, list | tuple):
+        return answer
+    return tuple(float(each) if isinstance(each, Fraction) else each for each in answer)
 
 
 EXERCISE = Formula(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from autograder.exercises.lab06_offload import fix_config, offloaded_adam, write
 from autograder.exercises.lab06_offload.hidden import fix_config as fix_answers
 from autograder.exercises.lab06_offload.hidden import offload_bytes_per_step as formula
 from autograder.exercises.lab06_offload.hidden import offloaded_adam as adam
+from autograder.exercises.lab06_offload.offload_bytes_per_step import as_pair
 from autograder.exercises.lab06_offload.shared import start_engine
 from shardlab import launch
 from shardlab.errors import RankError
@@ -84,6 +87,12 @@ def test_large_numbers_are_readable_in_a_message():
         "elements move in 16 bits, 2 bytes each (4,000,000,000 and 4,000,000,000, expected "
         "2,000,000,000 and 2,000,000,000)"
     )
+
+
+def test_a_pair_may_be_a_named_tuple_or_have_fractions():
+    pair = NamedTuple("Moved", [("down", Fraction), ("up", int)])(Fraction(3, 2), 4)
+    accepted = as_pair(pair)
+    assert (type(accepted), accepted) == (tuple, (1.5, 4))
 
 
 # ---- OffloadedAdam ------------------------------------------------------------------------------
