@@ -303,7 +303,7 @@ check("offload.write_config", write_config)
 # %% [markdown]
 # ## 4 · `fix_config`
 #
-# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and nothing else**. Keep every other setting and add none. What has its default value anyway may be written out or left out (`pin_memory`, for example, is true by default), and so may the third of the three batch sizes. All five are for 2 ranks.
+# Here are five configurations in the style of public tutorials. None does what its author believes. Find out why, prove it with `start`, and repair it: **change what is wrong and nothing else**. Keep every other setting and add none. What has its default value anyway may be written out or left out (`pin_memory`, for example, is true by default), and any one of the three batch sizes may be left out if the other two imply it. All five are for 2 ranks.
 #
 # | | the author wants |
 # |---|---|
