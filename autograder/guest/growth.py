@@ -8,8 +8,8 @@
     # ["self.in_flight: 9 items after 3 steps, 30 after 10"]
 
 It follows attributes, containers, hooks, closures, defaults, the globals that a function names, and
-autograd graphs.  A list of plain numbers counts as well, and so does a tensor with more and more
-elements.
+autograd graphs.  A list of plain numbers counts as well, and so does a tensor, an array or a string
+that gets longer and longer.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 EARLY, STEPS = 3, 10  # the sizes after these steps are compared
-PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+PLAIN = (int, float, complex, type(None), torch.dtype, torch.Size)
+TEXT = (str, bytes, bytearray)
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
@@ -66,14 +68,22 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     left = deque(roots.items())
     while left:
         name, value = left.popleft()
-        if isinstance(value, PLAIN) or id(value) in seen:
+        if isinstance(value, TEXT):
+            found[name] = len(value)
+        if isinstance(value, (*PLAIN, *TEXT)) or id(value) in seen:
             continue
         seen[id(value)] = value
         inside = list(_inside(name, value))
         if not _is_code(value) and not _is_bounded(value):
-            found[name] = value.numel() if isinstance(value, torch.Tensor) else len(inside)
+            found[name] = _length(value, inside)
         left.extend(inside)
     return found
+
+
+def _length(value: Any, inside: Sized) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    return value.size if isinstance(value, np.ndarray) else len(inside)
 
 
 def _is_code(value: Any) -> bool:
@@ -92,6 +102,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, torch.Tensor):
         yield f"{name}.grad", value.grad if value.is_leaf else None
         yield from ((f"hooks of {name}", getattr(value, hooks, None)) for hooks in HOOKS)
+        yield from ((f"{name}.{key}", item) for key, item in [*vars(value).items()])
         yield f"the graph of {name}", None if value.grad_fn is None else _nodes(value.grad_fn)
     elif isinstance(value, functools.partial):
         yield from ((name, part) for part in (value.func, *value.args, *value.keywords.values()))

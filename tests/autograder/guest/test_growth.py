@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -34,6 +35,8 @@ class Answer(nn.Module):
         self.latest: deque[float] = deque(maxlen=STEPS)
         self.in_flight: list[tuple[int, torch.Tensor]] = []
         self.velocity = torch.zeros(())
+        self.array, self.text = np.zeros(0), ""
+        self.layer.bias.seen = []
 
     @staticmethod
     def keep(tensor: torch.Tensor) -> None:
@@ -65,6 +68,12 @@ class Answer(nn.Module):
             self.losses.append(loss.item())
         elif self.keeps == "one tensor":
             self.velocity = torch.cat([self.velocity.view(-1), loss.detach().view(1)])
+        elif self.keeps == "array":
+            self.array = np.append(self.array, loss.item())
+        elif self.keeps == "text":
+            self.text += "."
+        elif self.keeps == "attribute of a parameter":
+            self.layer.bias.seen.append(self.steps)
         elif self.keeps == "graph":
             self.velocity = 0.9 * self.velocity + loss
 
@@ -101,6 +110,9 @@ def test_what_grows_is_named_with_its_sizes() -> None:
     assert found("default") == [f"the defaults of keep_in_a_default[0]: {sizes}"]
     assert found("inner function") == [f"KEPT_INSIDE: {sizes}"]
     assert found("numbers") == [f"self.losses: {sizes}"]
+    assert found("array") == [f"self.array: {sizes}"]
+    assert found("text") == [f"self.text: {sizes}"]
+    assert found("attribute of a parameter") == [f"self.layer.bias.seen: {sizes}"]
     assert found("one tensor")[0].startswith("self.velocity: ")
     assert found("attributes")[0].startswith("self: ")
     assert found("graph")[0].startswith("the graph of self.velocity: ")
