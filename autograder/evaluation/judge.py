@@ -352,7 +352,8 @@ def _unreceived_tag(error: DeadlockError) -> Finding | None:
             continue
         sent = _tags(calls, "send", call.peer, call.rank)
         received = _tags(calls, "recv", call.rank, call.peer)
-        if others := sorted((sent - received).keys() - {call.tag}):
+        others = sorted((sent - received).keys())
+        if others and call.tag not in sent:  # else it is not the tag, but perhaps the shape
             evidence = (
                 f"it receives from rank {call.peer} under tag {call.tag}, but rank {call.peer} "
                 f"sends to it under tag {others[0]}; {call.source}"

@@ -6,7 +6,6 @@ import weakref
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -123,9 +122,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     for _ in range(case.params["times"]):  # the last one counts
         output = run_once(subject, stages, given, plan, shape_of(case))
     first = [[action for action in actions if action[2] == 0] for actions in plan]
-    one_step = partial(run_once, subject, stages, given, first, shape_of(case))
+    smaller = {}
+
+    def one_step() -> None:
+        smaller.update(run_once(subject, stages, given, first, shape_of(case)))
+
     kept = {"run_schedule": subject, "stages": stages}
-    return {**output, "grows": found_in_more_steps(kept, one_step, case.params["more_steps"])}
+    grows = found_in_more_steps(kept, one_step, case.params["more_steps"])
+    return {**output, "smaller": smaller, "grows": grows}
 
 
 def run_once(
@@ -142,7 +146,7 @@ def run_once(
         stage.number, stage.record = number, record
     m = 1 + max(k for _, _, k in own)
     ends = (None if end is None else list(end[:m]) for end in (given["inputs"], given["targets"]))
-    loss = subject(plan, dict(stages), *ends, shape)
+    loss = subject([[*actions] for actions in plan], dict(stages), *ends, shape)
     return {
         "loss": loss,
         "executed": record.executed,
@@ -245,6 +249,19 @@ def keeps_micro_batches(output: Any, rank: int, attempt: Attempt) -> MistakeText
     return mistake, f"{output['kept']} micro-batches"
 
 
+@on_each_rank
+def remembers_a_schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The first schedule's results are right; those of a later one, of one micro-batch, are not."""
+    wanted = attempt.expected[rank]
+    first = {name: value for name, value in wanted.items() if name != "smaller"}
+    if not equal(first, output, shared.TOLERANCE) or equal(wanted, output, shared.TOLERANCE):
+        return None
+    return (
+        "gives wrong results for the next schedule that it runs: read everything from the "
+        "arguments, and keep nothing from an earlier call"
+    )
+
+
 EXERCISE = OnRanks(
     points=6,
     cases=(
@@ -294,6 +311,7 @@ EXERCISE = OnRanks(
         wrong_order,
         shared.uses_before_arrival,
         shared.no_gradients,
+        remembers_a_schedule,
         NAMED_MISTAKES,
         confuses_messages,
         shared.leaves_sends,

@@ -167,10 +167,14 @@ def _missing(
     sender = wanted.peer
     to_rank = [m.action for m in right[sender] if (m.op, m.peer) == ("send", rank)]
     sent = [call for call in _of(calls, sender, "send") if call.peer == rank]
+    if found := _left_out(row, receive, wanted, calls, right, error):
+        return found
     place = to_rank.index(wanted.action)
     if place < len(sent):
-        if sent[place].tag == receive.tag:
-            return None
+        received = [call.tag for call in _of(calls, rank, "recv") if call.peer == sender]
+        is_open = received.count(receive.tag) <= [call.tag for call in sent].count(receive.tag)
+        if is_open or received[-2:] == [receive.tag] * 2:
+            return None  # the tag is right: a wrong shape, or a message that it already has
         return Finding(
             f"rank {rank}",
             "waits for a different tag from the one its message was sent with: both ends must "
@@ -190,6 +194,33 @@ def _missing(
         f"{stops} before it sends a result that another rank needs",
         f"rank {rank} waits for the result of {wanted.action}, {receive.source}",
     )
+
+
+def _left_out(
+    row: Waiting,
+    receive: Call,
+    wanted: Message,
+    calls: list[Call],
+    right: list[list[Message]],
+    error: DeadlockError,
+) -> Finding | None:
+    """The sender has sent less than a right run has by the receive it waits in, or elsewhere."""
+    sender = wanted.peer
+    due = right[sender]
+    if next(each for each in error.table if each.rank == sender).state == "waiting":
+        _, waits_for = _place(_of(calls, sender, "recv"), due)
+        due = due[: due.index(waits_for)] if waits_for else []
+    needed = sum(message[:2] == ("send", row.rank) for message in due)
+    tags = [call.tag for call in _of(calls, sender, "send") if call.peer == row.rank]
+    is_due = Message("send", row.rank, wanted.action) in due and receive.tag not in tags
+    if is_due and needed > len(tags) > 0:
+        return Finding(
+            f"rank {sender}",
+            "does not send a result that another rank needs",
+            f"rank {row.rank} waits for a message, {receive.source}; by then rank {sender} "
+            f"has sent it {len(tags)}, it should have sent {needed}",
+        )
+    return None
 
 
 def _of(calls: list[Call], rank: int, op: str) -> list[Call]:

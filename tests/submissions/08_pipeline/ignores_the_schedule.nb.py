@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
-# loses = {run_schedule = 4.0}
+# loses = {run_schedule = 5.0}
 # says = {run_schedule = "does not follow the schedule"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
-# loses = {run_schedule = 2.0}
+# loses = {run_schedule = 3.0}
 # says = {run_schedule = "before it sends a result"}
 # ///
 

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
-# loses = {run_schedule = 1.0}
+# loses = {run_schedule = 2.0}
 # says = {run_schedule = "returns no loss: the rank of the last stage has to return it"}
 # ///
 

@@ -5,20 +5,29 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
 from autograder.exercises.lab08_pipeline.run_schedule import run_case
-from shardlab.simulate.pipeline import gpipe
 
-# Rank 2 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
-ORDERS = [
-    [[action[0], int(action[1]), int(action[2])] for action in actions.split()]
-    for actions in (
-        "F01 F00 B01 B00",
-        "F11 F10 F31 B31 F30 B11 B30 B10",
-        "F21 F41 B41 B21 F20 F40 B40 B20",
-    )
-]
+
+def plan_of(*devices: str) -> list[list[list[Any]]]:
+    return [[[a[0], int(a[1]), int(a[2])] for a in actions.split()] for actions in devices]
+
+
+# Rank 0 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
+# A stage's position on its rank is not its number divided by the number of ranks.
+UNEVEN = plan_of(
+    "F01 F21 F41 B41 B21 F00 F20 F40 B40 B20 B01 B00",
+    "F11 F10 B11 B10",
+    "F31 B31 F30 B30",
+)
+# Messages overtake each other: their order mixes up tags such as s + k, which are not unique.
+OVERTAKING = plan_of(
+    "F00 F01 F02 F20 F21 F22 B20 B21 B22 B00 B01 B02 "
+    "F03 F04 F05 F25 B25 F23 F24 B23 B24 B05 B03 B04",
+    "F10 F11 F30 F12 F31 F32 B30 B31 B32 B10 B11 B12 "
+    "F15 F35 B35 B15 F13 F14 F33 F34 B33 B34 B13 B14",
+)
 CASES = (
-    run_case("GPipe, 2 ranks, 5 micro-batches", gpipe(2, 5)),
-    with_random_delays(run_case("3 ranks of 1, 2 and 2 stages", ORDERS, samples=[2, 3])),
+    run_case("2 ranks of 2 chunks, messages that overtake each other", OVERTAKING),
+    with_random_delays(run_case("3 ranks of 3, 1 and 1 stages", UNEVEN, samples=[2, 3])),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",
@@ -58,7 +67,17 @@ EQUIVALENT_ANSWERS = (
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     outputs = zip(case.params["plan"], shared.reference(case, inputs), strict=True)
-    return [{"executed": plan, **each} for plan, each in outputs]
+    found = [{"executed": plan, **each} for plan, each in outputs]
+    if case.params["more_steps"]:
+        of_smaller = shared.reference(case, [first_micro_batch(given) for given in inputs])
+        for output, smaller in zip(found, of_smaller, strict=True):
+            output["smaller"] = smaller
+    return found
+
+
+def first_micro_batch(given: Any) -> Any:
+    ends = {end: given[end] for end in ("inputs", "targets")}
+    return given | {name: None if end is None else end[:1] for name, end in ends.items()}
 
 
 def scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
