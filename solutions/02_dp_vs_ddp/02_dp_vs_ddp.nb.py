@@ -208,7 +208,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 #
 # The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training starts again: `step` is 0 again, and only rank 0 still has its weights and buffers. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, plus gloo's broadcast in step 0: rank 0 sends the weights to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, plus gloo's broadcast in step 0: rank 0 sends weights and buffers to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #
 # <details><summary>Hint 1 · in place</summary>
 #
@@ -298,7 +298,7 @@ check("dp_vs_ddp.ring_bytes", ring_bytes)
 # %%
 show_table(
     {"ranks N": "d", "hub sends, in S": ".0f", "ring sends, in S": ".3f"},
-    [(n, hub_bytes(1, n)[0][0], ring_bytes(1, n)[0][0]) for n in (2, 4, 8, 64)],
+    [(n, hub_bytes(n, n)[0][0] / n, ring_bytes(n, n)[0][0] / n) for n in (2, 4, 8, 64)],
 )
 
 # %% [markdown]

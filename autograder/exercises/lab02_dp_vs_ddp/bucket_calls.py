@@ -95,7 +95,8 @@ def waits_for_the_second_model(attempt: Attempt) -> Finding | None:
             return Finding(
                 f"rank {rank}",
                 "waits in finish() for an all-reduce of another model, which another BucketedDDP "
-                "started: keep what is in flight in the instance (self), not in the class",
+                "started: keep what is in flight in the instance (self), not in the class or a "
+                "global variable",
                 call.source,
             )
     return None
@@ -186,7 +187,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeTe
         return None
     return (
         "has the right means in the wrong places: copy each part of a bucket back to the parameter "
-        "that it came from"
+        "that it came from, with its elements in the same order"
     )
 
 

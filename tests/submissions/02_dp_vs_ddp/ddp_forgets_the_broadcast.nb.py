@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {ddp_step = 5.0}
-# says = {ddp_step = "forgets the broadcast at the start"}
+# says = {ddp_step = "does not pass rank 0's weights on at the start"}
 # ///
 
 # %% nbgrader={"grade_id": "ddp_step", "solution": true}

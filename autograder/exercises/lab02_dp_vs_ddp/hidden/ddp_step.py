@@ -91,8 +91,8 @@ MISTAKES = {
     ),
     "broadcasts in the first call only: broadcast whenever step is 0": restarted,
     shared.KEEPS_OLD_GRADIENTS: second_step(lambda before, f: before.mean + f.mean),
-    "forgets the broadcast at the start: the ranks begin with different weights, and equal "
-    "gradients keep them different": first_step(
+    "does not pass rank 0's weights on at the start: the ranks begin with different weights, and "
+    "equal steps do not make them equal (a broadcast into a copy has no effect)": first_step(
         parameters=lambda f, rank: f.first_weights(rank) - public.LR * f.unsynchronized_mean()
     ),
     "takes the right step, but .grad is still that of its own batch: all-reduce .grad itself, not "
