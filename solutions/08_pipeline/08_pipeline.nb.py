@@ -284,7 +284,7 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 #
 # Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighboring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss on the rank of the last stage.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss as a tensor on the rank of the last stage.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -302,7 +302,7 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 #
 # Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
 #
-# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · holds `x` and `y` only of micro-batches that are in flight (and of at most 2 more, which local variables may still name); the detached tensors of sends, and buffers for receives that you start early, do not count · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
+# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · keeps a stage's input `x` and output `y` only while the micro-batch is in flight (local variables may hold two more); the detached tensors of sends do not count, nor do buffers for receives that you start early, until their action uses them · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
 #
 # <details><summary>Hint 1 · which rank holds a stage</summary>
 #

@@ -63,11 +63,19 @@ def wrong_warm_up(submitted: Submitted) -> str | None:
     """The right forwards and the right backwards in the right orders, merged too early or late."""
     p, m, v = submitted.devices, submitted.micro_batches, submitted.chunks
     usual = interleaved_one_f_one_b(p, m, v)
+    first = []  # by device: the position of its first backward, and that in Megatron's schedule
     for plan, right in zip(submitted.plan, usual, strict=True):
         for each in "FB":
             if [a for a in plan if a[0] == each] != [list(a) for a in right if a[0] == each]:
                 return None
-        before, wanted = ([kind for kind, *_ in each].index("B") for each in (plan, right))
+        first.append([[kind for kind, *_ in each].index("B") for each in (plan, right)])
+    warm_up = [min((v - 1) * p + 2 * (p - 1 - device), m * v) for device in range(p)]
+    if [before for before, _ in first] == warm_up:
+        return (
+            "starts its backwards one forward too early: 2(p - 1 - device) + (v - 1)p forwards "
+            "come first, then pairs, each a forward and then a backward"
+        )
+    for before, wanted in first:
         if before != wanted:
             how = "long" if before > wanted else "short"
             why = "" if before > wanted else ": while a message is on its way, a device needs work"

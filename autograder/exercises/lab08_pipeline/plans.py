@@ -102,6 +102,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 def as_schedule(returned: Any) -> Plan | str:
     """Normalized (tuples and numpy integers are accepted), or why it is not a schedule."""
+    if returned is None:
+        return "it is None: is a return missing?"
     if not isinstance(returned, list | tuple):
         return f"it is a {type(returned).__name__}"
     if not all(isinstance(actions, list | tuple) for actions in returned):
@@ -116,7 +118,9 @@ def as_schedule(returned: Any) -> Plan | str:
                 kind, *numbers = action
                 stage, micro_batch = map(operator.index, numbers)
             except (TypeError, ValueError):
-                return f"{action!r:.40} is not (kind, stage, micro_batch)"
+                shown = repr(action)
+                shown = shown if len(shown) <= 40 else f"{shown[:40]}…"
+                return f"{shown} is not (kind, stage, micro_batch)"
             if max(abs(stage), abs(micro_batch)) >= MOST_ACTIONS:
                 return f"it has a stage or micro-batch number of {MOST_ACTIONS:,} or more"
             plan[-1].append([str(kind), stage, micro_batch])
@@ -282,7 +286,7 @@ def wrong_form(submitted: Submitted) -> str | None:
     if submitted.devices > 1 and all(plan == submitted.plan[0] for plan in submitted.plan):
         return "gives every device the same list: a device runs only its own stages"
     if any(kind not in KINDS for actions in submitted.plan for kind, *_ in actions):
-        return "uses kinds that do not exist: F forward, B backward"
+        return "uses unknown kinds: F is a forward, B a backward"
     return None
 
 

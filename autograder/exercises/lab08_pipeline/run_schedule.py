@@ -70,7 +70,7 @@ class Record:
     """What a rank executes, and what it keeps of micro-batches whose backward is over."""
 
     executed: list[Any] = field(default_factory=list)
-    received: dict[Any, weakref.ref[Tensor]] = field(default_factory=dict)  # by (stage, k)
+    tensors: dict[Any, weakref.ref[Tensor]] = field(default_factory=dict)  # by (stage, k)
     kept: int = 0  # the most at any time
     # Checksums: of the tensor that each action received, and of its result.
     used: list[list[Any]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Record:
 
     def add(self, *action: Any) -> None:
         over = [each[1:] for each in self.executed if each[0] == "B"]
-        kept = [key for key in self.received if [*key] in over and self.received[key]() is not None]
+        kept = [key for key in self.tensors if [*key] in over and self.tensors[key]() is not None]
         self.kept = max(self.kept, len(kept))
         self.executed.append([*action])
 
@@ -102,10 +102,10 @@ class RecordingStage(Stage):
     def forward(self, x: Tensor) -> Tensor:
         k = self.upcoming.pop(0) if self.upcoming else -1
         self.record.add("F", self.number, k)
-        if self.number > 0:  # the graph from x to y ends in x, so it is alive as long as y
-            self.record.received[self.number, k] = weakref.ref(x)
         self.record.used.append(["F", self.number, k, checksum(x)])
         y = super().forward(x)
+        # The graph from x to y ends in x, so x is alive as long as y; but `inputs` holds stage 0's.
+        self.record.tensors[self.number, k] = weakref.ref(x if self.number > 0 else y)
         self.record.made.append(["F", self.number, k, checksum(y)])
         if y.requires_grad:
             y.register_hook(lambda grad: self.record.backward(self.number, k, y_grad=grad))

@@ -322,9 +322,13 @@ def sends_none(attempt: Attempt) -> Finding | None:
 
 @on_each_rank
 def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if any(grad is not None for stage in output["gradients"] for grad in stage):
+    has_some = [any(grad is not None for grad in stage) for stage in output["gradients"]]
+    if all(has_some):
         return None
+    if attempt.case.world_size == 1:
+        return "ends without gradients: call loss.backward()"
+    ends = "has a stage" if any(has_some) else "ends"
     return (
-        "ends without gradients: a stage receives its output's gradient, calls y.backward(y_grad) "
-        "and sends its input's gradient to the previous stage"
+        f"{ends} without gradients: a stage receives its output's gradient, calls "
+        "y.backward(y_grad) and sends its input's gradient to the previous stage"
     )

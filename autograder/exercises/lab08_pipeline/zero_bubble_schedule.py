@@ -14,10 +14,14 @@ from autograder.exercises.lab08_pipeline.plans import Submitted, plan_case
 BEATS, NEARER, OPTIMUM = "less idle than 1F1B", "two thirds of 1F1B's bubble", "the optimum"
 
 
-def puzzle_case(goal: str, p: int, m: int, runs: bool = False) -> Case:
-    most_idle = {BEATS: 3 * (p - 1) - 1, NEARER: 2 * (p - 1), OPTIMUM: p - 1}[goal]
+def puzzle_case(goal: str, p: int, m: int, *more: tuple[int, int], runs: bool = False) -> Case:
+    """``more``: (devices, micro_batches) of further schedules that it requests."""
+    most_idle = sum(
+        {BEATS: 3 * (p - 1) - 1, NEARER: 2 * (p - 1), OPTIMUM: p - 1}[goal]
+        for p, _ in ((p, m), *more)
+    )
     name = f"{p} devices, {m} micro-batches: {goal}"
-    return plan_case(name, (p, m), runs=runs, may_split=True, most_idle=most_idle)
+    return plan_case(name, (p, m), *more, runs=runs, may_split=True, most_idle=most_idle)
 
 
 def score(submitted: Submitted) -> str:
@@ -64,8 +68,8 @@ EXERCISE = plans.schedule_exercise(
         ),
         Budget(
             "holds ≤ p micro-batches, as 1F1B's first device",
-            plans.measured("in_flight", fold=max),
-            lambda case: Limit(min(case.params["asked"][0])),
+            plans.measured("in_flight", max, lambda p, m: [min(p, m)] * p),
+            lambda case: Limit(sum(map(min, case.params["asked"]))),
             heading="in flight",
             unit="micro-batches",
         ),

@@ -264,6 +264,25 @@ def test_an_invalid_schedule_is_described_and_rejected_quickly(returned):
     assert plans.cost_of(reason)["rule"] == "form"
 
 
+def test_what_is_not_a_schedule_is_quoted():
+    assert plans.as_schedule(None) == "it is None: is a return missing?"
+    reason = plans.as_schedule([[("F", "a stage", "a micro-batch of many names")]])
+    assert reason == "('F', 'a stage', 'a micro-batch of many … is not (kind, stage, micro_batch)"
+
+
+def test_stages_without_gradients_are_named():
+    for ranks, gradients, says in (
+        (1, [[None, None]], "call loss.backward()"),
+        (2, [[None, None]], "ends without gradients: a stage"),
+        (2, [[1, 1], [None, None]], "has a stage without gradients"),
+        (2, [[1, 1]], None),
+    ):
+        outputs = [{"gradients": gradients}] * ranks
+        attempt = Attempt(Case("", ranks), [], [{}] * ranks, outputs, None, None)
+        found = shared.no_gradients(attempt)
+        assert says in found.mistake if says else found is None
+
+
 def test_numpy_integers_and_tuples_are_accepted():
     returned = tuple(tuple(("F", np.int64(0), k) for k in range(2)) for _ in range(1))
     assert plans.as_schedule(returned) == [[["F", 0, 0], ["F", 0, 1]]]
