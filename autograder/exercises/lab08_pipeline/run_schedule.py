@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -72,6 +73,9 @@ class Record:
     executed: list[Any] = field(default_factory=list)
     tensors: dict[Any, weakref.ref[Tensor]] = field(default_factory=dict)  # by (stage, k)
     kept: int = 0  # the most at any time
+    # Memory of received x, and the size of an x: views keep it, and one buffer may hold many x.
+    storages: list[tuple[StorageWeakRef, int, int]] = field(default_factory=list)
+    in_flight: int = 0  # the most received x in flight at any time
     # Checksums: of the tensor that each action received, and of its result.
     used: list[list[Any]] = field(default_factory=list)
     made: list[list[Any]] = field(default_factory=list)
@@ -79,7 +83,10 @@ class Record:
     def add(self, *action: Any) -> None:
         over = [each[1:] for each in self.executed if each[0] == "B"]
         kept = [key for key in self.tensors if [*key] in over and self.tensors[key]() is not None]
-        self.kept = max(self.kept, len(kept))
+        ran = [each[1:] for each in self.executed if each[0] == "F" and each[1] > 0]
+        self.in_flight = max(self.in_flight, sum(each not in over for each in ran))
+        sizes = {ref.cdata: size // of_x for ref, size, of_x in self.storages if not ref.expired()}
+        self.kept = max(self.kept, len(kept), sum(sizes.values()) - self.in_flight)
         self.executed.append([*action])
 
     def backward(self, *stage_and_k: int, y_grad: Tensor) -> None:
@@ -102,6 +109,9 @@ class RecordingStage(Stage):
     def forward(self, x: Tensor) -> Tensor:
         k = self.upcoming.pop(0) if self.upcoming else -1
         self.record.add("F", self.number, k)
+        if self.number > 0:
+            memory = x.untyped_storage()
+            self.record.storages.append((StorageWeakRef(memory), memory.nbytes(), x.nbytes))
         self.record.used.append(["F", self.number, k, checksum(x)])
         y = super().forward(x)
         # The graph from x to y ends in x, so x is alive as long as y; but `inputs` holds stage 0's.
