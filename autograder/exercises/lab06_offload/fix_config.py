@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText
 from autograder.exercises.lab06_offload import shared
-from autograder.exercises.lab06_offload.shared import start_engine
+from autograder.exercises.lab06_offload.shared import asks_for_nvme, start_engine
 
 
 def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -42,7 +41,7 @@ def drive(subject: Any, letter: str, case: Case) -> Plain:
         return {"problem": "not json", "evidence": str(error)}
     if not isinstance(config, dict):
         return {"problem": "not json", "evidence": "not an object"}
-    if nvme := shared.asks_for_nvme(config):  # before an engine is started
+    if nvme := asks_for_nvme(config):  # before an engine is started
         return {"problem": "", "nvme": nvme}
     settings = settings_of(config)
     reported = start_engine(config, layers=1)
@@ -58,9 +57,11 @@ PRECISIONS = {"bf16", "fp16"}  # sections that are off without "enabled"
 IN_SECTIONS = ("BFLOAT16_", "FP16_", "TORCH_AUTOCAST_")  # DeepSpeed's constants for their keys
 
 
-@functools.cache
 def defaults() -> dict[str, Any]:
-    """{path of a key: its default value}, as DeepSpeed has them."""
+    """{path of a key: its default value}, as DeepSpeed has them.
+
+    Runs on ranks, so it is not cached: a cached function would be imported there.
+    """
     from deepspeed.runtime import constants, precision_config
     from deepspeed.runtime.zero import config, offload_config
 

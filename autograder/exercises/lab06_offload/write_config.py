@@ -11,7 +11,7 @@ import numpy as np
 from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText
 from autograder.exercises.lab06_offload import shared
-from autograder.exercises.lab06_offload.shared import start_engine
+from autograder.exercises.lab06_offload.shared import asks_for_nvme, section, start_engine
 
 # The notebook's table: (stage, optimizer's place, parameters' place) and bytes on the device for
 # each parameter on n ranks, from the one with the least traffic to the one with the least memory
@@ -85,7 +85,7 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
         rows.append(row_of(other) if isinstance(other, dict) else ())
         outside |= OFFLOAD_KEYS & other.keys() if isinstance(other, dict) else set()
     for each in (config, *others):
-        if nvme := shared.asks_for_nvme(each):  # before an engine is started
+        if nvme := asks_for_nvme(each):  # before an engine is started
             return {"nvme": nvme}
     engine = start_engine(config, case.params["layers"])
     return {**engine, "config": asked, "rows": rows, "outside": sorted(outside)}
@@ -93,10 +93,10 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
 
 def row_of(config: dict[str, Any]) -> tuple[Any, ...]:
     """As `ROWS` has it, from a configuration; DeepSpeed still accepts the old keys."""
-    zero = shared.section(config, "zero_optimization")
+    zero = section(config, "zero_optimization")
 
     def place(key: str, old_key: str) -> str:
-        is_off = shared.section(zero, key).get("device", "none") != "none" or zero.get(old_key)
+        is_off = section(zero, key).get("device", "none") != "none" or zero.get(old_key)
         return "host" if is_off else "device"
 
     optimizer = place("offload_optimizer", "cpu_offload")
