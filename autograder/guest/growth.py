@@ -61,6 +61,18 @@ def found_in_more_steps(
     return growth.found()
 
 
+def found_in_more_passes(
+    roots: Mapping[str, Any], module: nn.Module, x: torch.Tensor, y_grad: torch.Tensor, steps: int
+) -> list[str]:
+    """What grows in every forward and backward pass of ``module``, without updates."""
+    module.zero_grad()  # earlier gradients, which a rank returns, stay as they are
+
+    def one_pass() -> None:
+        module(x.detach().requires_grad_()).backward(y_grad)
+
+    return found_in_more_steps(roots, one_pass, steps)
+
+
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     """{where: number of items} of containers, elements of tensors, and nodes of autograd graphs."""
     found: dict[str, int] = {}
@@ -68,9 +80,7 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     left = deque(roots.items())
     while left:
         name, value = left.popleft()
-        if isinstance(value, TEXT):
-            found[name] = len(value)
-        if isinstance(value, (*PLAIN, *TEXT)) or id(value) in seen:
+        if isinstance(value, PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value
         inside = list(_inside(name, value))
@@ -83,7 +93,9 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
 def _length(value: Any, inside: Sized) -> int:
     if isinstance(value, torch.Tensor):
         return value.numel()
-    return value.size if isinstance(value, np.ndarray) else len(inside)
+    if isinstance(value, np.ndarray):
+        return value.size
+    return len(value if isinstance(value, TEXT) else inside)
 
 
 def _is_code(value: Any) -> bool:

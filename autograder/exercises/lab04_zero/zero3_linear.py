@@ -54,19 +54,11 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         slices.append(gradients[0] if len(gradients) == 1 else f"{len(gradients)} parameters")
     gradients = [x.grad for x in inputs]
     found = {"y": [y.detach() for y in outputs], "x.grad": gradients, "slices": slices}
-    return found | {"grows": what_grows(model, given["batches"][0], case)}
-
-
-def what_grows(model: nn.Sequential, batch: Any, case: Case) -> list[str]:
-    """In more steps, without an update."""
-    x, upstream = batch
-    model.zero_grad()  # what was found stays as it is
-
-    def one_step() -> None:
-        model(x.detach().requires_grad_()).backward(upstream)
-
-    layers = {f"layer {k}": unit for k, unit in enumerate([*model][::2])}
-    return growth.found_in_more_steps(layers, one_step, case.params.get("more steps", 0))
+    layers = {f"layer {k}": unit for k, unit in enumerate(units[::2])}
+    steps = case.params.get("more_steps", 0)
+    x, upstream = given["batches"][0]
+    grows = growth.found_in_more_passes(layers, model, x, upstream, steps)
+    return found | {"grows": grows}
 
 
 def live(label: str, phase: str, units: int, slices: int) -> Budget:
@@ -130,7 +122,7 @@ EXERCISE = OnRanks(
         Case(
             "3 ranks, 3 layers, 2 batches",
             3,
-            {"widths": [4, 7, 5, 2], "batches": 2, "more steps": growth.STEPS},
+            {"widths": [4, 7, 5, 2], "batches": 2, "more_steps": growth.STEPS},
         ),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),

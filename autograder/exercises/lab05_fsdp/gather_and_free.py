@@ -155,7 +155,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         found["gradients"].append([each.grad for each in slices])
         optimizer.step()
         optimizer.zero_grad()
-    if more := case.params.get("more steps"):
+    if more := case.params.get("more_steps"):
 
         def one_step() -> None:  # without an update
             loss_of(model(inputs), targets).backward()
@@ -327,7 +327,7 @@ def gathers_again(attempt: Attempt) -> Finding | None:
         calls = [call for call in run.calls if call.rank == rank] if run else []
         for unit, size in enumerate(slices):
             times = sum(call.op.startswith("all_gather") and call.bytes == size for call in calls)
-            steps = case.params["batches"] + case.params.get("more steps", 0)
+            steps = case.params["batches"] + case.params.get("more_steps", 0)
             if times > 2 * steps:
                 return Finding(
                     f"rank {rank}",
@@ -396,7 +396,7 @@ EXERCISE = OnRanks(
         Case(
             "4 ranks, 3 units, 2 batches",
             4,
-            {"width": 5, "inner": [4, 7, 2], "batches": 2, "more steps": growth.STEPS},
+            {"width": 5, "inner": [4, 7, 2], "batches": 2, "more_steps": growth.STEPS},
         ),
         Case(
             "5 ranks, one unit of 4 elements",

@@ -22,9 +22,8 @@ LR = 3e-4
 # All weights are between 1/8 and 1/4, where two bf16 numbers are 2⁻¹⁰ apart: an update of LR is
 # less than half of that, so every one of them is rounded away.
 SMALLEST, LARGEST = 0.13, 0.24
-TOLERANCE = (
-    0.002  # of the losses, for sums in another order; computing in bf16 changes them as much
-)
+# Of the losses, for sums in another order; computing in bf16 changes them as much.
+TOLERANCE = 0.002
 OPTIONS = ("betas", "eps", "weight_decay", "amsgrad", "maximize")  # which change the updates
 WITHIN = 1.03
 BUDGET_FROM_BYTES = 2**20

@@ -87,6 +87,7 @@ def defaults() -> dict[str, Any]:
 def settings_of(config: dict[str, Any]) -> list[list[str]]:
     """[path of a key, value as JSON] of each, without what is off or has its default value."""
     found: list[list[str]] = []
+    known = defaults()
 
     def collect(path: str, value: Any) -> None:
         if isinstance(value, dict):
@@ -94,7 +95,7 @@ def settings_of(config: dict[str, Any]) -> list[list[str]]:
             if is_enabled and value.get("device") != "none":
                 for key, inside in value.items():
                     collect(f"{path}.{key}", inside)
-        elif path not in defaults() or value != defaults()[path]:
+        elif path not in known or value != known[path]:
             is_whole = isinstance(value, float) and value.is_integer()  # 2e8
             found.append([path, json.dumps(int(value) if is_whole else value)])
 

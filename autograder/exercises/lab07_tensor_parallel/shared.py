@@ -28,7 +28,7 @@ from autograder.exercise import (
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.common import linear_of
-from autograder.guest.growth import found_in_more_steps
+from autograder.guest.growth import found_in_more_passes
 from shardlab import measure
 from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
@@ -55,7 +55,8 @@ def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str
 def linear_case(
     world_size: int, batch: list[int], fan_in: int, fan_out: int, name: str = "", **more: int
 ) -> Case:
-    """``batch``: all dimensions of x before its last one.  ``more_steps``: see `what_grows`."""
+    """``batch``: all dimensions of x before its last one.  ``more_steps``: passes that follow the
+    one that counts, to find what grows."""
     name = name or f"{world_size} ranks, {fan_in} in, {fan_out} out"
     return Case(name, world_size, {"batch": batch, "in": fan_in, "out": fan_out, **more})
 
@@ -72,18 +73,11 @@ def drive_linear(split: Split, subject: Any, given: Any, case: Case) -> Plain:
     share = share_of(given["whole"], split, case)
     found = forward_and_backward(layer, given, weights, share)
     if "more_steps" in case.params and found.get("x.grad") is not None:
-        found["grows"] = what_grows(layer, given, case.params["more_steps"])
+        steps = case.params["more_steps"]
+        found["grows"] = found_in_more_passes(
+            {"self": layer}, layer, given["x"], given["y.grad"], steps
+        )
     return found
-
-
-def what_grows(layer: Any, given: Any, steps: int) -> list[str]:
-    """In more steps, without an update."""
-    layer.zero_grad()  # what was found stays as it is
-
-    def one_step() -> None:
-        layer(given["x"].detach().requires_grad_()).backward(given["y.grad"])
-
-    return found_in_more_steps({"self": layer}, one_step, steps)
 
 
 def share_of(whole: Mapping[str, Tensor], split: Split, case: Case) -> Shapes:

@@ -14,14 +14,16 @@ from autograder.exercises.lab08_pipeline.plans import Submitted, plan_case
 BEATS, NEARER, OPTIMUM = "less idle than 1F1B", "two thirds of 1F1B's bubble", "the optimum"
 
 
+def most_idle(goal: str, p: int) -> int:
+    return {BEATS: 3 * (p - 1) - 1, NEARER: 2 * (p - 1), OPTIMUM: p - 1}[goal]
+
+
 def puzzle_case(goal: str, p: int, m: int, *more: tuple[int, int], runs: bool = False) -> Case:
     """``more``: (devices, micro_batches) of further schedules that it requests."""
-    most_idle = sum(
-        {BEATS: 3 * (p - 1) - 1, NEARER: 2 * (p - 1), OPTIMUM: p - 1}[goal]
-        for p, _ in ((p, m), *more)
-    )
+    asked = (p, m), *more
+    idle = sum(most_idle(goal, devices) for devices, _ in asked)
     name = f"{p} devices, {m} micro-batches: {goal}"
-    return plan_case(name, (p, m), *more, runs=runs, may_split=True, most_idle=most_idle)
+    return plan_case(name, *asked, runs=runs, may_split=True, most_idle=idle)
 
 
 def score(submitted: Submitted) -> str:
