@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch.distributed as dist
 
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Violation
-from autograder.evaluation.wording import deterministic, printable
+from autograder.evaluation.wording import deterministic, forbidden_call, printable
 from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
 from autograder.exercise.attempt import shorten
 from autograder.exercise.compare import size_of
@@ -189,10 +189,8 @@ def _forbidden_call(exercise: Exercise, attempt: Attempt) -> Finding | None:
     call = next((call for call in run.calls if call.op not in allows), None)
     if call is None:
         return None
-    allowed = " and ".join(sorted(allows, reverse=True))
-    advice = f"build it from {allowed}" if allowed else "it needs no communication"
     name = call.op if hasattr(dist, call.op) else "another operation"
-    return Finding(f"rank {call.rank}", f"calls {name}: {advice}", call.source)
+    return Finding(f"rank {call.rank}", forbidden_call(name, allows), call.source)
 
 
 def _broken_rule(exercise: Exercise, attempt: Attempt, right: bool) -> Finding | None:
@@ -287,7 +285,7 @@ def _over_budget(attempt: Attempt) -> Finding | None:
     for spent in attempt.spent:
         for rank in spent.ranks_over:
             used, limit = spent.used[rank], spent.limit[rank]
-            times = f", {used / limit:.3g} × as much" if limit > 0 else ""
+            times = f", {used / limit:.3g} × as much" if limit > 0 and used >= 1.005 * limit else ""
             evidence = f"{used:,} {spent.unit}".rstrip() + f", {limit:,} are allowed{times}"
             return Finding(f"rank {rank}", f"is over its budget: {spent.label}", evidence)
         for rank in spent.ranks_under:

@@ -160,25 +160,38 @@ class Trials:
         exercise = self.exercise
         kind, can_keep = _kind(exercise), _can_keep_ranks(exercise, case)
         inputs = self.inputs(case)
-        expected = self.expected(case, inputs)
+        given = case, inputs, self.expected(case, inputs)
+        passed = False
         if can_keep and (self.ranks.has(kind) or (self.last_passed and self.leaves_ranks_usable)):
-            ranks = self.ranks.get(kind)
-            were_new = ranks.is_fresh
-            attempt, judged = self._judged(ranks, case, inputs, expected)
+            were_new, attempt, judged = self._on_kept_ranks(kind, *given)
             result = judged.result
-            if not ranks.is_reusable:
-                self.ranks.end(kind)
-                self.leaves_ranks_usable = not result.passed
+            passed = result.passed
             is_known = result.mistake in self.mistakes and not result.violation
-            if were_new or (self.last_passed if result.passed else is_known):
+            if were_new or (self.last_passed if passed else is_known):
                 self._remember(judged)
                 return attempt, judged
-        with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
-            attempt, judged = self._judged(fresh, case, inputs, expected)
-        if judged.result.passed and can_keep:
-            self.ranks.end(kind)  # they have state from a failed case
+        if passed:  # as the next cases probably will: keep the new ranks for them
+            self.ranks.end(kind)
+            _, attempt, judged = self._on_kept_ranks(kind, *given)
+        else:
+            with self.ranks.new(kind, {case.world_size}, exercise.timeout_s) as fresh:
+                attempt, judged = self._judged(fresh, *given)
+            if judged.result.passed and can_keep:
+                self.ranks.end(kind)  # they have state from a failed case
         self._remember(judged)
         return attempt, judged
+
+    def _on_kept_ranks(
+        self, kind: RankKind, case: Case, inputs: list[Plain], expected: list[Plain]
+    ) -> tuple[bool, Attempt, Judged]:
+        """The first value says whether the ranks were new."""
+        ranks = self.ranks.get(kind)
+        were_new = ranks.is_fresh
+        attempt, judged = self._judged(ranks, case, inputs, expected)
+        if not ranks.is_reusable:
+            self.ranks.end(kind)
+            self.leaves_ranks_usable = not judged.result.passed
+        return were_new, attempt, judged
 
     def inputs(self, case: Case) -> list[Plain]:
         return list(self.exercise.draw(case, rng_for(self.exercise, case, self.seed)))

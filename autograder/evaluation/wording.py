@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 _VARIABLE_PARTS = (
     (re.compile(r"0x[0-9a-fA-F]{4,}"), "0x…"),
@@ -18,6 +19,13 @@ _VARIABLE_PARTS = (
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")  # colors and the like
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 MAX_CHARS = 2000
+
+
+def forbidden_call(name: str, allows: Collection[str]) -> str:
+    """``allows``: the calls of torch.distributed that a task allows."""
+    if not allows:
+        return f"calls {name}: this task needs no communication"
+    return f"calls {name}: this task allows only {' and '.join(sorted(allows, reverse=True))}"
 
 
 def printable(text: str) -> str:

@@ -9,22 +9,24 @@
 
 It follows attributes, containers, hooks, closures, defaults, the globals that a function names, and
 autograd graphs.  A list of plain numbers counts as well, and so does a tensor, an array or a string
-that gets longer and longer.
+that gets longer and longer, or a chain: (loss, (loss, (loss, …))).
 """
 
 from __future__ import annotations
 
 import functools
 import types
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sized
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-EARLY, STEPS = 3, 10  # the sizes after these steps are compared
+# The sizes after these steps are compared: also every second step makes each larger than the last.
+EARLY, *_, STEPS = SAMPLED = (3, 5, 7, 10)
 PLAIN = (int, float, complex, type(None), torch.dtype, torch.Size)
 TEXT = (str, bytes, bytearray)
 PARTS_OF_MODULES = ("_parameters", "_buffers", "_modules")
@@ -37,16 +39,17 @@ class Growth:
         self.sizes: dict[int, dict[str, int]] = {}  # by number of steps
 
     def after(self, step: int) -> None:
-        if step + 1 in (EARLY, STEPS):
+        if step + 1 in SAMPLED:
             self.sizes[step + 1] = sizes(self.roots)
 
     def found(self) -> list[str]:
-        """What grows in every step; [] before step STEPS."""
-        early, late = (self.sizes.get(steps, {}) for steps in (EARLY, STEPS))
+        """What grows and grows; [] before step STEPS."""
+        early, *_, late = sampled = [self.sizes.get(steps, {}) for steps in SAMPLED]
         return [
             f"{name}: {early[name]} items after {EARLY} steps, {late[name]} after {STEPS}"
             for name in late
-            if name in early and late[name] - early[name] >= STEPS - EARLY
+            if all(name in sizes for sizes in sampled)
+            if all(one[name] < following[name] for one, following in pairwise(sampled))
         ]
 
 
@@ -74,20 +77,27 @@ def found_in_more_passes(
 
 
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
-    """{where: number of items} of containers, elements of tensors, and nodes of autograd graphs."""
+    """{where: number of items} of containers, elements of tensors, and nodes of autograd graphs.
+
+    A tuple or an object also has a number of all items in the tuples and objects inside it.
+    """
     found: dict[str, int] = {}
+    in_chains: Counter[str] = Counter()
     seen: dict[int, Any] = {}  # holds what was seen, so that no id is used twice
-    left = deque(roots.items())
+    left: deque[tuple[str, Any, str | None]] = deque((*root, None) for root in roots.items())
     while left:
-        name, value = left.popleft()
+        name, value, chain = left.popleft()
         if isinstance(value, PLAIN) or id(value) in seen:
             continue
         seen[id(value)] = value
         inside = list(_inside(name, value))
         if not _is_code(value) and not _is_bounded(value):
             found[name] = _length(value, inside)
-        left.extend(inside)
-    return found
+        chain = (chain or name) if _is_link(value) else None
+        if chain:
+            in_chains[f"all in {chain}"] += len(inside)
+        left.extend((*each, chain) for each in inside)
+    return found | in_chains
 
 
 def _length(value: Any, inside: Sized) -> int:
@@ -96,6 +106,12 @@ def _length(value: Any, inside: Sized) -> int:
     if isinstance(value, np.ndarray):
         return value.size
     return len(value if isinstance(value, TEXT) else inside)
+
+
+def _is_link(value: Any) -> bool:
+    """Of a chain, which may grow at its end: tuples, and objects of a student's own class."""
+    is_object = not isinstance(value, nn.Module | type) and _is_students(type(value))
+    return isinstance(value, tuple) or is_object
 
 
 def _is_code(value: Any) -> bool:

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from nbclient import NotebookClient
@@ -68,10 +69,12 @@ class Chapter:
 
     @staticmethod
     def _texts(cell: NotebookNode) -> list[str]:
-        texts = [
-            output.text if output.output_type == "stream" else output.data.get("text/plain", "")
-            for output in cell.outputs
-        ]
+        texts = []
+        for kind, outputs in groupby(cell.outputs, key=lambda output: output.output_type):
+            if kind == "stream":  # one print may arrive in parts
+                texts.append("".join(output.text for output in outputs))
+            else:
+                texts += [output.data.get("text/plain", "") for output in outputs]
         return [text for text in texts if not RAN.fullmatch(text)]
 
 

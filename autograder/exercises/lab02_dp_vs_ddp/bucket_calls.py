@@ -127,14 +127,22 @@ def uses_none(attempt: Attempt) -> Finding | None:
     error, run = attempt.error, attempt.run
     if not isinstance(error, RankError) or not re.search(NONE_AS_TENSOR, error.message):
         return None
-    if len(spans(run, error.rank, GRADIENT)) % len(trainable(build(attempt.case))) == 0:
+    arrived, each_step = len(spans(run, error.rank, GRADIENT)), len(trainable(build(attempt.case)))
+    if arrived % each_step == 0:
         return None
+    evidence = f"{error.message}; {error.source}"
+    if arrived > each_step:
+        mistake = (
+            "uses None as a tensor while gradients are still missing, but not in its first step: "
+            "does finish() reset all counts, and are hooks registered only once, in __init__?"
+        )
+        return Finding(f"rank {error.rank}", mistake, evidence)
     return Finding(
         f"rank {error.rank}",
         "uses None as a tensor while gradients are still missing: a bucket may start only when "
         "each of its gradients is in .grad; a hook of register_hook runs before that, and a lambda "
         "that is made in a loop sees the loop's last bucket",
-        f"{error.message}; {error.source}",
+        evidence,
     )
 
 
@@ -160,10 +168,10 @@ def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 def describe(got: list[int], case: Case) -> str:
-    """A mistake whose own buckets these are, or else what can be seen of them."""
-    for mistake, sizes in case.params["wrong_buckets"].items():
-        if sorted(got) == sorted(sizes):
-            return str(mistake)
+    """The mistakes whose buckets these are, or else what can be seen of them."""
+    mistakes = case.params["wrong_buckets"].items()
+    if made_by := [mistake for mistake, sizes in mistakes if sorted(got) == sorted(sizes)]:
+        return "; or ".join(made_by)
     wanted = case.params["buckets"]
     if not got:
         return "starts no all-reduce: are the hooks registered, and does a full bucket start one?"

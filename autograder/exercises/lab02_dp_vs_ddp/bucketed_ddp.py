@@ -8,7 +8,7 @@ When backward reaches the first layer, its gradient is multiplied by a factor fo
 the checker holds back until it has counted the bytes sent so far.  So before the last gradients can
 be computed, the late rank must have sent all buckets that do not contain them.
 
-In one case a second model is wrapped and trained at the same time, by another instance.  The late
+In some cases a second model is wrapped and trained at the same time, by another instance.  The late
 rank starts the second model's backward after its finish() for the first, the others before.  An
 instance that waits for the other one's all-reduces waits for that rank, too.
 """
@@ -56,7 +56,8 @@ TIED = {"widths": SQUARE, "tied": [0, 2], "used": [2, 0, 1, 3], "cap_bytes": 120
 BEYOND_1_MIB = {"widths": [544, 256, 512, 512, 16, 16], "frozen": 3, "cap_bytes": 1_080_000}
 UNKNOWN = 2**62  # bytes, if this system cannot count them
 FACTORS = "factors of the first layer's gradient"
-FROZEN = {**BEYOND_1_MIB, SECOND: True}
+# The second model's cap: the bias, its last parameter, is larger.
+FROZEN = {**BEYOND_1_MIB, SECOND: 2}
 
 
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -76,7 +77,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     withhold_in_backward(first_trainable(model), FACTORS)
     own_group = dist.new_group()
     wrapped = subject(model, case.params["cap_bytes"])
-    second = SecondModel(subject, given[SECOND]) if SECOND in given else None
+    second = SecondModel(subject, given[SECOND], case) if SECOND in given else None
     late = dist.get_rank() == case.world_size - 1
     kept, output = growth.Growth({"self": wrapped, "model": model}), dict[str, Plain]()
     for step, (inputs, targets) in enumerate(given["batches"]):
@@ -108,15 +109,15 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
 class SecondModel:
     """Its weight's gradient equals its inputs.  It is wrapped while the first one is in flight."""
 
-    def __init__(self, subject: Callable[..., Any], inputs: torch.Tensor) -> None:
-        self.subject, self.inputs = subject, inputs
+    def __init__(self, subject: Callable[..., Any], inputs: torch.Tensor, case: Case) -> None:
+        self.subject, self.inputs, self.cap_bytes = subject, inputs, case.params[SECOND]
         self.model = torch.nn.Linear(inputs.shape[1], 1)
         self.wrapped: Any = None
 
     def backward(self) -> None:
         with measure(SECOND):
             if self.wrapped is None:
-                self.wrapped = self.subject(self.model, self.inputs.nbytes)
+                self.wrapped = self.subject(self.model, self.cap_bytes)
             self.model.zero_grad()
             self.wrapped(self.inputs).sum().backward()
 

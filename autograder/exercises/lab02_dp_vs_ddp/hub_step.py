@@ -24,6 +24,7 @@ from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.shared import drive_steps, load_state, lr_of
 from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 
+OTHERS_LR = 3  # times the hub's: with the same, new weights could be averaged for gradients
 WITHIN_ONE_PERCENT = Budget("sends ≤ 1.01 × ideal bytes per rank", sent_bytes)
 # Else the gradients' sum could come through the other ranks, one after another.
 FROM_EACH = Budget("the hub receives every gradient", received_bytes, heading="received by a rank")
@@ -38,13 +39,13 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    """Only the hub's weights last from one step to the next."""
+    """Only the hub's weights last from one step to the next, and only it gets the right ``lr``."""
 
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
         if dist.get_rank() > 0:
             load_state(model, given["state"])
         tensors = [parameter.data for parameter in model.parameters()]
-        subject(model, *batch, lr_of(step))
+        subject(model, *batch, lr_of(step) * (1 if dist.get_rank() == 0 else OTHERS_LR))
         for parameter, tensor in zip(model.parameters(), tensors, strict=False):
             parameter.data = tensor  # without what was not changed in place
 

@@ -33,6 +33,8 @@ BUFFERS = ("shift", "gain", "layers.0.scale")  # of an MLP
 LR, STEPS = 0.1, 2  # in the case that looks for what grows: growth.STEPS
 SAMPLES, TOKENS = 4, 16  # in each rank's batch; in each sample of a GPT
 WIDTHS = [128, 256, 256, 64]
+# Of the buffer "shift": so many that broadcasting the buffers in every step exceeds the budget.
+SHIFT_ROWS = 256
 
 # For both hub_step and ddp_step.
 STEP_CASES = (
@@ -60,8 +62,8 @@ class MLP(nn.Module):
     """Linear layers with tanh between them; the loss is the mean squared error.
 
     ``tied`` names two layers with one weight, ``frozen`` one that is not trained.  Layers are used
-    in the order ``used``, else in that in which they are registered.  One buffer is not in
-    state_dict(), one has integers, and one belongs to a submodule.
+    in the order ``used``, else in that in which they are registered.  One buffer is large and is
+    not in state_dict(), one has integers, and one belongs to a submodule.
     """
 
     def __init__(
@@ -80,13 +82,13 @@ class MLP(nn.Module):
         self.layers, self.used = nn.ModuleList(layers), used or range(len(layers))
         self.shift: Tensor
         self.gain: Tensor
-        self.register_buffer("shift", torch.zeros(widths[0]), persistent=False)
+        self.register_buffer("shift", torch.zeros(SHIFT_ROWS, widths[0]), persistent=False)
         self.register_buffer("gain", torch.ones(widths[0], dtype=torch.int64))
         layers[0].register_buffer("scale", torch.ones(widths[0]))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """inputs [B, first width], targets [B, last width]  ->  loss []"""
-        x = (inputs - self.shift) * self.gain * self.layers[0].get_buffer("scale")
+        x = (inputs - self.shift.mean(dim=0)) * self.gain * self.layers[0].get_buffer("scale")
         *others, last = self.in_order_of_use()
         for layer in others:
             x = torch.tanh(layer(x))
@@ -197,11 +199,12 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 def first_trainable(model: nn.Module) -> nn.Module:
     """The first layer in use that is trained, which backward reaches last."""
     layers = model.in_order_of_use() if isinstance(model, MLP) else model.modules()
-    return next(layer for layer in layers if any(_is_trained(layer)))
+    return next(layer for layer in layers if trainable_in(layer))
 
 
-def _is_trained(module: nn.Module) -> Iterable[bool]:
-    return (parameter.requires_grad for parameter in module.parameters(recurse=False))
+def trainable_in(module: nn.Module) -> list[nn.Parameter]:
+    """Without those of the modules inside it."""
+    return [p for p in module.parameters(recurse=False) if p.requires_grad]
 
 
 def after_step(model: nn.Module) -> dict[str, Any]:
@@ -209,7 +212,13 @@ def after_step(model: nn.Module) -> dict[str, Any]:
     parts = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
     whole = flat(parts) if len(parts) == len(trainable(model)) else None
     parameters = flat(model.parameters())
-    return {"gradients": whole, "summary": summary(whole), "parameters": parameters}
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
+    return {
+        "gradients": whole,
+        "summary": summary(whole),
+        "parameters": parameters,
+        "buffers": buffers,
+    }
 
 
 def summary(vector: Tensor | None) -> Tensor | None:

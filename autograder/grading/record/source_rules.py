@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib import import_module
 
+from autograder.evaluation.wording import forbidden_call
 from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 CALL, SUSPICIOUS = "call", "suspicious"
@@ -198,8 +199,7 @@ class _Reader(ast.NodeVisitor):
         if module == "torch.distributed" and function in COMMUNICATION_FUNCTIONS:
             recorded = {function, RECORDED_AS.get(function, function)}
             if self.allows is not None and not recorded & self.allows:
-                allowed = " and ".join(sorted(self.allows, reverse=True)) or "no communication"
-                says = f"calls {function}: build it from {allowed}"
+                says = forbidden_call(function, self.allows)
                 self.found.append(Found(CALL, function, node.lineno, says))
         elif tool := _suspicious_tool(name, self.closed):
             self._flag(tool if tool.startswith("os.") else name, node.lineno)

@@ -168,7 +168,7 @@ def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]]) -> 
         next(wait.call for wait in waits[rank] if cycle[(i + 1) % len(cycle)] in wait.waits_for)
         for i, rank in enumerate(cycle)
     ]
-    lines = list(dict.fromkeys(_line(call) for call in calls))
+    lines = [line for line in dict.fromkeys(map(_line, calls)) if line]
     at = _at(" | ".join(lines[:2]))
     ops = {call.op for call in calls}
     arrows = " → ".join(map(str, (*cycle, cycle[0])))

@@ -102,10 +102,10 @@ def test_a_forbidden_call_fails_even_with_correct_outputs():
     assert result.outputs_right
     assert not result.passed
     assert result.diagnosis == (
-        "rank 1 calls all_reduce: build it from send and recv (cell 5, line 3)"
+        "rank 1 calls all_reduce: this task allows only send and recv (cell 5, line 3)"
     )
     alone = judge(exercise(allows=frozenset()), made)
-    assert alone.mistake == "calls send: it needs no communication"
+    assert alone.mistake == "calls send: this task needs no communication"
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_a_forbidden_call_is_a_mistake_not_tampering():
 
     p2p_only = echo(allows=frozenset({"send", "recv"}))
     verdict = decide(p2p_only, cloudpickle.dumps(short_cut), seed=1)
-    assert verdict.cases[0].mistake == "calls all_reduce: build it from send and recv"
+    assert verdict.cases[0].mistake == "calls all_reduce: this task allows only send and recv"
     assert verdict.violation == ""
     assert verdict.points == 0.0
 

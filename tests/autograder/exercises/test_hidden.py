@@ -14,6 +14,7 @@ from autograder.exercise import Exercise, Formula
 from autograder.exercise.hidden import BOUNDARIES, EquivalentAnswer
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
+from tests.submissions.deciding import exercise_of, inputs_drawn_once
 
 pytestmark = pytest.mark.long
 EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -47,6 +48,12 @@ def test_a_hidden_case_has_random_delays_if_ranks_communicate(lab: str, exercise
     assert not any(case.random_delays for case in exercise.cases if not case.hidden)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def inputs() -> Iterator[None]:
+    with inputs_drawn_once():
+        yield
+
+
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[RankPool]:
     """Ranks shared by all answers, as one student's answers share them."""
@@ -67,5 +74,6 @@ def test_an_equivalent_answer_earns_all_points(
     assert equivalent.reason
     answers = solution | {exercise.answer: source.replace(equivalent.old, equivalent.new)}
     subject = planted.subjects(lab, answers)[exercise.answer]
+    exercise = exercise_of(lab, exercise.answer)
     verdict = decide(exercise, cloudpickle.dumps(subject), seed=13, ranks=ranks)
     assert verdict.passed, verdict.headline

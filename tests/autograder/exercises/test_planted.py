@@ -6,7 +6,6 @@ earn full marks and blank ones none.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -16,12 +15,11 @@ import pytest
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
-from autograder.evaluation.trial import Trials
 from autograder.evaluation.verdict import Verdict
-from autograder.exercise import Case, Exercise, Plain
-from autograder.exercise.reference_cache import with_cached_references
+from autograder.exercise import Exercise
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
+from tests.submissions.deciding import exercise_of, inputs_drawn_once
 
 pytestmark = pytest.mark.long
 SEED = 7
@@ -37,29 +35,9 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
     return decide(exercise, cloudpickle.dumps(subject), SEED)
 
 
-@functools.lru_cache(maxsize=8)  # more than a lab has
-def exercise_of(lab: str, answer: str) -> Exercise:
-    """Computes its references, right and wrong, only once: all mistakes have the same seed."""
-    (exercise,) = (each for each in exercises.of_lab(lab) if each.answer == answer)
-    return with_cached_references(exercise)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def inputs() -> Iterator[None]:
-    """Drawn once for all mistakes of an exercise."""
-    found: dict[tuple[str, str], Any] = {}
-    draw = Trials.inputs
-
-    def inputs(trials: Trials, case: Case) -> list[Plain]:
-        if not any(name == trials.exercise.name for name, _ in found):
-            found.clear()
-        key = trials.exercise.name, case.name
-        if key not in found:
-            found[key] = draw(trials, case)
-        return list(found[key])
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Trials, "inputs", inputs)
+    with inputs_drawn_once():
         yield
 
 
@@ -132,13 +110,17 @@ def test_the_notebook_checks_every_exercise_once(lab: str) -> None:
 
 
 MEASURED = [
-    exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab) if exercise.memory
+    pytest.param(lab, exercise.answer, id=f"{lab}-{exercise.answer}")
+    for lab in exercises.labs()
+    for exercise in exercises.of_lab(lab)
+    if exercise.memory
 ]
 
 
-@pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
-def test_live_bytes_are_compared_with_the_process_memory(exercise: Exercise) -> None:
+@pytest.mark.parametrize(("lab", "answer"), MEASURED)
+def test_live_bytes_are_compared_with_the_process_memory(lab: str, answer: str) -> None:
     """They are recorded in the student's process: a large hidden case is measured from outside."""
+    exercise = exercise_of(lab, answer)
     outside = [budget for budget in exercise.budgets if budget.from_outside]
     checked = [case for case in exercise.cases for budget in outside if budget.limit(case)]
     assert checked
@@ -150,12 +132,12 @@ def raises(*_: object, **__: object) -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("exercise", MEASURED, ids=lambda exercise: exercise.name)
+@pytest.mark.parametrize(("lab", "answer"), MEASURED)
 def test_an_answer_that_raises_immediately_gets_a_verdict(
-    exercise: Exercise, caplog: pytest.LogCaptureFixture
+    lab: str, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The moments of its budgets are never reached, which is not an error of the grader."""
     caplog.set_level("INFO", "autograder.evaluation")
-    verdict = decide(exercise, cloudpickle.dumps(raises), SEED, trust=Trust.OWN)
+    verdict = decide(exercise_of(lab, answer), cloudpickle.dumps(raises), SEED, trust=Trust.OWN)
     assert verdict.points == 0
     assert not caplog.records

@@ -37,6 +37,7 @@ class Answer(nn.Module):
         self.velocity = torch.zeros(())
         self.array, self.text = np.zeros(0), ""
         self.layer.bias.seen = []
+        self.chain: object = None
 
     @staticmethod
     def keep(tensor: torch.Tensor) -> None:
@@ -74,8 +75,19 @@ class Answer(nn.Module):
             self.text += "."
         elif self.keeps == "attribute of a parameter":
             self.layer.bias.seen.append(self.steps)
+        elif self.keeps == "tuples":
+            self.chain = loss.item(), self.chain
+        elif self.keeps == "objects":
+            self.chain = Link(self.chain)
+        elif self.keeps == "every second step":
+            self.losses += [loss.item()] * (self.steps % 2)
         elif self.keeps == "graph":
             self.velocity = 0.9 * self.velocity + loss
+
+
+class Link:
+    def __init__(self, before: object) -> None:
+        self.before = before
 
 
 def keep(tensor: torch.Tensor) -> None:
@@ -87,7 +99,7 @@ def keep_in_a_default(tensor: torch.Tensor, *, kept: list[torch.Tensor] = []) ->
 
 
 # As for code from a notebook
-for each in (Answer, Answer.step, Answer.keep, Cache, keep, keep_in_a_default):
+for each in (Answer, Answer.step, Answer.keep, Cache, Link, keep, keep_in_a_default):
     each.__module__ = "__main__"
 
 
@@ -113,6 +125,9 @@ def test_what_grows_is_named_with_its_sizes() -> None:
     assert found("array") == [f"self.array: {sizes}"]
     assert found("text") == [f"self.text: {sizes}"]
     assert found("attribute of a parameter") == [f"self.layer.bias.seen: {sizes}"]
+    of_pairs = ["all in self.chain: 6 items after 3 steps, 20 after 10"]
+    assert found("tuples") == found("objects") == of_pairs
+    assert found("every second step") == ["self.losses: 2 items after 3 steps, 5 after 10"]
     assert found("one tensor")[0].startswith("self.velocity: ")
     assert found("attributes")[0].startswith("self: ")
     assert found("graph")[0].startswith("the graph of self.velocity: ")

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
-# loses = {BucketedDDP = 2.0}
+# loses = {BucketedDDP = 4.0}
 # says = {BucketedDDP = "for an all-reduce of another model"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}

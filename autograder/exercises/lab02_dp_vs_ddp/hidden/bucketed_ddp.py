@@ -26,6 +26,7 @@ TIED_AND_FROZEN = {
     "frozen": 3,
     "used": [3, 2, 0, 1, 4],
     "cap_bytes": 103_500,
+    SECOND: 10**9,
 }
 CASES = (
     with_random_delays(Case("3 ranks, a GPT", 3, {"gpt": shared.SMALL_GPT, "cap_bytes": 150_000})),
@@ -39,6 +40,8 @@ BOUNDARIES = shared.BOUNDARIES | {
     "buckets complete in another order": "4 ranks, two layers tied",
     "a first bucket above 1 MiB": "2 ranks, a frozen layer, two models",
     "a parameter above the cap": "2 ranks, an MLP",
+    "the last parameter above the cap": "2 ranks, a frozen layer, two models",
+    "one bucket": "5 ranks, tied and frozen",
     "exactly the cap": "2 ranks, an MLP",
 }
 EQUIVALENT_ANSWERS = (
@@ -98,9 +101,11 @@ def reference(case: Case, inputs: Any) -> dict[str, Any]:
 
 
 def facts(case: Case) -> dict[str, Any]:
-    """The right buckets, and those of mistakes that other mistakes' buckets never equal."""
+    """The right buckets, and those of mistakes."""
     model, cap_bytes = public.build(case), case.params["cap_bytes"]
     parameters, everything = public.trainable(model)[::-1], [*model.parameters()][::-1]
+    layers = [public.trainable_in(layer) for layer in model.modules()]
+    by_layer = list(dict.fromkeys(p for own in layers[::-1] for p in own))
     named = [p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
     buckets, of_all = bucket_bytes(parameters, cap_bytes), filled(everything, cap_bytes)
     wrong = {
@@ -112,6 +117,8 @@ def facts(case: Case) -> dict[str, Any]:
         "fills its buckets in forward order: begin with the last, whose gradients come first": (
             filled(parameters[::-1], cap_bytes)
         ),
+        "reverses the order of layers, but not that of the parameters in a layer: reverse the list "
+        "of all parameters": filled(by_layer, cap_bytes),
         "counts a tied parameter twice: module.parameters() yields it once, its layers twice": (
             filled(named[::-1], cap_bytes)
         ),

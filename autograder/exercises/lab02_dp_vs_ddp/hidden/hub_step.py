@@ -8,7 +8,7 @@ from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab02_dp_vs_ddp.hidden import hub_bytes, shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden.shared import second_step
 from autograder.exercises.lab02_dp_vs_ddp.hub_bytes import Pairs
-from autograder.exercises.lab02_dp_vs_ddp.hub_step import FROM_EACH, WITHIN_ONE_PERCENT
+from autograder.exercises.lab02_dp_vs_ddp.hub_step import FROM_EACH, OTHERS_LR, WITHIN_ONE_PERCENT
 from autograder.exercises.lab02_dp_vs_ddp.shared import parameter_bytes, steps_in
 
 CASES, BOUNDARIES = shared.STEP_CASES, shared.STEP_BOUNDARIES
@@ -59,7 +59,8 @@ def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
 
 
 MISTAKES = {
-    "leaves the hub's parameters as they were: change them in place": step_by(lambda f: 0 * f.sum),
+    "leaves the hub's parameters as they were: they have to change in place, by gradients that are "
+    "not reset before the step": step_by(lambda f: 0 * f.sum),
     "takes the step with the sum of the gradients, not their mean: the hub divides by N": step_by(
         lambda f: f.sum
     ),
@@ -79,15 +80,24 @@ MISTAKES = {
         lambda f: f.sum / (f.n - 1)
     ),
     "adds up gradients of different weights: the hub has to send its weights to every other rank "
-    "before they compute": step_by(lambda f: f.unsynchronized_mean()),
+    "before they compute (a recv into a copy has no effect)": step_by(
+        lambda f: f.unsynchronized_mean()
+    ),
+    "takes a step on every rank and averages their new weights: the others send their gradients, "
+    "and only the hub takes the step": step_by(
+        lambda f: (f.own[0] + OTHERS_LR * (f.sum - f.own[0])) / f.n
+    ),
     "sends its weights in the first call only: the hub has to send them in every call": of_hub(
         second_step(lambda _, f: f.unsynchronized_mean(), synchronized=False)
     ),
-    # All ranks keep the old ones, the hub as a sum or divided; only the hub; only the others.
+    # All ranks keep the old ones, the hub as a sum or divided; only the hub.
     shared.KEEPS_OLD_GRADIENTS: (
         of_hub(second_step(lambda old, f: (2 * old.sum - old.own[0] + f.sum) / f.n)),
         of_hub(second_step(lambda old, f: (old.mean + old.sum - old.own[0] + f.sum) / f.n)),
         of_hub(second_step(lambda old, f: (old.sum + f.sum) / f.n)),
-        of_hub(second_step(lambda old, f: (old.sum - old.own[0] + f.sum) / f.n)),
+    ),
+    "receives gradients to which the other ranks have added those of their last call: every rank "
+    "resets .grad before backward": of_hub(
+        second_step(lambda old, f: (old.sum - old.own[0] + f.sum) / f.n)
     ),
 }

@@ -8,7 +8,7 @@ from autograder.exercises.lab08_pipeline.run_schedule import run_case
 
 
 def plan_of(*devices: str) -> list[list[list[Any]]]:
-    return [[[a[0], int(a[1]), int(a[2])] for a in actions.split()] for actions in devices]
+    return [[[a[0], int(a[1]), int(a[2:])] for a in actions.split()] for actions in devices]
 
 
 # Rank 0 sends a gradient to stage 1, then an activation; rank 1 receives the activation first.
@@ -18,12 +18,25 @@ UNEVEN = plan_of(
     "F11 F10 B11 B10",
     "F31 B31 F30 B30",
 )
+
+
+def of_all(*stages: str, micro_batches: range) -> str:
+    """One after another: ("F0", "F2") and 1, 0  ->  F01 F00 F21 F20"""
+    return " ".join(f"{stage}{k}" for stage in stages for k in micro_batches)
+
+
 # Messages overtake each other: their order mixes up tags such as s + k, which are not unique.
+# In the end the first of eight open sends is received last.
+LAST = range(6, 14)
 OVERTAKING = plan_of(
     "F00 F01 F02 F20 F21 F22 B20 B21 B22 B00 B01 B02 "
-    "F03 F04 F05 F25 B25 F23 F24 B23 B24 B05 B03 B04",
+    "F03 F04 F05 F25 B25 F23 F24 B23 B24 B05 B03 B04 "
+    + of_all("F0", micro_batches=LAST)
+    + " "
+    + of_all("F2", "B2", "B0", micro_batches=LAST[::-1]),
     "F10 F11 F30 F12 F31 F32 B30 B31 B32 B10 B11 B12 "
-    "F15 F35 B35 B15 F13 F14 F33 F34 B33 B34 B13 B14",
+    "F15 F35 B35 B15 F13 F14 F33 F34 B33 B34 B13 B14 "
+    + of_all("F1", "F3", "B3", "B1", micro_batches=LAST[::-1]),
 )
 CASES = (
     run_case("2 ranks of 2 chunks, messages that overtake each other", OVERTAKING),

@@ -48,7 +48,7 @@ def test_a_call_is_found_under_any_name(source):
 
 def test_the_message_is_the_same_as_from_a_run():
     (found,) = find_forbidden("x = 1\ndist.all_reduce(t)", P2P)
-    assert found.says == "calls all_reduce: build it from send and recv"
+    assert found.says == "calls all_reduce: this task allows only send and recv"
     assert found.line == 2
 
 

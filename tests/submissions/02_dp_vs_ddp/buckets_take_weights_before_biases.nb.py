@@ -1,0 +1,53 @@
+# /// shardlab-submission
+# lab = "02_dp_vs_ddp"
+# loses = {BucketedDDP = 10.0}
+# says = {BucketedDDP = "but not that of the parameters in a layer"}
+# ///
+
+# %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
+class BucketedDDP(torch.nn.Module):
+    """Averages gradients over all ranks, bucket by bucket, while backward still runs."""
+
+    def forward(self, *batch):
+        return self.module(*batch)
+
+    def __init__(self, module, cap_bytes):
+        super().__init__()
+        self.module = module
+        self.buckets, size = [], 0
+        for parameter in self.by_layer():
+            if not self.buckets or size + parameter.nbytes > cap_bytes:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(parameter)
+            size += parameter.nbytes
+        for index, bucket in enumerate(self.buckets):
+            for parameter in bucket:
+                parameter.register_post_accumulate_grad_hook(partial(self.arrived, index))
+        self.reset()
+
+    def by_layer(self):
+        layers = [[*layer.parameters(recurse=False)] for layer in self.module.modules()]
+        parameters = dict.fromkeys(p for own in layers[::-1] for p in own)
+        return [p for p in parameters if p.requires_grad]
+
+    def reset(self):
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.in_flight = []
+
+    def arrived(self, index, parameter):
+        self.missing[index] -= 1
+        if self.missing[index] == 0:
+            flat = torch.cat([p.grad.flatten() for p in self.buckets[index]])
+            work = dist.all_reduce(flat, async_op=True)
+            self.in_flight.append((self.buckets[index], flat, work))
+
+    def finish(self):
+        """Call it after backward: then every trainable parameter's .grad is the mean."""
+        for bucket, flat, work in self.in_flight:
+            work.wait()
+            flat /= dist.get_world_size()
+            parts = flat.split([parameter.numel() for parameter in bucket])
+            for parameter, part in zip(bucket, parts, strict=True):
+                parameter.grad.copy_(part.view_as(parameter))
+        self.reset()
