@@ -22,8 +22,9 @@ from shardlab import measure
 
 
 def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
-    for block in blocks:
-        x = checkpoint(block, x)
+    """A block that is used again gets an x of another shape."""
+    for i, block in enumerate(blocks):
+        x = checkpoint(block, x[None] if block in blocks[:i] else x)
     return x
 
 

@@ -132,7 +132,9 @@ def test_no_mistake_looks_right_or_like_another_mistake(exercise, case):
     for mistake, wrong in made:
         assert differs(expected, wrong, 20 * TOLERANCE), mistake
     for (mistake, wrong), (other_mistake, other) in combinations(made, 2):
-        if mistake != other_mistake and wrong[0].keys() == other[0].keys():
+        if mistake == other_mistake or wrong[0].keys() != other[0].keys():
+            continue
+        if wrong[0].get("loss") != -torch.inf:  # if both underflow, other cases distinguish them
             assert differs(wrong, other, 20 * TOLERANCE), (mistake, other_mistake)
 
 

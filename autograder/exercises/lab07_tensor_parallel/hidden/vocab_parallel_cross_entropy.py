@@ -89,6 +89,11 @@ def gradient_through_the_maximum(case: Case, inputs: Any, of_all: bool) -> list[
     ]
 
 
+def less_the_sum_of_maxima(parts: Parts) -> Tensor:
+    top = parts.own_top.sum(dim=0)
+    return (parts.logits - top[:, None]).exp().sum(dim=(0, 2)).log() - (parts.found - top)
+
+
 def as_if_the_last(case: Case, inputs: Any) -> list[Plain]:
     by = inputs[0]["loss.grad"]
     return [{"logits.grad": right["logits.grad"] / by} for right in reference(case, inputs)]
@@ -101,6 +106,9 @@ LOCAL = (
 MISTAKES = {
     "leaves no gradient for its logits: backward has to reach them": (
         lambda case, inputs: reference(case, inputs)[0] | {"logits.grad": None}
+    ),
+    "adds the ranks' largest logits up: combine them with op=dist.ReduceOp.MAX": mean_of(
+        less_the_sum_of_maxima
     ),
     LOCAL: (
         mean_of(lambda p: p.own_total - p.found),
