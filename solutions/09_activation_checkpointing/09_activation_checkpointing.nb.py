@@ -81,7 +81,7 @@ x.grad
 #
 # At least one of the tensor arguments must require a gradient, or autograd does not call `backward`. The same is true of `torch.utils.checkpoint` with `use_reentrant=True`.
 #
-# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · keeps ≤ 1.02 × one tensor of x's size for each call, and 8 kB for the random state · leaves nothing but outputs and gradients after the backward · gradients bit-equal · no communication.
+# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · in a chain of blocks, keeps ≤ 1.02 × one block's input for each call, and 8 kB for the random state · leaves nothing but outputs and gradients after the backward · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
@@ -170,7 +170,7 @@ check("activation_checkpointing.checkpoint", checkpoint)
 #
 # $$ j \cdot \text{input bytes} + \text{layers of segment } j \cdot \text{kept bytes} \;\le\; \text{budget bytes, for every } j $$
 #
-# Of all cuts that fit the budget, choose one that computes **as few layers twice as possible**. If no cut fits, raise a `ValueError`. With √n segments of √n layers, and `kept_bytes` not much larger than `input_bytes`, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
+# Of all cuts that fit the budget, choose one that recomputes **as few layers as possible**. If no cut fits, raise a `ValueError`. With √n segments of √n layers, and `kept_bytes` not much larger than `input_bytes`, memory grows like √n instead of n (Chen et al., arXiv 1604.06174). Here you cut to fit a given budget instead.
 
 # %%
 def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
@@ -185,9 +185,9 @@ def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs `layers`, a list of functions, on `x` and returns the output of the last one. They need not be modules, which `nn.Sequential` requires. No layer is in the list twice, and the list stays as it is; x requires a gradient and has its own storage. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs `layers`, a list of functions, on `x` and returns the output of the last one. They need not be modules, which `nn.Sequential` requires. No layer is in the list twice, and the list stays as it is; x requires a gradient and is not a view of another tensor. There is at least one layer. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
 #
-# **Budget** · holds ≤ `budget_bytes` for backward, at all times · computes no more layers twice than the best cut does · gradients bit-equal · no communication.
+# **Budget** · holds ≤ `budget_bytes` for backward, at all times · recomputes no more layers than the best cut · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · how long a segment may be</summary>
 #
@@ -300,7 +300,7 @@ def activation_bytes_spec(tokens, samples, width, heads):
 f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 
 # %% [markdown]
-# **Budget** · no communication: this is arithmetic. Within 0.5%, because a real layer also keeps a mean and a standard deviation for each token and layer norm.
+# **Budget** · no communication: this is arithmetic. Your result may differ by 0.5% from what a real layer keeps, because it also keeps a mean and a standard deviation for each token and layer norm.
 #
 # <details><summary>Hint 1 · one rank</summary>
 #
@@ -357,7 +357,7 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 #
 # With tensor parallelism every rank has the same x between layers, so t ranks store t copies of it. With DeepSpeed's `partition_activations` each rank stores only **1/t of x**, and the backward gathers the pieces before it runs the function a second time.
 #
-# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad, with as many zeros as you like within the budget. x is contiguous, of any shape and floating-point dtype. `function` may call `partitioned_checkpoint` itself, and several calls may have the same function.
+# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad it with zeros; the budget leaves room for a few more than you need. x is contiguous, of any shape and floating-point dtype. `function` may call `partitioned_checkpoint` itself, and several calls may have the same function.
 
 # %%
 def pieces_spec(x, tp_size):

@@ -59,7 +59,7 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.TOLERANCE,
     budgets=shared.kept_after_forward(
-        "keeps ≤ 1.02 × one tensor of x's size, and 8 kB, for each call", inputs_bytes
+        "keeps ≤ 1.02 × one block's input, and 8 kB, for each call", inputs_bytes
     ),
     allows=frozenset(),
     signs=(

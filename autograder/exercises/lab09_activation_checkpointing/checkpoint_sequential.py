@@ -138,7 +138,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         "raises ValueError": False,
         "bit for bit": same_bits(ours, plain_step(given, case, **STEP_OPTIONS)),
         "fits the budget": "yes" if peak_bytes <= most_bytes else exceeds,
-        "layers computed twice": len(ours["again"]),
+        "recomputed layers": len(ours["again"]),
         "cut": cut,
         "segments": segments,
         "log": log,
