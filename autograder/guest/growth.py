@@ -5,7 +5,7 @@
         ...
         growth.after(step)
     output["grows"] = growth.found()
-    # ["self.in_flight: 9 items after 3 steps, 30 after 10"]
+    # ["self.in_flight: 30 items, 21 more than 7 steps before"]
 
 It follows attributes, containers, hooks, closures, defaults, the globals that a function names, and
 autograd graphs.  A list of plain numbers counts as well, and so does a tensor, an array or a string
@@ -46,7 +46,8 @@ class Growth:
         """What grows and grows; [] before step STEPS."""
         early, *_, late = sampled = [self.sizes.get(steps, {}) for steps in SAMPLED]
         return [
-            f"{name}: {early[name]} items after {EARLY} steps, {late[name]} after {STEPS}"
+            f"{name}: {late[name]} items, {late[name] - early[name]} more than {STEPS - EARLY} "
+            "steps before"
             for name in late
             if all(name in sizes for sizes in sampled)
             if all(one[name] < following[name] for one, following in pairwise(sampled))

@@ -8,14 +8,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import cloudpickle
-
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Exercise
 from autograder.exercise.hidden import HiddenHalf
 from autograder.exercises.hidden.answers import solution, subjects
 from autograder.mutants.changes import Mutant, mutants, normalized
+from shardlab.ranks import codec
 
 SEED = 11
 
@@ -67,7 +66,7 @@ def _passes(lab: str, exercise: Exercise, answers: dict[str, str], ranks: RankPo
     """
     try:
         subject = subjects(lab, answers)[exercise.answer]
-        blob = cloudpickle.dumps(subject)
+        blob = codec.encode_any(subject)
     except Exception:  # a mutant may do anything
         return False
     trials = Trials(exercise, blob, SEED, ranks)

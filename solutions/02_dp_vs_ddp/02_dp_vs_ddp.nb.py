@@ -206,7 +206,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training starts again: `step` is 0 again, and only rank 0 still has its weights and buffers. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
+# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training restarts: `step` is 0 again, and the check has changed the weights and buffers of every rank except rank 0. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
 # **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, plus gloo's broadcast in step 0: rank 0 sends weights and buffers to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
 #

@@ -527,7 +527,7 @@ for name, (method, trace) in step_traces.load().items():
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
 #
-# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), metrics are gathered after the step (H), or squared norms are summed before gradients are clipped (I). In each phase such calls add up to less than a tenth of Ψ; what belongs to the method is more. Some runs gather parameters in bf16 (I), some have most of the parameters in the root, which is not gathered again in backward (I), some have several micro-batches in a step (H). Two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
+# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), metrics are gathered after the step (H), or squared norms are summed before gradients are clipped (I). In forward and in the step such calls add up to less than a tenth of Ψ, and in backward there are none; what belongs to the method is more. Some runs gather parameters in bf16 (I), some have most of the parameters in the root, which is not gathered again in backward (I), some have several micro-batches in a step (H). Two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
 #
 # <details><summary>Hint 1 · what is in the tensor</summary>
 #
@@ -662,7 +662,7 @@ show_table(
 #
 # FSDP2 keeps the sharded parameters in the dtype in which the model was loaded, and the optimizer updates these. (DeepSpeed's bf16 mode makes fp32 masters by itself: see chapter 05.) But fp32 parameters without a policy are also gathered in fp32, which sends twice as many bytes as in bf16. A **`MixedPrecisionPolicy(param_dtype=…, reduce_dtype=…)`**, passed to each `fully_shard` as `mp_policy`, sets the dtype in which parameters are gathered and used, and the dtype in which gradients are reduced.
 #
-# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = $\frac{N-1}{N} \cdot (2 \cdot 2 + 2 \cdot 4)$ bytes per parameter and step: two all-gathers, and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2% of one process that keeps fp32 parameters and computes with a bf16 copy.
+# **Budget** · sharded parameters in float32 · all-gathers in bfloat16, reduce-scatters in float32 · sends ≤ 1.03 × ideal bytes per rank, ideal = $\frac{N-1}{N} \cdot (2 \cdot 2 + 2 \cdot 4)$ bytes per parameter and step: two all-gathers (or one, if a unit stays whole after forward), and a reduce-scatter, which gloo runs as an all-reduce · each step's loss within 0.2% of one process that keeps fp32 parameters and computes with a bf16 copy.
 #
 # <details><summary>Hint 1 · what is too coarse</summary>
 #

@@ -57,7 +57,7 @@ x.grad
 # It has to work for functions with
 #
 # - several arguments. Some are tensors, with a gradient or without, such as a mask of booleans; two may be the same tensor or views of one storage; others are numbers, strings, `None`, in any order;
-# - one output or a tuple of outputs, all of them tensors; a tuple of one stays a tuple. Some may have no gradient, such as integer tensors, and the loss may not use all of them;
+# - one output or a tuple of outputs, all of them tensors; a tuple of one stays a tuple. Some outputs may have no gradient, such as integer tensors, and the loss may not use all of them;
 # - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
 # - several losses, and several calls with the same function: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
@@ -81,7 +81,7 @@ x.grad
 #
 # At least one of the tensor arguments must require a gradient, or autograd does not call `backward`. The same is true of `torch.utils.checkpoint` with `use_reentrant=True`.
 #
-# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · in a chain of blocks, keeps ≤ 1.02 × one block's input for each call, and 8 kB for the random state · leaves nothing but outputs and gradients after the backward · gradients bit-equal · no communication.
+# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · in a chain of blocks, keeps ≤ 1.02 × one block's input for each call, and 8 kB for the random state · leaves nothing but gradients once the outputs are gone as well · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
@@ -368,7 +368,7 @@ def pieces_spec(x, tp_size):
 pieces_spec(torch.arange(1, 6), 2)
 
 # %% [markdown]
-# **Budget** · saves ≤ 1.02 × 1/t of each input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather of a tensor in backward, not of pickled objects, no barrier, nothing in forward · leaves nothing but outputs and gradients after the backward · gradients bit-equal on each rank · random state restored, as in exercise 1.
+# **Budget** · saves ≤ 1.02 × 1/t of each padded input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather of a tensor in backward, not of pickled objects, no barrier, nothing in forward · leaves nothing but gradients once the outputs are gone as well · gradients bit-equal on each rank · random state restored, as in exercise 1.
 #
 # <details><summary>Hint 1 · from exercise 1</summary>
 #

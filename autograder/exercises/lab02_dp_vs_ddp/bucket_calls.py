@@ -140,8 +140,9 @@ def uses_none(attempt: Attempt) -> Finding | None:
     return Finding(
         f"rank {error.rank}",
         "uses None as a tensor while gradients are still missing: a bucket may start only when "
-        "each of its gradients is in .grad; a hook of register_hook runs before that, and a lambda "
-        "that is made in a loop sees the loop's last bucket",
+        "each of its gradients is in .grad, and they arrive in any order, so does it count them? "
+        "Other causes: a hook of register_hook, which runs before .grad is set, or a lambda made "
+        "in a loop, which sees the loop's last bucket",
         evidence,
     )
 

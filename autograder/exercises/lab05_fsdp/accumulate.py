@@ -296,8 +296,8 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if live <= own + WITHIN * (shards_and_units(case) / 2 - own):
             return None
         mistake = (
-            "has more units whole at a time than the root and one more in a step that should save "
-            "memory: let them reshard after forward"
+            "has more whole units at a time than the root and a block, in a step that should save "
+            "memory: let them reshard after forward (the switch keeps its value from step to step)"
         )
     return mistake, f"{live:,} bytes; the shards have {own:,.0f}"
 

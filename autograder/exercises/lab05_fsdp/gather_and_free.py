@@ -244,7 +244,7 @@ def wrong_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """The first moment at which the wrong units have memory."""
     if output["built"]:
-        return "has whole units before the first forward pass", f"units {_listed(output['built'])}"
+        return "has whole units before the first forward pass", _listed(output["built"])
     units = len(attempt.case.params["inner"])
     for step, left in enumerate(output[AT_END]):
         kept: list[int] = []  # from forward to backward
@@ -261,14 +261,14 @@ def schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
                     )
             kept = [k for k in whole if moment == IN_FORWARD]
         if left:
-            return "has whole units after backward: free each one", f"units {_listed(left)}"
+            return _left_after_backward(left, output[IN_BACKWARD][step * units :][:units])
     return None
 
 
 def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
     after = following(moment, k, units)
     done = [j for j in whole if (j < k if moment == IN_FORWARD else j > k)]
-    evidence = f"units {_listed(whole)} while unit {k} computes"
+    evidence = f"{_listed(whole)} while unit {k} computes"
     if len(whole) > 2:
         if done:
             return (
@@ -314,7 +314,7 @@ def exchanges_late(attempt: Attempt) -> Finding | None:
                     f"rank {rank}",
                     "exchanges the gradients of a unit late: start their reduce-scatter as soon as "
                     "they are complete, before the next unit's backward pass",
-                    f"{complete} units are done with backward, {started} exchanges were started",
+                    f"units done with backward: {complete}, exchanges started: {started}",
                 )
     return None
 
@@ -338,8 +338,20 @@ def gathers_again(attempt: Attempt) -> Finding | None:
     return None
 
 
+def _left_after_backward(left: list[int], moments: list[Any]) -> tuple[str, str]:
+    """``moments``: (k, the units with memory while unit k computes, …) in this backward."""
+    *_, before, (_, whole, _) = [(0, left, 0), *moments]
+    if again := [j for j in left if j in whole and j not in before[1]]:
+        mistake = (
+            "gathers a unit again after its backward: unit 0 has no unit to prefetch, and "
+            "units[-1] is the last one"
+        )
+        return mistake, _listed(again)
+    return "has whole units after backward: free each one", _listed(left)
+
+
 def _listed(units: Sequence[int]) -> str:
-    return ", ".join(map(str, units))
+    return f"unit{'s' * (len(units) != 1)} {', '.join(map(str, units))}"
 
 
 incomplete = raises(

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
@@ -170,7 +170,7 @@ def other_layers_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
                     "runs different layers in a segment's second run from those in its first: "
                     "backward comes after the loop, and a variable that a segment reads must still "
                     "have the same value then; functools.partial, for example, binds the layers at "
-                    "once",
+                    "once; nor may a segment change its list of layers",
                     f"layers {first}, then {again}",
                 )
     return None
@@ -183,6 +183,19 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if "log" not in output or ran == list(range(layers)):
         return None
     return "does not run every layer once, in order", f"layers {ran}"
+
+
+@on_each_rank
+def worse_than_the_best(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    best = attempt.expected[rank]
+    if best["raises ValueError"]:
+        return None if output["raises ValueError"] else "raises no ValueError although no cut fits"
+    if output["fits the budget"] != "yes":
+        return "does not fit the budget", output["fits the budget"].removeprefix("no: ")
+    recomputed, least = output["recomputed layers"], best["recomputed layers"]
+    if recomputed > least:
+        return "recomputes more layers than the best cut", f"{recomputed}, not {least}"
+    return None
 
 
 EXERCISE = OnRanks(
@@ -205,5 +218,12 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.TOLERANCE,
     allows=frozenset(),
-    signs=(signs.wrong_form, is_unusable, other_layers_again, wrong_order),
+    signs=(
+        signs.wrong_form,
+        is_unusable,
+        other_layers_again,
+        wrong_order,
+        NAMED_MISTAKES,
+        worse_than_the_best,
+    ),
 )

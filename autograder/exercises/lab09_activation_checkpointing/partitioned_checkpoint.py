@@ -169,7 +169,10 @@ def permutes_the_pieces(output: Any, rank: int, attempt: Attempt) -> MistakeText
     permuted = {*map(shared.checksum, orders)} - {shared.checksum(x)}
     again = output["log"][output["runs in forward"] :]
     if any(run["block"] == 0 and run["x"] in permuted for run in again):
-        return "does not put the pieces together in the order of the ranks"
+        return (
+            "does not put the pieces together in the order of the ranks: does each rank store its "
+            "own piece, and does backward keep the order of the gather?"
+        )
     return None
 
 
@@ -209,7 +212,7 @@ EXERCISE = OnRanks(
     tolerance=shared.TOLERANCE,
     budgets=(
         *shared.kept_after_forward(
-            "saves ≤ 1.02 × 1/t of each input, and the last output", pieces_bytes
+            "saves ≤ 1.02 × 1/t of each padded input, and the last output", pieces_bytes
         ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),

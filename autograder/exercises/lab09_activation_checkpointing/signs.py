@@ -42,7 +42,10 @@ def wrong_form(attempt: Attempt) -> Finding | None:
         return None
     found = [mistake for words, mistake in FORMS.items() if re.search(words, error.message)]
     if NO_GRADIENT in error.message and error.source:  # of the answer, not of the loss
-        found = ["runs backward from a tensor that does not require a gradient"]
+        found = [
+            "runs backward from a tensor that does not require a gradient: does the second run use "
+            "torch.enable_grad(), and do its inputs require a gradient?"
+        ]
     elif NO_GRADIENT in error.message:
         found = ["returns an output that does not require a gradient"]
     if not found:
@@ -70,6 +73,12 @@ def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     evidence = f"blocks ran {runs} times, expected {wanted}"
     if len(output["log"]) == output["runs in forward"]:
         return "never runs the function again", evidence
+    if sum(runs) == sum(wanted) and runs != wanted:
+        mistake = (
+            "runs another call's function in backward: keep each call's function in its ctx, not "
+            "in the class or a global variable"
+        )
+        return mistake, evidence
     if any(ran > right for ran, right in zip(runs, wanted, strict=False)):
         return "runs functions more often than once in forward and once in backward", evidence
     if runs != wanted:

@@ -13,7 +13,7 @@ import json
 import struct
 import sys
 from importlib import import_module
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -42,13 +42,35 @@ def _fits_numpy(tensor: Any) -> bool:
     )
 
 
+class _GlobalsOf:
+    """Pickled as the module's globals, wherever they are unpickled."""
+
+    def __init__(self, module: ModuleType | None) -> None:
+        self.module = module
+
+    def __reduce__(self) -> Any:
+        return vars, (self.module,)
+
+
 class _Pickler(cloudpickle.Pickler):
     """Sends tensors from any device as CPU tensors, and only the viewed part of a view.
 
     Also handles functions decorated with ``functools.cache``, which pickle would look up by name in
     a module; and modules with a class of their own, such as torch.distributed.config, which
-    cloudpickle finds in a function that uses ``dist`` and a variable named ``config``.
+    cloudpickle finds in a function that uses ``dist`` and a variable named ``config``.  A wrapper
+    from an installed package, such as that of ``once_differentiable``, has the name of what it
+    wraps, so it is sent by value, but it uses that package's globals, of which not all can be sent.
     """
+
+    def _dynamic_function_reduce(self, func: FunctionType) -> Any:
+        reduced = super()._dynamic_function_reduce(func)
+        module = sys.modules.get(func.__globals__.get("__name__", ""))
+        is_installed = "site-packages" in (getattr(module, "__file__", None) or "")
+        if not (is_installed and vars(module) is func.__globals__):
+            return reduced
+        make, (code, _, *others), (own, slots), *rest = reduced
+        new = code, _GlobalsOf(module), *others
+        return make, new, (own, slots | {"__globals__": {}}), *rest
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is _LRU_CACHE and obj.__module__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import cloudpickle
 import pytest
 
 from autograder import exercises
@@ -12,6 +11,7 @@ from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import RankPool
 from autograder.exercise import Exercise, Formula
 from autograder.exercise.hidden import BOUNDARIES, EquivalentAnswer
+from shardlab.ranks import codec
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 from tests.submissions.deciding import exercise_of, inputs_drawn_once
@@ -75,5 +75,5 @@ def test_an_equivalent_answer_earns_all_points(
     answers = solution | {exercise.answer: source.replace(equivalent.old, equivalent.new)}
     subject = planted.subjects(lab, answers)[exercise.answer]
     exercise = exercise_of(lab, exercise.answer)
-    verdict = decide(exercise, cloudpickle.dumps(subject), seed=13, ranks=ranks)
+    verdict = decide(exercise, codec.encode_any(subject), seed=13, ranks=ranks)
     assert verdict.passed, verdict.headline

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import cloudpickle
 import pytest
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
+from shardlab.ranks import codec
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 from tests.submissions.deciding import exercise_of, inputs_drawn_once
@@ -32,7 +32,7 @@ MISTAKES = [
 
 def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verdict:
     subject = planted.subjects(lab, answers)[exercise.answer]
-    return decide(exercise, cloudpickle.dumps(subject), SEED)
+    return decide(exercise, codec.encode_any(subject), SEED)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -138,6 +138,6 @@ def test_an_answer_that_raises_immediately_gets_a_verdict(
 ) -> None:
     """The moments of its budgets are never reached, which is not an error of the grader."""
     caplog.set_level("INFO", "autograder.evaluation")
-    verdict = decide(exercise_of(lab, answer), cloudpickle.dumps(raises), SEED, trust=Trust.OWN)
+    verdict = decide(exercise_of(lab, answer), codec.encode_any(raises), SEED, trust=Trust.OWN)
     assert verdict.points == 0
     assert not caplog.records

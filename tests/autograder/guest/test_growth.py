@@ -113,7 +113,7 @@ def found(keeps: str) -> list[str]:
 
 
 def test_what_grows_is_named_with_its_sizes() -> None:
-    sizes = f"{EARLY} items after {EARLY} steps, {STEPS} after {STEPS}"
+    sizes = f"{STEPS} items, {STEPS - EARLY} more than {STEPS - EARLY} steps before"
     assert found("hooks") == [f"hooks of self.layer.weight: {sizes}"]
     assert found("partial hooks") == [f"hooks of self.layer.weight: {sizes}"]
     assert found("class") == [f"Answer.kept_by_the_class: {sizes}"]
@@ -125,9 +125,9 @@ def test_what_grows_is_named_with_its_sizes() -> None:
     assert found("array") == [f"self.array: {sizes}"]
     assert found("text") == [f"self.text: {sizes}"]
     assert found("attribute of a parameter") == [f"self.layer.bias.seen: {sizes}"]
-    of_pairs = ["all in self.chain: 6 items after 3 steps, 20 after 10"]
+    of_pairs = ["all in self.chain: 20 items, 14 more than 7 steps before"]
     assert found("tuples") == found("objects") == of_pairs
-    assert found("every second step") == ["self.losses: 2 items after 3 steps, 5 after 10"]
+    assert found("every second step") == ["self.losses: 5 items, 3 more than 7 steps before"]
     assert found("one tensor")[0].startswith("self.velocity: ")
     assert found("attributes")[0].startswith("self: ")
     assert found("graph")[0].startswith("the graph of self.velocity: ")

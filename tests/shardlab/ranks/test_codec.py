@@ -212,3 +212,14 @@ def test_a_function_may_use_dist_and_a_variable_named_config() -> None:
     exec("def width():\n    return dist.is_available() and config['width']", names)
     back = codec.decode_any(codec.encode_any(names["width"]))
     assert back() == 8
+
+
+def test_a_wrapper_of_torch_is_sent_without_the_globals_of_its_module() -> None:
+    """It has the name of the function that it wraps, so cloudpickle sends it by value."""
+    names = {"__name__": "__main__", "decorator": torch.autograd.function.once_differentiable}
+    exec("@decorator\ndef backward(ctx, gradient):\n    return 2 * gradient", names)
+    data = codec.encode_any(names["backward"])
+    assert len(data) < 20_000
+    back = codec.decode_any(data)
+    assert back.__globals__ is vars(torch.autograd.function)
+    assert back(None, torch.ones(1)).item() == 2

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "a lambda that is made in a loop"}
+# says = {BucketedDDP = "a lambda made in a loop"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
 class BucketedDDP(torch.nn.Module):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {BucketedDDP = 10.0}
-# says = {BucketedDDP = "a hook of register_hook runs before that"}
+# says = {BucketedDDP = "a hook of register_hook, which runs before"}
 # ///
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
 class BucketedDDP(torch.nn.Module):

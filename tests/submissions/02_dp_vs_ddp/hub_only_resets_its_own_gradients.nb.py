@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 5.0}
-# says = {hub_step = "every rank resets .grad before backward"}
+# says = {hub_step = "has to reset .grad before backward"}
 # ///
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}

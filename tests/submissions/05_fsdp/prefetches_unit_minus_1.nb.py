@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {gather_and_free = 4.5}
-# says = {gather_and_free = "has whole units after backward"}
+# says = {gather_and_free = "gathers a unit again after its backward"}
 # ///
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}

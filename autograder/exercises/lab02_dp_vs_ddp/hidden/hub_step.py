@@ -96,8 +96,8 @@ MISTAKES = {
         of_hub(second_step(lambda old, f: (old.mean + old.sum - old.own[0] + f.sum) / f.n)),
         of_hub(second_step(lambda old, f: (old.sum + f.sum) / f.n)),
     ),
-    "receives gradients to which the other ranks have added those of their last call: every rank "
-    "resets .grad before backward": of_hub(
+    "receives gradients that still include those of the previous call: every rank, not only the "
+    "hub, has to reset .grad before backward": of_hub(
         second_step(lambda old, f: (old.sum - old.own[0] + f.sum) / f.n)
     ),
 }

@@ -122,6 +122,11 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
+        'if ("all_reduce", "backward") in large:',
+        'if any((c["op"], c["phase"]) == ("all_reduce", "backward") for c in trace["calls"]):',
+        "the task says that no small call is in backward",
+    ),
+    EquivalentAnswer(
         'size > trace["parameter_bytes"] / 10',
         'size >= trace["parameter_bytes"] / 10',
         "no sum is exactly that part of Ψ",

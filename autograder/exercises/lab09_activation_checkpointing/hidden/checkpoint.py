@@ -19,6 +19,12 @@ BOUNDARIES = {
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
+        "    @staticmethod\n    def backward(ctx, *grads):\n",
+        "    @staticmethod\n    @torch.autograd.function.once_differentiable\n"
+        "    def backward(ctx, *grads):\n",
+        "PyTorch's decorator for a backward that has no derivative of its own",
+    ),
+    EquivalentAnswer(
         "fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"
     ),
     EquivalentAnswer("isinstance(output, torch.Tensor) and ", "", "outputs are tensors"),

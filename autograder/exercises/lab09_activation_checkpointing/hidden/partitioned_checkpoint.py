@@ -31,6 +31,12 @@ BOUNDARIES = {
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
+        "    @staticmethod\n    def backward(ctx, y_grad):\n",
+        "    @staticmethod\n    @torch.autograd.function.once_differentiable\n"
+        "    def backward(ctx, y_grad):\n",
+        "PyTorch's decorator for a backward that has no derivative of its own",
+    ),
+    EquivalentAnswer(
         "fork_rng(devices=[])", "fork_rng()", "all devices, of which only the CPU is used"
     ),
     EquivalentAnswer(
