@@ -55,7 +55,7 @@ plt.style.use(palette.PLOT_STYLE)
 # - a row is a **shard group**: its S ranks share one copy of the model, each has 1/S of it. They gather the parameters and reduce-scatter the gradients, as in FSDP;
 # - a column is a **replica group**: its R ranks hold the same shard, and all-reduce their shards of the gradients.
 #
-# How many bytes does **one rank** send in a step with one forward and one backward pass? Return a dict of two numbers: `"within"` its shard group, and `"across"`, to ranks of other groups. Each collective is a ring: in an all-gather or a reduce-scatter over n ranks each rank sends $\frac{n-1}{n}$ of the whole tensor, in an all-reduce twice as much. With `reshard_after_forward=False` the parameters stay whole between forward and backward. Sizes are not rounded, and nothing is padded.
+# How many bytes does **one rank** send in a step with one forward and one backward pass? Return a dict of two numbers: `"within"` its shard group, and `"across"`, to ranks of other shard groups. Each collective is a ring: in an all-gather or a reduce-scatter over n ranks each rank sends $\frac{n-1}{n}$ of the whole tensor, in an all-reduce twice as much. With `reshard_after_forward=False` the parameters stay whole between forward and backward. Sizes are not rounded, and nothing is padded.
 
 # %%
 def mesh_spec(replicas, shards):
@@ -201,7 +201,7 @@ class Unit:
 # %% [markdown]
 # ### The schedule
 #
-# `gather_and_free(modules)` takes a list of modules, equal on all ranks, in the order in which the model calls them. It turns each into a unit, installs hooks, and returns the list of the units' slices, `own`. From then on `model(x)` and `loss.backward()` work as before, on every rank with its own batch, and after backward each slice's `.grad` is this rank's slice of the **mean** gradient over the ranks. The loop below shows how it is used:
+# `gather_and_free(modules)` takes a list of modules, equal on all ranks, in the order in which the model calls them. It turns each into a unit, installs hooks, and returns the list of the units' slices, `own`. From then on `model(x)` and `loss.backward()` work as before, on every rank with its own batch, and after backward each slice's `.grad` is this rank's slice of the **mean** gradient over the ranks (`zero_grad` resets it after each step). The loop below shows how it is used:
 #
 # ```python
 # slices = gather_and_free(modules)
@@ -216,7 +216,7 @@ class Unit:
 #
 # - a unit is gathered before it computes, and freed after it: in forward after the module's call, in backward once its gradients are complete;
 # - **one** unit is prefetched: before unit k computes, the all-gather of the next one is started, but not waited for. In forward the next one is k + 1, in backward k − 1;
-# - as soon as a unit's gradients are complete, before the next unit's backward pass, their reduce-scatter starts. When it is done, only the slice remains.
+# - as soon as a unit's gradients are complete, before the next unit's backward pass, they are reduce-scattered, and only the slice remains.
 #
 # Every forward pass is followed by its backward pass, and every parameter gets a gradient. The last unit may stay whole between forward and backward, because backward needs it first. No other unit may.
 

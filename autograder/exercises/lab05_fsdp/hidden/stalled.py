@@ -61,7 +61,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
 
 MISTAKES = {
     "loads the checkpoint in bfloat16 before it converts to float32: that rounds every weight, and "
-    "a small update then changes no rounded weight either, until several of them have added up": (
+    "the bfloat16 copy that computes changes only after several small updates have added up": (
         partial(losses_by_rank, loads=torch.bfloat16)
     ),
 }
