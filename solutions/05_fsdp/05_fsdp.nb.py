@@ -727,5 +727,5 @@ check("fsdp.stalled", stalled)
 #
 # For the head tensor parallelism is a good choice: each rank keeps and computes an eighth of the matrix, 0.5 billion parameters, and never gathers the rest; the blocks can stay with FSDP. Smaller units would not help, because the head is one layer.
 #
-# Points: 1 for the numbers (48 GB of states; 8 GB for the whole head and 8 for its gradient, or 8 + 16 while it is reduced: the largest unit decides), 1 for what FSDP is: it gathers whole layers and splits no matrix multiplication, and its traffic grows with parameters, that of tensor parallelism with tokens.
+# Points: 1 for the numbers (48 GB of states; 8 GB for the whole head and 8 for its gradient, or 8 + 16 while it is reduced: the largest unit decides; whoever says that the parameters are still whole then, 8 GB more, has the point too), 1 for what FSDP is: it gathers whole layers and splits no matrix multiplication, and its traffic grows with parameters, that of tensor parallelism with tokens.
 # ### END SOLUTION
