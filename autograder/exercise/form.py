@@ -80,6 +80,7 @@ class Exercise:
     allows: frozenset[str] | None = None  # functions of torch.distributed; None: any
     signs: tuple[Sign, ...] = ()  # detect mistakes that outputs do not show; the first match counts
     rules: tuple[Sign, ...] = ()  # a match fails the case, whatever its outputs
+    calls_vary: bool = False  # right answers make other calls than the course's solution
     timeout_s: float = 20.0  # for one case
     output_bytes: int = 256_000_000  # total over all ranks' outputs, for one case
     engine: str = "auto"  # as in launch: "deepspeed" if `drive` or the answer uses it

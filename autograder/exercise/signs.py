@@ -129,6 +129,15 @@ def never_waited(attempt: Attempt) -> Finding | None:
     return None
 
 
+def no_barrier(attempt: Attempt) -> Finding | None:
+    """A rule, where collectives are all the synchronization that is needed."""
+    for call in attempt.run.calls if attempt.run else []:
+        if call.op in ("barrier", "monitored_barrier"):
+            mistake = f"calls {call.op}, which is not needed: the ranks only wait for each other"
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
 @on_each_rank
 def keeps_growing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     """A rule, where `drive` returns what guest/growth.py has found under "grows"."""

@@ -83,11 +83,12 @@ class _Pickler(cloudpickle.Pickler):
         if obj.layout == torch.strided:
             storage_bytes = obj.untyped_storage().nbytes()
             if obj.device.type != "cpu":
-                return obj.detach().cpu().requires_grad_(obj.requires_grad).__reduce_ex__(4)
-            if storage_bytes > obj.numel() * obj.element_size():
-                return obj.detach().clone().requires_grad_(obj.requires_grad).__reduce_ex__(4)
+                obj = obj.detach().cpu().requires_grad_(obj.requires_grad)
+            elif storage_bytes > obj.numel() * obj.element_size():
+                obj = obj.detach().clone().requires_grad_(obj.requires_grad)
             if _fits_numpy(obj):
                 return torch.from_numpy, (obj.numpy(),)
+            return obj.__reduce_ex__(4)
         return super().reducer_override(obj)
 
 

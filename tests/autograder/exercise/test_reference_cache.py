@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from autograder.exercise import Case, OnRanks, reference_cache
 from autograder.exercise.hidden import HiddenHalf
@@ -42,7 +43,9 @@ def half(computed: list[str]) -> Any:
 
 
 def drawn(first: float, size: int = 3) -> list[dict[str, Any]]:
-    return [{"x": np.full(size, first)} for _ in range(2)]
+    tensor = torch.full((size,), first)
+    kinds = {"view": tensor[1:], "bf16": tensor.bfloat16()}
+    return [{"x": np.full(size, first)} | kinds for _ in range(2)]
 
 
 def test_equal_inputs_are_computed_once(half: Any, computed: list[str]) -> None:
