@@ -18,6 +18,7 @@ from autograder.release.write import MANIFEST, archives, manifest, write
 
 REPO = Path(__file__).parents[3]
 FIRST, SECOND, THIRD = "03_ring_all_reduce", "05_fsdp", "04_zero"
+MAKE = ("make", "--no-print-directory")  # `make suite` alone makes it print its folder
 LINK = re.compile(r"""(?:\]\(|href=")([^()\s"]+\.ipynb)""")
 
 
@@ -96,7 +97,7 @@ def test_an_update_with_more_labs_replaces_no_work(tmp_path: Path) -> None:
 
     def update(archive: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["make", "update", f"PYTHON={sys.executable}", f"FROM={archive}"],
+            [*MAKE, "update", f"PYTHON={sys.executable}", f"FROM={archive}"],
             cwd=tmp_path / "mine", capture_output=True, text=True,
         )  # fmt: skip
 
