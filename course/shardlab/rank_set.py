@@ -143,12 +143,13 @@ class RankSet:
         given = [b""] * world_size
         if inputs is not None:
             given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
+        measured = bool(memory and process_memory) and self.trust is Trust.UNTRUSTED
         options = {
             "world_size": world_size,
             "seed": seed,
             "results": results,
             "memory": bool(memory),
-            "process_memory": bool(memory and process_memory) and self.trust is Trust.UNTRUSTED,
+            "process_memory": measured,
             "measured_blocks": None if memory else sorted({key for own in withheld for key in own}),
             "delay_s": [*delay_s] or [0.0] * world_size,
         }
@@ -160,7 +161,7 @@ class RankSet:
         error: LaunchError | None = None
         startup_s = 0.0
         try:
-            supervisor = self._start(fn, program, given)
+            supervisor = self._start(fn, program, given, measured)
             startup_s = time.monotonic() - started_s
             limits = (timeout_s or self.timeout_s, output_bytes)
             execution = self._last = supervisor.begin(options, program, given, *limits, later)
@@ -181,7 +182,9 @@ class RankSet:
             raise error.with_traceback(None)
         return run
 
-    def _start(self, fn: Callable[..., Any], program: bytes, given: list[bytes]) -> Supervisor:
+    def _start(
+        self, fn: Callable[..., Any], program: bytes, given: list[bytes], measured: bool
+    ) -> Supervisor:
         if self._supervisor is None:
             if self._last is not None:
                 raise ValueError("these ranks have ended: create a new RankSet")
@@ -201,7 +204,8 @@ class RankSet:
                 "device": self.device,
                 "may_connect": self.may_connect,
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
-                "imports_needed": imports_needed(program),
+                # else the first use of a postponed module would add its size to the process
+                "imports_needed": [*POSTPONED] if measured else imports_needed(program),
                 "preload": [*self.preload, *libraries_named(program)],
                 "prepare": [*self.prepare],
             }

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -227,6 +228,13 @@ def test_memory_of_untrusted_ranks_is_also_measured_from_outside() -> None:
         begun, held, freed = (rank.process_bytes[label] for label in ("begun", "held", "freed"))
         assert held.least - begun.most == pytest.approx(32 << 20, abs=4 << 20)
         assert freed.most - begun.least == pytest.approx(0, abs=4 << 20)
+
+
+def test_the_parent_process_of_measured_ranks_has_imported_what_they_may_use() -> None:
+    """torch.func.vjp imports torch._dynamo on first use: 80 MB in the rank's process."""
+    with RankSet(1, quiet=True, trust=Trust.UNTRUSTED) as ranks:
+        run = ranks.run(lambda: "torch._dynamo" in sys.modules, memory=True, process_memory=True)
+    assert run.outputs == [True]
 
 
 def another_thread_works_after_a_block() -> bool:
