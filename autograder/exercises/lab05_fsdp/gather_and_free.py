@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,7 +22,14 @@ from autograder.exercise import (
     sent_bytes,
 )
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
+from autograder.exercise.signs import (
+    MistakeText,
+    keeps_growing,
+    no_barrier,
+    on_each_rank,
+    over_budget,
+    raises,
+)
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero.shared import (
     AT_LEAST,
@@ -36,6 +44,7 @@ from autograder.exercises.lab04_zero.shared import (
 )
 from autograder.guest import growth
 from autograder.guest.moments import START, mark
+from shardlab.errors import RankError
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
 from shardlab.trace import measure as trace
@@ -44,6 +53,9 @@ LR = 0.5
 SAMPLES = 3
 AT_END = "after backward"
 IN_FORWARD, IN_BACKWARD = "in forward", "in backward"  # while a unit computes
+NO_SLICES = "not a list of slices"
+NOTHING_YET = "before the first forward pass"
+FREED = "out of bounds for storage of size 0"  # in PyTorch's error
 # (k, which units have memory, how many calls with async_op=True nobody has waited for) while unit k
 # computes.
 Seen = dict[str, list[tuple[int, list[int], int]]]
@@ -76,12 +88,24 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
     ]
 
 
+class LastFirst(nn.Sequential):
+    """Calls its modules in reverse: the gradients of its first parameters are complete first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for module in reversed(self):
+            x = module(x)
+        return x
+
+
 def blocks_of(layers: list[Tensor]) -> list[nn.Sequential]:
     """Empties the list, so that the units' parameters are the only references to the tensors."""
-    blocks = []
+    blocks: list[nn.Sequential] = []
     while layers:
         first, second = (linear_of(layers.pop(0), layers.pop(0)) for _ in range(2))
-        blocks.append(nn.Sequential(first, nn.Tanh(), second))
+        if len(blocks) % 2:
+            blocks.append(LastFirst(second, nn.Tanh(), first))
+        else:
+            blocks.append(nn.Sequential(first, nn.Tanh(), second))
     return blocks
 
 
@@ -113,8 +137,9 @@ def started() -> int:
     return sum(call.waits is None for call in calls)
 
 
-def observe(blocks: Sequence[nn.Sequential], seen: Seen) -> None:
-    """Notes what has memory each time that a unit is halfway through its forward or backward."""
+def observe(blocks: Sequence[nn.Sequential], seen: Seen, begun: list[str]) -> None:
+    """Notes what has memory each time that a unit is halfway through its forward or backward, and
+    which one has begun: the last is that in which an error occurs."""
 
     def note(moment: str, k: int) -> None:
         seen[moment].append((k, with_memory(blocks), started()))
@@ -127,19 +152,43 @@ def observe(blocks: Sequence[nn.Sequential], seen: Seen) -> None:
 
         return hook
 
+    def begins_backward(k: int) -> Callable[..., None]:
+        def hook(_: nn.Module, given: Any, output: Tensor) -> None:
+            output.register_hook(lambda _: begun.append(f"unit {k} {IN_BACKWARD}"))
+
+        return hook
+
     for k, block in enumerate(blocks):
+        block.register_forward_pre_hook(lambda *_, k=k: begun.append(f"unit {k} {IN_FORWARD}"))
+        block.register_forward_hook(begins_backward(k))
         block[1].register_forward_hook(halfway(k))
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     blocks = blocks_of(given["layers"])
+    begun = [NOTHING_YET]
+    try:
+        return driven(subject, blocks, given, case, begun)
+    except RuntimeError as error:
+        if FREED in str(error):
+            whole = _listed(with_memory(blocks))
+            error.args = (f"{error}; {begun[-1]}; with memory: {whole}",)
+        raise
+
+
+def driven(
+    subject: Any, blocks: list[nn.Sequential], given: Any, case: Case, begun: list[str]
+) -> Plain:
     seen: Seen = {IN_FORWARD: [], IN_BACKWARD: []}
     found: dict[str, Any] = {"y": [], "gradients": [], AT_END: []}
-    observe(blocks, seen)
+    observe(blocks, seen, begun)
     mark(START)
     slices = subject(list(blocks))
-    if not isinstance(slices, list | tuple) or not all(isinstance(s, Tensor) for s in slices):
-        raise TypeError(f"gather_and_free returned {slices!r:.50}, not a list of slices")
+    if not isinstance(slices, list | tuple):
+        raise TypeError(f"it returns a {type(slices).__name__}, {NO_SLICES}")
+    for each in slices:
+        if not isinstance(each, Tensor):
+            raise TypeError(f"it returns a list with a {type(each).__name__}, {NO_SLICES}")
     found["built"] = with_memory(blocks)
     found["sizes"] = [each.numel() for each in slices]
     optimizer = torch.optim.SGD(slices, lr=LR)
@@ -283,6 +332,12 @@ def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
             "computes",
             f"while unit {k} computes, unit {after} has no memory",
         )
+    if done == [0] and moment == IN_FORWARD and k == units - 1 > 1:  # it had been freed before
+        return (
+            "gathers unit 0 again after it has computed: the last unit has nothing to prefetch "
+            "in forward",
+            evidence,
+        )
     if done and moment == IN_FORWARD:  # in backward it stays until the end, where that is named
         return (
             "has a unit in memory in forward that has computed already: free each unit once it has "
@@ -306,7 +361,7 @@ def exchanges_late(attempt: Attempt) -> Finding | None:
             for call in run.calls
             if call.rank == rank and call.bytes and not call.op.startswith("all_gather")
         ]
-        for i, moment in enumerate(moments):
+        for i, moment in enumerate(moments if exchanges else []):  # none at all: wrong gradients
             complete = i % units
             started = sum(moments[i - complete] < start < moment for start in exchanges)
             if started < complete:
@@ -351,6 +406,8 @@ def _left_after_backward(left: list[int], moments: list[Any]) -> tuple[str, str]
 
 
 def _listed(units: Sequence[int]) -> str:
+    if not units:
+        return "no unit"
     return f"unit{'s' * (len(units) != 1)} {', '.join(map(str, units))}"
 
 
@@ -361,7 +418,7 @@ incomplete = raises(
 )
 never_waits = raises(
     "free: wait for the all-gather",  # raised by the lab's helper
-    "never waits for an all-gather: it frees a unit whose buffer is still being filled",
+    "does not wait for one of its all-gathers: it frees a unit whose buffer is still being filled",
 )
 gathers_twice = raises(
     "start_gather: this unit's all-gather is under way",  # raised by the lab's helper
@@ -372,33 +429,31 @@ returns_a_handle = raises(
     "RemovableHandle",
     "has a hook that returns a value: what a forward hook returns replaces the module's output",
 )
-uses_freed = raises(
-    "out of bounds for storage of size 0",
-    "computes with a unit that has no memory: gather it again, and free it only when it is done",
+returns_no_slices = raises(
+    NO_SLICES, "should return the list of the units' slices, own", quoted=True
 )
+
+
+def uses_freed(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if not isinstance(error, RankError) or FREED not in error.message:
+        return None
+    mistake = (
+        "computes with a unit that has no memory: gather it again, and free it only when it is done"
+    )
+    where = re.search(r"(unit \d+ in \w+; with memory: [\w, ]+)$", error.message)
+    if NOTHING_YET in error.message:
+        mistake = "takes a slice of a unit's buffer, which is freed: return each unit's own"
+    return Finding(f"rank {error.rank}", mistake, where[1] if where else "")
 
 
 @on_each_rank
 def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if any(each is None for each in output["gradients"][0]):
-        return "returns a slice that has no .grad after backward: return the unit's own"
-    return None
-
-
-@on_each_rank
-def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if rank in is_over(attempt, "live in forward"):
         return (
-            "has more live in forward than its slices and two units, although the others' "
-            "parameters have no memory: what keeps their values?"
+            "returns a slice that has no .grad after backward: return each unit's own, and set its "
+            ".grad in backward"
         )
-    if rank in is_over(attempt, "live in backward"):
-        return (
-            "has more live in backward than its slices, two units and one unit's gradients: "
-            "exchange gradients as soon as they are complete, and keep nothing else"
-        )
-    if rank in is_over(attempt, f"live {AT_END}"):
-        return "keeps more than its slices and their gradients after backward"
     return None
 
 
@@ -435,17 +490,39 @@ EXERCISE = OnRanks(
         process_memory(IN_FORWARD, units=2, slices=1),
         process_memory(IN_BACKWARD, units=4, slices=2),
     ),
-    rules=(wrong_slices, schedule, exchanges_late, gathers_again, *RULES, keeps_growing),
+    rules=(
+        wrong_slices,
+        schedule,
+        exchanges_late,
+        gathers_again,
+        *RULES,
+        no_barrier,
+        keeps_growing,
+    ),
+    calls_vary=True,  # the last unit may stay whole
     signs=(
         incomplete,
         never_waits,
         gathers_twice,
         returns_a_handle,
+        returns_no_slices,
         uses_freed,
         no_gradient,
         NAMED_MISTAKES,
         expensive,
-        keeps_units,
+        over_budget(
+            "live in forward",
+            "has more live in forward than its slices and two units, although the others' "
+            "parameters have no memory: what keeps their values?",
+        ),
+        over_budget(
+            "live in backward",
+            "has more live in backward than its slices, two units and one unit's gradients: "
+            "exchange gradients as soon as they are complete, and keep nothing else",
+        ),
+        over_budget(
+            f"live {AT_END}", "keeps more than its slices and their gradients after backward"
+        ),
     ),
     memory=True,
     closed=("torch.distributed.fsdp", "torch.distributed._composable"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import cloudpickle
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from autograder import exercises
+from autograder.evaluation.decide import decide
 from autograder.evaluation.judge import judge
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials, rng_for
@@ -19,6 +21,7 @@ from autograder.exercises.lab05_fsdp.hidden import gather_and_free as hidden_gat
 from autograder.exercises.lab05_fsdp.hidden import hsdp_bytes
 from shardlab import launch
 from shardlab.estimate import traffic
+from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 
 LAB = "05_fsdp"
@@ -354,3 +357,14 @@ def test_further_mistakes_are_named(source, says):
     result = result_of(GATHER_AND_FREE, SMALL, source)
     assert not result.passed
     assert says in result.diagnosis
+
+
+@pytest.mark.ranks
+def test_calls_of_the_solution_are_not_shown_because_right_ones_differ():
+    source = KEEPS_THE_LAST.replace("/ dist.get_world_size()", "/ 3.5")
+    subject = planted.subjects(LAB, planted.solution(LAB) | {"gather_and_free": source})
+    exercise = replace(GATHER_AND_FREE, cases=(SMALL,))
+    blob = cloudpickle.dumps(subject["gather_and_free"])
+    (result,) = decide(exercise, blob, SEED, trust=Trust.OWN).cases
+    assert "wrong values" in result.diagnosis
+    assert not result.calls_differ

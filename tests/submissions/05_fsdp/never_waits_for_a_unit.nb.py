@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {gather_and_free = 5.0}
-# says = {gather_and_free = "never waits for an all-gather"}
+# says = {gather_and_free = "does not wait for one of its all-gathers"}
 # ///
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
