@@ -84,6 +84,34 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     in_chains: Counter[str] = Counter()
+    for name, value, chain, inside in _reached_from(roots):
+        if not _is_code(value) and not _is_bounded(value):
+            found[name] = _length(value, inside)
+        if chain:
+            in_chains[f"all in {chain}"] += len(inside)
+    return found | in_chains
+
+
+def storages(roots: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """(where, address, bytes) of the memory of all tensors and arrays, each once."""
+    found: dict[int, tuple[str, int, int]] = {}
+    for name, value, *_ in _reached_from(roots):
+        if isinstance(value, np.ndarray):
+            address, n_bytes = value.__array_interface__["data"][0], value.nbytes
+        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
+            storage = value.untyped_storage()
+            address, n_bytes = storage.data_ptr(), storage.nbytes()
+        else:
+            continue
+        found.setdefault(address, (name, address, n_bytes))
+    return [*found.values()]
+
+
+Items = list[tuple[str, Any]]
+
+
+def _reached_from(roots: Mapping[str, Any]) -> Iterator[tuple[str, Any, str | None, Items]]:
+    """(where, value, the chain that it belongs to, items inside it), each value once."""
     seen: dict[int, Any] = {}  # holds what was seen, so that no id is used twice
     left: deque[tuple[str, Any, str | None]] = deque((*root, None) for root in roots.items())
     while left:
@@ -92,13 +120,9 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
             continue
         seen[id(value)] = value
         inside = list(_inside(name, value))
-        if not _is_code(value) and not _is_bounded(value):
-            found[name] = _length(value, inside)
         chain = (chain or name) if _is_link(value) else None
-        if chain:
-            in_chains[f"all in {chain}"] += len(inside)
+        yield name, value, chain, inside
         left.extend((*each, chain) for each in inside)
-    return found | in_chains
 
 
 def _length(value: Any, inside: Sized) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, keeps_growing, never_waited, on_each_rank
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.guest.growth import STEPS
@@ -38,6 +38,16 @@ def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> MistakeText
     )
 
 
+@on_each_rank
+def other_bias(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if "bias" not in output or equal(attempt.expected[rank]["bias"], output["bias"]):
+        return None
+    return (
+        "holds another bias than the layer's: keep it whole and equal on every rank, and add it "
+        "after the all-reduce"
+    )
+
+
 SPLIT = {"weight": 1}
 EXERCISE = OnRanks(
     answer="RowLinear",
@@ -53,6 +63,7 @@ EXERCISE = OnRanks(
     signs=shared.signs(
         shared.does_not_multiply("splits x again: x is this rank's part already"),
         bias_of_other_ranks,
+        other_bias,
         forward="communicates more than once in forward: one sum is enough",
         backward="communicates in backward: every rank already has all of y's gradient",
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,21 +25,25 @@ from autograder.exercise import (
     Plain,
     sent_bytes,
 )
+from autograder.exercise.compare import difference, equal, with_key
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.common import linear_of
-from autograder.guest.growth import found_in_more_passes
+from autograder.guest.growth import found_in_more_steps, storages
 from shardlab import measure
 from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Call, Run
 
 FLOAT_BYTES = 4
+LEARNING_RATE = 0.1
 TOLERANCE = 1e-5  # additions in another order may differ by this much
 BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than the budget's few percent
 FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
 
 Shapes = dict[str, tuple[int, ...]]  # of parameters, by name
+# What a split must not keep, each with its bytes, and addresses of what the answer held before it.
+Whole = tuple[list[tuple[weakref.ref[Tensor], int]], set[int]]
 
 
 def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Tensor:
@@ -56,7 +60,7 @@ def linear_case(
     world_size: int, batch: list[int], fan_in: int, fan_out: int, name: str = "", **more: int
 ) -> Case:
     """``batch``: all dimensions of x before its last one.  ``more_steps``: passes that follow the
-    one that counts, to find what grows."""
+    first one, see `after_an_update`."""
     name = name or f"{world_size} ranks, {fan_in} in, {fan_out} out"
     return Case(name, world_size, {"batch": batch, "in": fan_in, "out": fan_out, **more})
 
@@ -67,17 +71,39 @@ Split = Mapping[str, int]
 
 def drive_linear(split: Split, subject: Any, given: Any, case: Case) -> Plain:
     linear = linear_of(**given["whole"])
-    weights = whole_weights(linear)
+    weights = whole_weights(linear, subject)
     layer = subject(linear)
     del linear
     share = share_of(given["whole"], split, case)
     found = forward_and_backward(layer, given, weights, share)
+    if "y" in found:
+        found["bias"] = layer.bias.detach().clone()
     if "more_steps" in case.params and found.get("x.grad") is not None:
-        steps = case.params["more_steps"]
-        found["grows"] = found_in_more_passes(
-            {"self": layer}, layer, given["x"], given["y.grad"], steps
-        )
+        found |= after_an_update(layer, given, case.params["more_steps"])
     return found
+
+
+def after_an_update(layer: nn.Module, given: Any, passes: int) -> dict[str, Plain]:
+    """Updates the weights once. Then, in each pass, x goes through the layer twice, with different
+    gradients.  Returns the output and the gradients of the last pass, and what grows."""
+    later: dict[str, Plain] = {}
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            if parameter.grad is not None:
+                parameter.sub_(LEARNING_RATE * parameter.grad)
+
+    def one_pass() -> None:
+        layer.zero_grad()  # earlier gradients, which a rank returns, stay as they are
+        x, y_grad = given["x"].detach().requires_grad_(), given["y.grad"]
+        y, again = layer(x), layer(x)
+        torch.autograd.backward((y, again), (y_grad, 2 * y_grad))
+        later.update({"y": again.detach(), "x.grad": x.grad}, **gradients_of(layer))
+
+    return {"grows": found_in_more_steps({"self": layer}, one_pass, passes), "later": later}
+
+
+def gradients_of(layer: nn.Module) -> dict[str, Tensor | None]:
+    return {f"{name}.grad": parameter.grad for name, parameter in layer.named_parameters()}
 
 
 def share_of(whole: Mapping[str, Tensor], split: Split, case: Case) -> Shapes:
@@ -94,15 +120,42 @@ def shapes_of(parameters: Mapping[str, Tensor]) -> Shapes:
     return {name: tuple(each.shape) for name, each in sorted(parameters.items())}
 
 
-def whole_weights(module: nn.Module) -> list[weakref.ref[Tensor]]:
+def whole_weights(module: nn.Module, answer: Any) -> Whole:
     """Of its linear layers. Not the biases: a `RowLinear` may keep the one it was given."""
-    return [weakref.ref(each) for name, each in module.named_parameters() if "weight" in name]
+    weights = [each for name, each in module.named_parameters() if "weight" in name]
+    held = {address for _, address, _ in storages({"answer": answer})}
+    return [(weakref.ref(each), each.nbytes) for each in weights], held
+
+
+def views_of_more(parameters: Mapping[str, Tensor]) -> list[str]:
+    """Names of parameters that keep memory alive that is no parameter's."""
+    sizes = {
+        p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in parameters.values()
+    }
+    if sum(sizes.values()) == sum(p.nbytes for p in parameters.values()):
+        return []
+    return [name for name, p in parameters.items() if p.untyped_storage().nbytes() > p.nbytes]
+
+
+def kept_besides(layer: nn.Module, whole: Any, share: Shapes, held: set[int]) -> list[str]:
+    """Where ``layer`` has memory besides its parameters, the largest first, if it is as much as the
+    other ranks' part of a weight matrix."""
+    known = held | {p.untyped_storage().data_ptr() for p in layer.parameters()}
+    more = [(size, name) for name, at, size in storages({"self": layer}) if at not in known]
+    of_others = [
+        whole[name].nbytes - FLOAT_BYTES * math.prod(shape)
+        for name, shape in share.items()
+        if "weight" in name
+    ]
+    if sum(size for size, _ in more) < min(of_others):
+        return []
+    return [f"{name}: {size:,} B" for size, name in sorted(more)[::-1]]
 
 
 def forward_and_backward(
     layer: Any,
     given: Any,
-    whole: Sequence[weakref.ref[Tensor]] = (),
+    whole: Whole = ([], set()),
     share: Shapes | None = None,
 ) -> Plain:
     """Runs the student's module; returns the shapes of its parameters, its output, all gradients.
@@ -116,14 +169,16 @@ def forward_and_backward(
     ``whole``: weights that the layer was made from, and must not keep.
     """
     parameters = dict(layer.named_parameters())
-    storages = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in parameters.values()}
-    alive_bytes = sum(storage.nbytes() for storage in storages.values())
-    if any(weight() is not None for weight in whole):
+    weights, held = whole
+    if any(weight() is not None for weight, _ in weights):
         gc.collect()
     holds = {
         "parameters": shapes_of(parameters),
-        "other bytes kept alive": alive_bytes - sum(p.nbytes for p in parameters.values()),
-        "whole weights kept": sum(weight() is not None for weight in whole),
+        "views": views_of_more(parameters),
+        "whole weights kept": sum(
+            getattr(weight(), "nbytes", 0) == size for weight, size in weights
+        ),
+        "keeps": [] if share is None else kept_besides(layer, given["whole"], share, held),
     }
     if share is not None and holds["parameters"] != share:
         return holds
@@ -137,7 +192,7 @@ def forward_and_backward(
     return {
         **holds,
         "y": y.detach() if isinstance(y, Tensor) else y,
-        **{f"{name}.grad": parameter.grad for name, parameter in parameters.items()},
+        **gradients_of(layer),
         "x.grad": x.grad,
     }
 
@@ -173,7 +228,7 @@ def passed_to_collectives(what: str, most_bytes: Callable[[Case], int]) -> Budge
     label = f"passes {what} to collectives"
 
     def limit(case: Case) -> Limit:
-        return Limit(most_bytes(case) * (1 + case.params.get("more_steps", 0)))
+        return Limit(most_bytes(case) * (1 + 2 * case.params.get("more_steps", 0)))
 
     return Budget(label, used, limit, heading="to collectives")
 
@@ -212,13 +267,20 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return mistake, f"it has {', '.join(got) or 'none'}"
     if got != wanted:
         return None
-    if output["other bytes kept alive"] > 0:
+    if output["views"]:
+        name = output["views"][0]
         return (
-            "keeps the whole weights alive: its share is a view of them, and a view keeps its "
-            "whole tensor alive: clone it"
+            f"keeps the whole {name} alive: its share is a view of it, and a view keeps its whole "
+            "tensor alive: clone it"
         )
     if output["whole weights kept"]:
         return "keeps the layer that it was made from, with the whole weights"
+    if output["keeps"]:
+        mistake = (
+            "keeps tensors besides its parameters, as large as other ranks' weights: hold only its "
+            "own share"
+        )
+        return mistake, output["keeps"][0]
     return None
 
 
@@ -240,6 +302,23 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted = [key for key in attempt.expected[rank] if key.endswith(".grad")]
     left_out = [key for key in wanted if output.get(key) is None]
     return f"leaves no gradient for {left_out[0].removesuffix('.grad')}" if left_out else None
+
+
+def other_later_passes(attempt: Attempt) -> Finding | None:
+    """Right in the first pass on all ranks, but not after an update."""
+    if attempt.error is not None:
+        return None
+    pairs = [*zip(attempt.expected, attempt.outputs, strict=True)]
+    for rank, (wanted, got) in enumerate(pairs):
+        later = wanted.get("later"), got.get("later")
+        found = difference(*later, TOLERANCE) if all(later) else None
+        if found and all(equal({**w, "later": {}}, g, TOLERANCE) for w, g in pairs):
+            mistake = (
+                "is right in its first pass, but not after an update of the weights, when x goes "
+                "through it twice: compute each y and each gradient anew"
+            )
+            return Finding(f"rank {rank}", mistake, with_key(*found))
+    return None
 
 
 def other_dtype(attempt: Attempt) -> Finding | None:
@@ -289,4 +368,4 @@ def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
         return None
 
     before = (wrong_parameters, *own, other_dtype, no_gradient)
-    return (*before, NAMED_MISTAKES, other_shapes, too_many_calls)
+    return (*before, NAMED_MISTAKES, other_shapes, too_many_calls, other_later_passes)

@@ -68,7 +68,7 @@ def drive(kind: Sublayer, split: Split, subject: Any, given: Any, case: Case) ->
         subject, ColumnLinear=StandInColumnLinear, RowLinear=StandInRowLinear
     )
     made = make_sublayer(kind, case, given["whole"])
-    weights = whole_weights(made)
+    weights = whole_weights(made, subject)
     returned = layers_replaced(made)
     del made
     if not isinstance(returned, nn.Module):

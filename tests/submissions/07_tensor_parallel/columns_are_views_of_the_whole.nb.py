@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {ColumnLinear = 4.0}
-# says = {ColumnLinear = "keeps the whole weights alive"}
+# says = {ColumnLinear = "keeps the whole weight alive"}
 # ///
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}

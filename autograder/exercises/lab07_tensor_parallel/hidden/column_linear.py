@@ -5,7 +5,6 @@ from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
-from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.column_linear import SPLIT
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.shared import linear_case
@@ -20,7 +19,7 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 4 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     y_grad = torch.cat([given["y.grad"] for given in inputs], dim=-1)
-    whole = shared.run_whole_layer(linear_of(**inputs[0]["whole"]), inputs[0]["x"], y_grad)
+    whole = shared.run_whole_linear(case, inputs[0]["whole"], inputs[0]["x"], y_grad)
     return shared.shares(whole, case, SPLIT, {"y": -1})
 
 
@@ -59,12 +58,12 @@ MISTAKES = {
         shared.holds({"weight": 1}),
     ),
     "keeps the whole bias: keep only its columns' part": shared.holds({"weight": 0}),
-    "passes no gradient to x: backward has to return it": lambda case, inputs: [
-        {"x.grad": given["x"]} for given in inputs
-    ],
+    "gives x no gradient: backward has to return it, and forward must not detach x": (
+        lambda case, inputs: [{"x.grad": given["x"]} for given in inputs]
+    ),
     "returns the whole output: return only its own columns, which the next layer takes": gathered,
     "has x's gradient only from its own columns: x went to all ranks, so sum the gradients of all "
-    "of them in backward": own_part_only,
+    "of them in backward, and return the sum": own_part_only,
     "averages x's gradient: it is the sum over the ranks, since each has different columns": (
         shared.scaled(reference, lambda case: 1 / case.world_size, "x.grad")
     ),

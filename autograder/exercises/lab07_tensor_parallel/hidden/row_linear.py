@@ -6,7 +6,6 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
-from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.hidden import shared
 from autograder.exercises.lab07_tensor_parallel.row_linear import SPLIT
 from autograder.exercises.lab07_tensor_parallel.shared import linear_case
@@ -21,7 +20,8 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     x = torch.cat([given["x"] for given in inputs], dim=-1)
-    whole = shared.run_whole_layer(linear_of(**inputs[0]["whole"]), x, inputs[0]["y.grad"])
+    whole = shared.run_whole_linear(case, inputs[0]["whole"], x, inputs[0]["y.grad"])
+    whole["bias"] = inputs[0]["whole"]["bias"]
     return shared.shares(whole, case, SPLIT, {"x.grad": -1})
 
 

@@ -8,8 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from autograder.exercise import Case, Plain
+from autograder.exercises.common import linear_of
 from autograder.exercises.lab07_tensor_parallel.shared import (
     Split,
+    after_an_update,
     forward_and_backward,
     shapes_of,
 )
@@ -28,6 +30,14 @@ def run_whole_layer(layer: nn.Module, x: Tensor, y_grad: Tensor) -> dict[str, Pl
     return forward_and_backward(layer, {"x": x.clone(), "y.grad": y_grad})
 
 
+def run_whole_linear(case: Case, whole: Any, x: Tensor, y_grad: Tensor) -> dict[str, Plain]:
+    layer = linear_of(**{name: each.clone() for name, each in whole.items()})  # it is updated
+    found = run_whole_layer(layer, x, y_grad)
+    if "more_steps" in case.params:
+        found["later"] = after_an_update(layer, {"x": x, "y.grad": y_grad}, passes=1)["later"]
+    return found
+
+
 def run_whole_sublayer(kind: Sublayer, case: Case, inputs: Any) -> dict[str, Plain]:
     given = inputs[0]
     return run_whole_layer(make_sublayer(kind, case, given["whole"]), given["x"], given["y.grad"])
@@ -43,11 +53,20 @@ def shares(
     by_key = {f"{name}.grad": dim for name, dim in split.items()} | dict(tensors or {})
     outputs = []
     for rank in range(case.world_size):
-        own = {key: whole[key].chunk(case.world_size, dim)[rank] for key, dim in by_key.items()}
-        output = {**whole, **own}
+        output = part_of(whole, by_key, case, rank)
         output["parameters"] = shapes_of({k: output[f"{k}.grad"] for k in whole["parameters"]})
         outputs.append(output)
     return outputs
+
+
+def part_of(outputs: Mapping[str, Plain], by_key: Split, case: Case, rank: int) -> dict[str, Plain]:
+    part = dict(outputs)
+    for key, value in outputs.items():
+        if key in by_key:
+            part[key] = value.chunk(case.world_size, by_key[key])[rank]
+        elif key == "later":
+            part[key] = part_of(value, by_key, case, rank)
+    return part
 
 
 def holds(split: Split) -> Outputs:

@@ -1,0 +1,13 @@
+# /// shardlab-submission
+# lab = "07_tensor_parallel"
+# loses = {tp_mlp = 3.0}
+# says = {tp_mlp = "keeps tensors besides its parameters"}
+# ///
+
+# %% nbgrader={"grade_id": "tp_mlp", "solution": true}
+def tp_mlp(mlp):
+    """models.MLP, equal on all ranks  ->  the same, with this rank's share of up and down"""
+    mlp.whole = mlp.up.weight.detach()
+    mlp.up = ColumnLinear(mlp.up)
+    mlp.down = RowLinear(mlp.down)
+    return mlp
