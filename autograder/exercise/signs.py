@@ -129,6 +129,18 @@ def never_waited(attempt: Attempt) -> Finding | None:
     return None
 
 
+def half_precision(attempt: Attempt) -> Finding | None:
+    """A rule: no rank sends 16-bit numbers.  In a small case, the result may be right by luck."""
+    for call in attempt.run.calls if attempt.run else []:
+        if call.dtype in ("float16", "bfloat16"):
+            mistake = (
+                f"sends {call.dtype}: parameters and gradients are float32 here, and half "
+                "precision loses their last digits"
+            )
+            return Finding(f"rank {call.rank}", mistake, call.source)
+    return None
+
+
 def no_barrier(attempt: Attempt) -> Finding | None:
     """A rule, where collectives are all the synchronization that is needed."""
     for call in attempt.run.calls if attempt.run else []:

@@ -40,16 +40,19 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     """Only the hub's weights last from one step to the next, and only it gets the right ``lr``."""
+    replaced = False
 
     def take_step(model: nn.Module, batch: list[Tensor], step: int) -> None:
+        nonlocal replaced
         if dist.get_rank() > 0:
             load_state(model, given["state"])
         tensors = [parameter.data for parameter in model.parameters()]
         subject(model, *batch, lr_of(step) * (1 if dist.get_rank() == 0 else OTHERS_LR))
         for parameter, tensor in zip(model.parameters(), tensors, strict=False):
+            replaced |= parameter.data_ptr() != tensor.data_ptr()
             parameter.data = tensor  # without what was not changed in place
 
-    return drive_steps(case, given, subject, take_step)
+    return drive_steps(case, given, subject, take_step) | {"replaced": replaced}
 
 
 def receives_from_any(attempt: Attempt) -> Finding | None:
@@ -100,6 +103,15 @@ def _op(row: Waiting) -> str:
 
 
 @on_each_rank
+def replaces_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if rank or not output["replaced"]:
+        return None
+    return (
+        "gives the hub's parameters new tensors: change the old ones in place, with parameter -= …"
+    )
+
+
+@on_each_rank
 def sends_to_others(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if attempt.run is None or not rank:
         return None
@@ -123,6 +135,7 @@ EXERCISE = shared.OfSteps(
         ),
         receives_from_any,
         hangs,
+        replaces_parameters,
         NAMED_MISTAKES,
         sends_to_others,
     ),

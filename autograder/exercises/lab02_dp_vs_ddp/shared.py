@@ -25,7 +25,7 @@ from autograder.exercise import (
     sent_bytes,
 )
 from autograder.exercise.compare import find_difference
-from autograder.exercise.signs import keeps_growing, never_waited
+from autograder.exercise.signs import half_precision, keeps_growing, never_waited
 from autograder.guest import growth
 from shardlab import models
 
@@ -43,7 +43,7 @@ STEP_CASES = (
     Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
 )
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
-RULES = (never_waited, keeps_growing)
+RULES = (never_waited, half_precision, keeps_growing)
 
 
 class OfSteps(OnRanks):

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain, sent_bytes
+from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import expensive_calls, never_waited, raises
+from autograder.exercise.signs import expensive_calls, half_precision, never_waited, raises
 from autograder.exercises.common import linear_of
 from autograder.guest.moments import mark
 from autograder.guest.on_rank import with_functions_replaced
@@ -179,18 +179,6 @@ def mark_settled(moment: str) -> None:
     first mark waits for them."""
     mark("gloo's threads release tensors")
     mark(moment)
-
-
-def half_precision(attempt: Attempt) -> Finding | None:
-    """A rank sent 16-bit numbers.  In a small case, the result may be right by luck."""
-    for call in attempt.run.calls if attempt.run else []:
-        if call.dtype in ("float16", "bfloat16"):
-            mistake = (
-                f"sends {call.dtype}: parameters and gradients are float32 here, and half "
-                "precision loses their last digits"
-            )
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
 
 
 RULES = (never_waited, half_precision)

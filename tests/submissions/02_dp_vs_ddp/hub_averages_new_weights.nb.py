@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 5.0}
-# says = {hub_step = "averages their new weights"}
+# says = {hub_step = "or averages their new weights"}
 # ///
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}

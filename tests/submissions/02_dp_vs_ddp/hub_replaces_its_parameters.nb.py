@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 5.0}
-# says = {hub_step = "leaves the hub's parameters as they were: they have to change in place"}
+# says = {hub_step = "gives the hub's parameters new tensors"}
 # ///
 # The new values are right, but in new tensors.
 

@@ -83,8 +83,8 @@ MISTAKES = {
     "before they compute (a recv into a copy has no effect)": step_by(
         lambda f: f.unsynchronized_mean()
     ),
-    "takes a step on every rank and averages their new weights: the others send their gradients, "
-    "and only the hub takes the step": step_by(
+    "uses the other ranks' lr (it multiplies there, or averages their new weights): the others "
+    "send plain gradients, and the hub multiplies by its lr": step_by(
         lambda f: (f.own[0] + OTHERS_LR * (f.sum - f.own[0])) / f.n
     ),
     "sends its weights in the first call only: the hub has to send them in every call": of_hub(

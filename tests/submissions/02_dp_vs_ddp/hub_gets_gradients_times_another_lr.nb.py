@@ -1,0 +1,27 @@
+# /// shardlab-submission
+# lab = "02_dp_vs_ddp"
+# loses = {hub_step = 5.0}
+# says = {hub_step = "uses the other ranks' lr"}
+# ///
+
+# %% nbgrader={"grade_id": "hub_step", "solution": true}
+def hub_step(model, inputs, targets, lr):
+    """rank 0's weights, every rank's batch  ->  rank 0's weights after one step"""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for parameter in model.parameters():
+        if rank == 0:
+            for peer in range(1, world_size):
+                dist.send(parameter.data, peer)
+        else:
+            dist.recv(parameter.data, 0)
+    model.zero_grad()
+    model(inputs, targets).backward()
+    for parameter in model.parameters():
+        if rank == 0:
+            for peer in range(1, world_size):
+                received = torch.empty_like(parameter.grad)
+                dist.recv(received, peer)
+                parameter.data -= received / world_size
+            parameter.data -= lr * parameter.grad / world_size
+        else:
+            dist.send(lr * parameter.grad, 0)
