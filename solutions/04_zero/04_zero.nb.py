@@ -285,9 +285,9 @@ check("zero.Zero1AdamW", Zero1AdamW)
 #
 # Stage 2. Backward computes gradients one after the other, from the last layer to the first, so a rank never needs to hold them all. Run the backward pass of `loss`, and **as soon as a bucket's gradients are complete**, reduce-scatter them, keep this rank's slice of their mean and free the rest.
 #
-# `buckets` is a list of lists of parameters, in the order in which backward reaches them. Each bucket is flattened and padded separately. Return a list: this rank's slice of each bucket.
+# `buckets` is a list of lists of parameters, in the order in which backward reaches them: any number in a bucket, and two buckets may share a layer. Each bucket is flattened and padded separately. Return a list: this rank's slice of each bucket.
 #
-# Backward runs **once**, and leaves nothing else behind: at the end no parameter has a `.grad` or one of your hooks, the graph is freed, and only the slices are alive. Every parameter gets a gradient, and has none before.
+# Backward runs **once**, and leaves nothing else behind: at the end no parameter has a `.grad` or one of your hooks, the graph is freed, only the slices are alive, and `buckets` is unchanged. Nothing grows from call to call, not even a list of numbers. Every parameter gets a gradient, and has none before.
 
 # %%
 def zero2_backward_spec(gradients_by_rank, world_size):
@@ -298,7 +298,7 @@ def zero2_backward_spec(gradients_by_rank, world_size):
 zero2_backward_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0])]] * 2, 2)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{N-1}{N}$ of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: room for the tensors sent and received, and as much again for each of gloo's two threads, which may release an earlier exchange a little late · keeps ≤ 1.02 × Ψ/N at the end: its slices.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{N-1}{N}$ of each padded bucket · holds ≤ 1.02 × (Ψ/N + one bucket) of gradients at any time · exchanges one bucket at a time: at most 3 × the bytes that one exchange sends and receives, because each of gloo's two threads may release an earlier one a little late · keeps ≤ 1.02 × Ψ/N at the end: its slices.
 #
 # <details><summary>Hint 1 · when a gradient is ready</summary>
 #

@@ -102,24 +102,30 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
 
 
 def sizes_of(case: Case) -> list[int]:
-    """Elements of each layer: its weight and its bias."""
-    return [fan_out * (fan_in + 1) for fan_in, fan_out in pairwise(case.params["widths"])]
+    """Elements of each layer's weight and bias."""
+    return [size for a, b in pairwise(case.params["widths"]) for size in (a * b, b)]
 
 
 def slice_elements(elements: int, case: Case) -> int:
     return -(-elements // case.world_size)
 
 
-def group_layers(layers: Sequence[Any], case: Case) -> list[Sequence[Any]]:
-    """The layers of each unit or bucket, last layers first, as backward reaches them."""
-    size = case.params.get("layers_per_bucket", 1)
-    return [layers[::-1][i : i + size] for i in range(0, len(layers), size)]
+def buckets_of(tensors: Sequence[Any], case: Case) -> list[list[Any]]:
+    """The tensors of each unit or bucket: by default of one layer, last layers first, as backward
+    reaches them."""
+    each_layer = [[first, first + 1] for first in range(0, len(tensors), 2)][::-1]
+    return [[tensors[i] for i in bucket] for bucket in case.params.get("buckets", each_layer)]
+
+
+def unit_elements(case: Case) -> list[int]:
+    """Of each unit or bucket, without padding."""
+    return [sum(sizes) for sizes in buckets_of(sizes_of(case), case)]
 
 
 def unit_bytes(case: Case) -> list[int]:
     """Bytes of each unit or bucket, padded."""
-    units = map(sum, group_layers(sizes_of(case), case))
-    return [FLOAT_BYTES * case.world_size * slice_elements(size, case) for size in units]
+    n = case.world_size
+    return [FLOAT_BYTES * n * slice_elements(size, case) for size in unit_elements(case)]
 
 
 def held_bytes(case: Case, units: int, slices: int = 1) -> float:
@@ -184,7 +190,7 @@ def mark_settled(moment: str) -> None:
 RULES = (never_waited, half_precision)
 unpadded = raises(
     "pad: world_size must divide the length",  # raised by the lab's reduce_scatter
-    "does not pad: the slices are equal only if world_size divides the length",
+    "does not pad to a multiple of N: the slices are equal only if world_size divides the length",
 )
 TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
 expensive = expensive_calls(

@@ -5,22 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from torch import Tensor
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
     AT_END,
-    group_layers,
+    buckets_of,
     loss_of,
     mark_settled,
     mlp,
     with_reference_bounds,
 )
+from autograder.guest.growth import STEPS, found_in_more_steps
 from autograder.guest.moments import START, mark, mark_in_backward
 from shardlab.errors import RankError
 from shardlab.run import Run
@@ -28,12 +28,7 @@ from shardlab.run import Run
 BACKWARD = "at the last layer of backward"
 LIVE_GRADIENTS, IN_EXCHANGE, KEPT = "live gradients", "in exchange", "kept at the end"
 # What a call leaves, and how often the gradient of the loss was propagated.
-AFTERWARDS = ("gradients left", "hooks left", "graph kept", "backward passes")
-
-
-def buckets_of(tensors: Sequence[Tensor], case: Case) -> list[list[Tensor]]:
-    layers = list(zip(tensors[::2], tensors[1::2], strict=True))
-    return [list(chain.from_iterable(bucket)) for bucket in group_layers(layers, case)]
+AFTERWARDS = ("gradients left", "hooks left", "graph kept", "buckets changed", "backward passes")
 
 
 def kept_at_end(run: Run) -> list[int]:
@@ -44,6 +39,10 @@ def kept_at_end(run: Run) -> list[int]:
 def hooks_of(parameters: Sequence[Tensor]) -> int:
     kinds = ("_backward_hooks", "_post_accumulate_grad_hooks")
     return sum(len(getattr(each, kind, None) or ()) for each in parameters for kind in kinds)
+
+
+def ids(bucket: Sequence[Tensor]) -> list[int]:
+    return [*map(id, bucket)]
 
 
 def is_graph_kept(loss: Tensor) -> bool:
@@ -62,13 +61,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     mark_in_backward(model[0], BACKWARD)
     subject = with_reference_bounds(subject, case)
     found: dict[str, list[Plain]] = {name: [] for name in (*AFTERWARDS, "slices", "storages")}
+    buckets = buckets_of(parameters, case)
     mark(START)
     for batch in given["batches"]:
         loss = loss_of(model, batch)
         passes: list[None] = []
         loss.register_hook(lambda _, passes=passes: passes.append(None))
         hooks = hooks_of(parameters)
-        returned = subject(loss, buckets_of(parameters, case))
+        returned = subject(loss, buckets)
         mark_settled(AT_END)
         is_list = isinstance(returned, list | tuple)
         slices = list(returned) if is_list else f"a {type(returned).__name__}"
@@ -76,19 +76,30 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         found["gradients left"].append(any(each.grad is not None for each in parameters))
         found["hooks left"].append(hooks_of(parameters) - hooks)
         found["graph kept"].append(is_graph_kept(loss))
+        was = buckets_of(parameters, case)
+        found["buckets changed"].append([*map(ids, buckets)] != [*map(ids, was)])
         found["backward passes"].append(len(passes))
         tensors = [each for each in slices if isinstance(each, Tensor)]
         found["storages"].append(sum(each.untyped_storage().nbytes() for each in tensors))
-    return found
+    left = any(any(found[name]) for name in AFTERWARDS[:-1])  # by name: see `leaves_something`
+    steps, batch = 0 if left else case.params.get("more_steps", 0), given["batches"][0]
+    roots = {"zero2_backward": subject, "model": model}
+    grows = found_in_more_steps(roots, lambda: subject(loss_of(model, batch), buckets), steps)
+    return found | {"grows": grows}
 
 
 @on_each_rank
 def no_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if any(output["buckets changed"]):
+        return "changes the lists of buckets: the caller uses them again"
     for slices in output["slices"]:
         if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
             return "should return a list with one slice per bucket, in the buckets' order"
         if any(not isinstance(part, Tensor) for part in slices):
             return "has a bucket that was never reduced"
+        elements = [size // shared.FLOAT_BYTES for size in shared.unit_bytes(attempt.case)]
+        if [part.numel() for part in slices] == elements:
+            return "returns whole buckets: slice i is this rank's part of bucket i"
     return None
 
 
@@ -124,9 +135,9 @@ def uses_none(attempt: Attempt) -> Finding | None:
     if found is None or not hasattr(Tensor, found[1]):
         return None
     mistake = (
-        "uses None where it needs a tensor: a .grad is None until its bucket is complete, a hook "
-        "of register_hook runs before .grad is set, and a lambda that is made in a loop sees the "
-        "loop's last bucket"
+        "uses None where it needs a tensor: a .grad is None until a hook of "
+        "register_post_accumulate_grad_hook (not of register_hook) runs for it. Wait for all of a "
+        "bucket's; a lambda that is made in a loop sees the loop's last bucket"
     )
     return Finding(f"rank {error.rank}", mistake, error.headline)
 
@@ -159,9 +170,15 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        Case("4 ranks, 3 small layers, 2 steps", 4, {"widths": [6, 8, 3, 4], "batches": 2}),
         Case(
-            "3 ranks, 2 layers in a bucket", 3, {"widths": [5, 6, 5, 4, 3], "layers_per_bucket": 2}
+            "4 ranks, 3 small layers, 2 steps",
+            4,
+            {"widths": [6, 8, 3, 4], "batches": 2, "more_steps": STEPS},
+        ),
+        Case(  # the first two buckets share a layer
+            "3 ranks, buckets of 3, 1 and 4 parameters",
+            3,
+            {"widths": [5, 6, 5, 4, 3], "buckets": [[6, 7, 5], [4], [2, 3, 0, 1]]},
         ),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),
@@ -193,7 +210,7 @@ EXERCISE = OnRanks(
         shared.process_memory(BACKWARD, partial(shared.held_bytes, units=4)),
         shared.process_memory(AT_END, partial(shared.held_bytes, units=4)),
     ),
-    rules=shared.RULES,
+    rules=(*shared.RULES, keeps_growing),
     signs=(
         shared.unpadded,
         uses_none,

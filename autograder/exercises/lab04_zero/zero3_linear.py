@@ -84,7 +84,8 @@ emptied = raises(
 
 @on_each_rank
 def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for got, size in zip(output["slices"], shared.sizes_of(attempt.case), strict=True):
+    sizes = shared.unit_elements(attempt.case)[::-1]
+    for got, size in zip(output["slices"], sizes, strict=True):
         if isinstance(got, str):
             return "should have one parameter per unit: its slice", got
         if got is None:

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 1.875}
-# says = {zero2_backward = "does not pad"}
+# says = {zero2_backward = "does not pad to a multiple of N"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 5.0}
-# says = {zero2_backward = "a hook of register_hook runs before .grad is set"}
+# says = {zero2_backward = "(not of register_hook)"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

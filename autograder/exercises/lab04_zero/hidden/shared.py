@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercises.lab04_zero.hidden.shard_bounds import right as bounds_of
+from autograder.exercises.lab04_zero.shared import sizes_of
 
 Rule = Callable[[Tensor], Tensor]  # all ranks' gradients [N, length] -> the combined one [length]
 NOT_ASKED = {
@@ -20,8 +21,7 @@ NOT_ASKED = {
 
 def bounds(case: Case) -> dict[str, Plain]:
     """Slice bounds of all runs of consecutive tensors, padded or not: what answers may ask for."""
-    n, widths = case.world_size, case.params["widths"]
-    sizes = [size for a, b in pairwise(widths) for size in (a * b, b)]
+    n, sizes = case.world_size, sizes_of(case)
     runs = {sum(sizes[i:j]) for i, j in combinations(range(len(sizes) + 1), 2)}
     lengths = sorted(runs | {run + -run % n for run in runs})
     return {"lengths": lengths, "bounds": [bounds_of([length], n) for length in lengths]}

@@ -3,13 +3,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
-from autograder.exercises.lab04_zero.shared import loss_of, mlp
-from autograder.exercises.lab04_zero.zero2_backward import AFTERWARDS, buckets_of
+from autograder.exercises.lab04_zero.shared import buckets_of, loss_of, mlp
+from autograder.exercises.lab04_zero.zero2_backward import AFTERWARDS
 
 facts = shared.bounds
 CASES = (
@@ -24,29 +23,24 @@ BOUNDARIES = shared.NOT_ASKED | {
 }
 
 
-def bias_first(bucket: list[Tensor]) -> list[Tensor]:
-    """As backward reaches the parameters of a linear layer."""
-    pairs = zip(bucket[::2], bucket[1::2], strict=True)
-    return [each for weight, bias in pairs for each in (bias, weight)]
-
-
 def by_rank(
     case: Case,
     inputs: Any,
     rule: shared.Rule = shared.mean,
-    ordered: Callable[[list[Tensor]], list[Tensor]] = list,
+    ordered: Callable[[list[int]], list[int]] = list,
 ) -> list[Any]:
     """Each rank's slices of the buckets, combined from all ranks' gradients by ``rule``.
 
-    ``ordered``: a bucket's gradients as they are flattened.
+    ``ordered``: a bucket's gradients, by their numbers, as they are flattened.
     """
     model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])
     parameters = list(model.parameters())
+    indices = [*map(ordered, buckets_of(range(len(parameters)), case))]
     steps = []
     for step in range(len(inputs[0]["batches"])):
         losses = [loss_of(model, given["batches"][step]) for given in inputs]
         gradients = [torch.autograd.grad(loss, parameters) for loss in losses]
-        buckets = [[ordered(own) for own in buckets_of(each, case)] for each in gradients]
+        buckets = [[[each[i] for i in bucket] for bucket in indices] for each in gradients]
         steps.append(shared.slices_by_rank(buckets, case, rule))
     return [{"slices": [own["slices"] for own in ranks]} for ranks in zip(*steps, strict=True)]
 
@@ -77,7 +71,7 @@ MISTAKES = {
     ),
     "flattens a bucket's gradients in another order than its parameters, for example as they "
     "become ready: the order is the bucket's": (
-        partial(by_rank, ordered=bias_first),
+        partial(by_rank, ordered=partial(sorted, reverse=True)),  # a bias comes before its weight
         partial(by_rank, ordered=lambda bucket: bucket[::-1]),
     ),
     "returns the slices in reverse: slice i belongs to bucket i": reversed_list,
