@@ -74,9 +74,8 @@ def decide(
         results, mistake = _with_one_mistake(found, trust)
         if trust is Trust.OWN and first_failed and not unwritten:
             at, attempt = first_failed
-            is_compared = not exercise.calls_vary
-            is_compared &= _is_unexplained(attempt, found[at], results[at])
-            right = right_calls(exercise, attempt.case, seed, ranks) if is_compared else None
+            is_unexplained = _is_unexplained(attempt, found[at], results[at])
+            right = right_calls(exercise, attempt.case, seed, ranks) if is_unexplained else None
             results[at] = with_help(results[at], attempt, right)
     return Verdict(
         exercise=exercise.name,

@@ -11,7 +11,8 @@ from shardlab.ranks import codec
 def right_calls(exercise: Exercise, case: Case, seed: int, ranks: RankPool) -> RightCalls | None:
     """None if it makes none, or is not known. ``ranks``: the caller's own, not a grader's."""
     is_alone = case.world_size == 1 or exercise.allows == frozenset()
-    if is_alone or exercise.execute or exercise.engine == "deepspeed":  # others make its calls
+    are_others = exercise.execute or exercise.engine == "deepspeed" or not exercise.compares_calls
+    if is_alone or are_others:  # others make its calls
         return None
     half = exercise.required_half
     if (solution := half.solution()) is None:

@@ -80,7 +80,6 @@ class Exercise:
     allows: frozenset[str] | None = None  # functions of torch.distributed; None: any
     signs: tuple[Sign, ...] = ()  # detect mistakes that outputs do not show; the first match counts
     rules: tuple[Sign, ...] = ()  # a match fails the case, whatever its outputs
-    calls_vary: bool = False  # right answers make other calls than the course's solution
     timeout_s: float = 20.0  # for one case
     output_bytes: int = 256_000_000  # total over all ranks' outputs, for one case
     engine: str = "auto"  # as in launch: "deepspeed" if `drive` or the answer uses it
@@ -97,6 +96,9 @@ class Exercise:
     # On every rank, next to the student's code: (subject, this rank's input, case) -> plain output.
     drive: Callable[[Any, Plain, Case], Plain]
     execute: Callable[[Sequence[Plain], Plain, Case], Plain] | None = None  # see OnRanks
+    # Whether a check may compare calls with the solution's: not where right answers make others, or
+    # where `drive` replaces earlier answers by ours, whose calls are not those of the task.
+    compares_calls: bool = True
     # Given by exercises.load:
     name: str = ""  # "ring_all_reduce.reduce_scatter": chapter and answer
     half: Half | None = None

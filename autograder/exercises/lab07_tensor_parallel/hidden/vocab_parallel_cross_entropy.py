@@ -26,16 +26,6 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [{"loss": loss.detach(), "logits.grad": part, "changed": False} for part in parts]
 
 
-def exp_overflows(case: Case, inputs: Any) -> list[Plain]:
-    """Also with the gradients that autograd computes from it: nan where exp gives inf."""
-    logits = torch.cat([given["logits"] for given in inputs], dim=1).requires_grad_()
-    found = logits.gather(1, inputs[0]["targets"][:, None])[:, 0]
-    loss = (logits.exp().sum(dim=1).log() - found).mean()
-    (gradient,) = torch.autograd.grad(loss, [logits], inputs[0]["loss.grad"])
-    parts = gradient.chunk(case.world_size, dim=1)
-    return [{"loss": loss.detach(), "logits.grad": part} for part in parts]
-
-
 class Parts:
     """What each rank has, by rank: [N, T, …], and what all ranks have together: [T]."""
 
@@ -53,6 +43,23 @@ class Parts:
         self.found = (self.owns * self.nearest).sum(dim=0)  # the target's logit
         less_own_top = (self.logits - self.own_top[..., None]).exp()
         self.total_less_own_tops = less_own_top.sum(dim=(0, 2)).log()
+
+
+def subtracting(top_of: Callable[[Parts], Tensor]) -> shared.Outputs:
+    """``top_of`` returns what is subtracted from the logits in place of the largest: [T].
+
+    With the gradients that autograd computes: which rows are nan distinguishes infinite losses."""
+
+    def outputs(case: Case, inputs: Any) -> list[Plain]:
+        logits = torch.cat([given["logits"] for given in inputs], dim=1).requires_grad_()
+        shifted = logits - top_of(Parts(inputs))[:, None]
+        found = shifted.gather(1, inputs[0]["targets"][:, None])[:, 0]
+        loss = (shifted.exp().sum(dim=1).log() - found).mean()
+        (gradient,) = torch.autograd.grad(loss, [logits], inputs[0]["loss.grad"])
+        parts = gradient.chunk(case.world_size, dim=1)
+        return [{"loss": loss.detach(), "logits.grad": part} for part in parts]
+
+    return outputs
 
 
 def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
@@ -89,9 +96,18 @@ def gradient_through_the_maximum(case: Case, inputs: Any, of_all: bool) -> list[
     ]
 
 
-def less_the_sum_of_maxima(parts: Parts) -> Tensor:
-    top = parts.own_top.sum(dim=0)
-    return (parts.logits - top[:, None]).exp().sum(dim=(0, 2)).log() - (parts.found - top)
+def sum_of_own_words(case: Case, inputs: Any) -> list[Plain]:
+    """Less the largest of all ranks: a rank's own sum may underflow to 0."""
+    parts = Parts(inputs)
+    exps = (parts.logits - parts.top[:, None]).exp()
+    own = exps.sum(dim=2)
+    losses = (own.log() + parts.top - parts.found).mean(dim=1)
+    by = inputs[0]["loss.grad"] / parts.tokens
+    gradients = (by / own)[..., None] * exps - by * parts.is_target
+    return [
+        {"loss": loss, "logits.grad": gradient}
+        for loss, gradient in zip(losses, gradients, strict=True)
+    ]
 
 
 def as_if_the_last(case: Case, inputs: Any) -> list[Plain]:
@@ -107,15 +123,19 @@ MISTAKES = {
     "leaves no gradient for its logits: backward has to reach them": (
         lambda case, inputs: reference(case, inputs)[0] | {"logits.grad": None}
     ),
-    "adds the ranks' largest logits up: combine them with op=dist.ReduceOp.MAX": mean_of(
-        less_the_sum_of_maxima
+    "adds the ranks' largest logits up: combine them with op=dist.ReduceOp.MAX": subtracting(
+        lambda p: p.own_top.sum(dim=0)
+    ),
+    "subtracts the largest logit of all tokens: each token needs its own, else every exp of a "
+    "token can become 0": subtracting(lambda p: p.top.max().expand(p.tokens)),
+    "takes no maximum below 0: if all logits are far below 0, every exp becomes 0": subtracting(
+        lambda p: p.top.clamp(min=0)
     ),
     LOCAL: (
         mean_of(lambda p: p.own_total - p.found),
         mean_of(lambda p: p.own_total - p.owns * p.found),
         mean_of(lambda p: (p.own_total - p.found).mean(dim=0)),
-        # less the largest of all ranks: its own sum may underflow to 0
-        mean_of(lambda p: (p.logits - p.top[:, None]).exp().sum(dim=2).log() + p.top - p.found),
+        sum_of_own_words,
     ),
     f"in backward {LOCAL}": gradient_of_the_local_softmax,
     "uses the target's logit only on the rank that has the word: sum it over the ranks, with 0 "
@@ -141,7 +161,8 @@ MISTAKES = {
         mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
         mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
     ),
-    "takes exp of logits without subtracting the largest: it overflows to inf": exp_overflows,
+    "takes exp of logits without subtracting the largest: it overflows to inf, or all of a token's "
+    "become 0": subtracting(lambda p: torch.zeros(p.tokens)),
     "lets the gradient flow through the maximum: take it of logits.detach()": (
         partial(gradient_through_the_maximum, of_all=True),
         partial(gradient_through_the_maximum, of_all=False),
