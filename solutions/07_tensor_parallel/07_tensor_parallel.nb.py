@@ -83,7 +83,7 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 # </details>
 # <details><summary>Hint 3 · forward does nothing, backward sums</summary>
 #
-# In `CopyToRanks`, forward returns `x.view_as(x)`. Backward copies `y_grad`, calls `dist.all_reduce` on the copy, which sums in place, and returns it. The copy must be contiguous: `y_grad.clone(memory_format=torch.contiguous_format)`.
+# In `CopyToRanks`, forward returns `x.view_as(x)`. Backward copies `y_grad`, calls `dist.all_reduce` on the copy, which sums in place, and returns it. Make the copy contiguous, which NCCL requires: `y_grad.clone(memory_format=torch.contiguous_format)`.
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
@@ -151,7 +151,7 @@ check("tensor_parallel.ColumnLinear", ColumnLinear)
 #
 # The other way to split: N blocks of **rows**. Row i of `W` multiplies only column i of x, so a rank with a block of rows needs only the same block of x's columns, which is exactly what a `ColumnLinear` leaves there. It computes a partial sum of y, as large as y itself, and the **sum** over the ranks is y.
 #
-# `RowLinear(linear)` keeps this rank's share of the weight and, on every rank, the **whole** bias: y has all its columns, so all ranks have the same bias, and backward must give it the same gradient on every rank. `forward(x)`, x [..., in/N], returns y [..., out], equal on all ranks.
+# `RowLinear(linear)` keeps, in two parameters, `weight` and `bias`, this rank's share of the weight and, on every rank, the **whole** bias: y has all its columns, so all ranks have the same bias, and backward must give it the same gradient on every rank. `forward(x)`, x [..., in/N], returns y [..., out], equal on all ranks.
 
 # %%
 @torch.no_grad()
@@ -165,7 +165,7 @@ def row_linear_spec(linear, x_parts):
 row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 
 # %% [markdown]
-# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of y's bytes · no all-reduce in backward · holds nothing that grows from step to step, not even a list of numbers.
+# **Budget** · 1 all-reduce in forward, of y and nothing else: sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N}$ of y's bytes · no all-reduce in backward · holds only its share of the weight, the bias, and nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · backward</summary>
 #
@@ -250,7 +250,7 @@ y, summed = (each.detach() for each in (small(torch.ones(3, 2)), tp_mlp_spec(sma
 holds("four partial sums, added up, and the whole MLP", summed, y, rtol=1e-5, atol=1e-6)
 
 # %% [markdown]
-# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · no tensor of the inner width 4D is sent.
+# **Budget** · 1 all-reduce in forward · 1 all-reduce in backward · no tensor of the inner width 4D is sent · each rank holds only its shares.
 #
 # <details><summary>Hint 1 · two splits, two orders</summary>
 #
@@ -496,7 +496,7 @@ check("tensor_parallel.tp_bytes_per_layer", tp_bytes_per_layer)
 #
 # Tensor and data parallelism combine: dp_size copies of the model, each split over tp_size ranks. The ranks form a **mesh** with two axes. The ranks of one copy communicate in every layer, so they should be neighbors, in one node: ranks 0 to tp_size − 1 are the first copy, and so on. Gradients are averaged over the ranks that have the same share of each copy.
 #
-# Where is a rank? Return a dict: its coordinates `"dp_rank"` (which copy) and `"tp_rank"` (which share), and the two groups it belongs to, itself included, as sorted lists of ranks: `"dp_group"`, those with the same share, and `"tp_group"`, those of the same copy.
+# Where is a rank? Return a dict: its coordinates `"dp_rank"` (which copy) and `"tp_rank"` (which share), and the two groups it belongs to, itself included, as sorted lists of ranks: `"dp_group"`, those with the same share, and `"tp_group"`, those of the same copy. All numbers are Python's integers.
 
 # %%
 def mesh_spec(dp_size, tp_size):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from autograder.exercise import Case, Formula, Plain, questions
 
 
@@ -13,10 +15,16 @@ def meshes(name: str, *sizes: tuple[int, int]) -> Case:
 
 
 def with_lists(place: Any) -> Plain:
-    """Accepts tuples and ranges for lists."""
+    """Accepts tuples and ranges for lists. Raises TypeError for a number that is not an int, even a
+    whole one: `dist.new_group` does not take it."""
     if not isinstance(place, dict):
         return place
-    return {k: list(v) if isinstance(v, tuple | range) else v for k, v in place.items()}
+    lists = {k: list(v) if isinstance(v, tuple | range) else v for k, v in place.items()}
+    for values in lists.values():
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, float) or (isinstance(value, Tensor) and value.ndim == 0):
+                raise TypeError(f"ranks and coordinates are Python's integers, not {value!r}")
+    return lists
 
 
 EXERCISE = Formula(

@@ -147,7 +147,7 @@ def differs(one, other, tolerance):
 
 
 def test_no_two_mistakes_in_bytes_give_the_same_answers():
-    asked = [*QUESTIONS, [3, 64, 8, 4]]
+    asked = [*QUESTIONS, [3, 64, 8, 4], [3, 9, 8, 1]]
     answers = {
         mistake: [wrong(*question) for question in asked]
         for mistake, wrong in tp_bytes_per_layer.MISTAKES.items()

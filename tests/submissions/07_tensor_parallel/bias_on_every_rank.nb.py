@@ -2,7 +2,7 @@
 # lab = "07_tensor_parallel"
 # typed = true
 # loses = {RowLinear = 4.0}
-# says = {RowLinear = "adds the bias on every rank"}
+# says = {RowLinear = "adds the bias before the all-reduce"}
 # ///
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}

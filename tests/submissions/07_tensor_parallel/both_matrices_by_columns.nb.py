@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_mlp = 3.0}
-# says = {tp_mlp = "splits up by columns and down by columns"}
+# says = {tp_mlp = "splits up by columns and down by columns: up leaves each rank"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_mlp", "solution": true}

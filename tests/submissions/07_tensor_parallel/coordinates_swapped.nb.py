@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {mesh_coords = 2.0}
-# says = {mesh_coords = "has its two coordinates in the wrong order"}
+# says = {mesh_coords = "swaps dp_rank and tp_rank"}
 # ///
 
 # %% nbgrader={"grade_id": "mesh_coords", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {tp_attention = 4.0}
-# says = {tp_attention = "does not divide the number of heads"}
+# says = {tp_attention = "leaves the number of heads"}
 # ///
 
 # %% nbgrader={"grade_id": "tp_attention", "solution": true}

@@ -35,8 +35,8 @@ MISTAKES = {
         lambda rank, dp, tp: swapped(rank, tp, dp, "rank", "group"),
         lambda rank, dp, tp: swapped(rank, tp, dp, "rank"),
     ),
-    "has its two coordinates in the wrong order": lambda *q: swapped(*q, "rank"),
-    "has its two groups in the wrong order: a tp_group shares one copy of the model, and a "
+    "swaps dp_rank and tp_rank": lambda *q: swapped(*q, "rank"),
+    "swaps dp_group and tp_group: a tp_group shares one copy of the model, and a "
     "dp_group has the same share of each copy": lambda *q: swapped(*q, "group"),
     "has coordinates in its groups: list global ranks": (
         lambda rank, dp, tp: {"dp_group": [*range(dp)], "tp_group": [*range(tp)]}

@@ -50,8 +50,9 @@ MISTAKES = {
     "keeps a part of the bias: y has all columns, so keep the bias whole": (
         shared.holds({"weight": 1, "bias": 0})
     ),
-    "adds the bias on every rank before the all-reduce, so y contains it N times: add it once, "
-    "after": y_by(lambda total, bias, n: total + n * bias),
+    "adds the bias before the all-reduce, so y contains it N times: add it once, after": y_by(
+        lambda total, bias, n: total + n * bias
+    ),
     "leaves out the bias": y_by(lambda total, bias, n: total),
     "returns its own partial sum: y is the sum over all ranks": own_partial_sum_only,
     "averages the partial sums: y is their sum": y_by(lambda total, bias, n: total / n + bias),

@@ -83,20 +83,24 @@ def holds(split: Split) -> Outputs:
     return outputs
 
 
-def other_splits(first: str, second: str, why: str) -> dict[str, Outputs]:
-    """Mistakes: each other way to split two layers, or to leave one of them whole."""
+def other_splits(first: str, second: str, why: str, why_rows_of_second: str) -> dict[str, Outputs]:
+    """Mistakes: each other way to split two layers, or to leave one of them whole.
+
+    ``why_rows_of_second``: the reason if the first one is split by columns, as it should be."""
     split = {
-        "columns": lambda name: {f"{name}.weight": 0, f"{name}.bias": 0},
-        "rows": lambda name: {f"{name}.weight": 1},
-        "nothing": lambda name: {},
+        "splits {} by columns": lambda name: {f"{name}.weight": 0, f"{name}.bias": 0},
+        "splits {} by rows": lambda name: {f"{name}.weight": 1},
+        "does not split {}": lambda name: {},
     }
-    wrong = [pair for pair in itertools.product(split, split) if pair != ("columns", "rows")]
-    return {
-        f"splits {first} by {one} and {second} by {other}: {why}": (
-            holds(split[one](first) | split[other](second))
-        )
-        for one, other in wrong
-    }
+    columns, rows, _ = split
+    mistakes = {}
+    for one, other in itertools.product(split, split):
+        if (one, other) != (columns, rows):
+            reason = why_rows_of_second if one == columns else why
+            also = other.removeprefix("splits ") if one.startswith("splits") else other
+            mistake = f"{one.format(first)} and {also.format(second)}: {reason}"
+            mistakes[mistake] = holds(split[one](first) | split[other](second))
+    return mistakes
 
 
 def scaled(reference: Outputs, by: Callable[[Case], float], *keys: str) -> Outputs:

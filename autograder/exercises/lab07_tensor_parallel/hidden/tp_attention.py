@@ -77,8 +77,9 @@ def attention(
     return outputs
 
 
+WHY = "heads are columns of qkv, and rows of out"
 MISTAKES = {
-    **shared.other_splits("qkv", "out", "heads are columns of qkv, and rows of out"),
+    **shared.other_splits("qkv", "out", WHY, WHY),
     "splits the rows of qkv in stored order, so that one rank has queries and another keys: each "
     "needs q, k and v of its own heads": attention(in_stored_order, own_heads=True),
     "splits the rows of qkv in stored order, and does not divide the number of heads: each rank "
@@ -93,7 +94,7 @@ MISTAKES = {
     "scores": attention(a_piece_of_each_head, own_heads=False),
     "takes a piece of each head, not whole heads: q's rows are ordered by head, so whole heads are "
     "blocks of rows": attention(a_piece_of_each_head, own_heads=True),
-    "does not divide the number of heads: a rank has 1/N of them, each as wide as before": (
+    "leaves the number of heads as it was: a rank has 1/N of them, each as wide as before": (
         attention(blocks, own_heads=False)
     ),
     "takes every N-th head from qkv, but a block of columns from out: both must belong to the same "

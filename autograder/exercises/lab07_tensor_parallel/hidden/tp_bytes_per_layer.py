@@ -39,6 +39,9 @@ MISTAKES = {
     "is half the right answer: a layer has two all-reduces in forward and two in backward, and a "
     "rank sends 2(N - 1)/N of a tensor in each": times(1 / 2),
     "forgets (N - 1)/N: a ring sends 2(N - 1)/N of a tensor, not all of it twice": twice_all,
+    "rounds 2(N - 1)/N to a whole number: multiply before you divide": (
+        lambda *q: twice_all(*q) // 2 * (2 * (q[3] - 1) // q[3])
+    ),
     "counts one tensor per all-reduce: a ring sends 2(N - 1)/N of it": times(1 / 2, twice_all),
     "counts only two tensors: there are four all-reduces": times(1 / 4, twice_all),
     "counts what all ranks send: return what one rank sends": lambda *q: right(*q) * q[3],
