@@ -63,7 +63,7 @@ plt.style.use(palette.PLOT_STYLE)
 # - on every rank: the dict of slices, with `torch.save`, to `folder / shard_name(rank, world_size)`
 # - on rank 0 also: `index.json`, with `{"world_size": N, "shapes": shapes}`, because a different number of ranks may load the checkpoint.
 #
-# It replaces the files of an earlier save in the same folder.
+# Files of an earlier save that have the same names are replaced.
 
 # %%
 def shard_name(rank, world_size):

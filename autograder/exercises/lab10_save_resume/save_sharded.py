@@ -5,14 +5,18 @@ Before that, the same processes save a smaller state in the same folder.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import json
 import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain, equal
@@ -20,11 +24,13 @@ from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
+from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 ZIP_BYTES = 8192  # the most that torch.save adds for names and alignment
 INDEX_BYTES = 4096
 BARRIER_BYTES = 4096
 WRITTEN = "written by a rank"
+OF_ANOTHER_RANK = b"a new file of another rank"
 
 
 def draw_slices(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -33,7 +39,11 @@ def draw_slices(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    """Each rank has its own disk here, so it shows what this rank wrote."""
+    """Each rank has its own disk here, so it shows what this rank wrote.
+
+    In the second save, the other ranks' new files are there from the beginning, as if these ranks
+    were faster, and again after each collective, as if all ranks wrote after it.
+    """
     slices = {}
     for name, own in given["slices"].items():
         whole = own.new_zeros(case.world_size * len(own))  # a slice is a view, as in ZeRO
@@ -44,14 +54,57 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         smaller = {name: own[:1].clone() for name, own in slices.items()}
         subject(folder, smaller, {name: [case.world_size] for name in smaller})
         before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-        subject(folder, slices, given["shapes"])
+        own_name = shard_name(dist.get_rank(), case.world_size)
+        names = {shard_name(rank, case.world_size) for rank in range(case.world_size)} - {own_name}
+        others = [folder / name for name in names | ({INDEX} if dist.get_rank() else set())]
+        others = [path for path in others if path.name not in before]
+
+        def write_others() -> None:
+            saved = folder / own_name
+            if saved.is_file() and saved.read_bytes() != before.get(own_name):
+                return  # this rank has not waited before it wrote, so the others have not either
+            for path in others if folder.is_dir() else ():
+                path.write_bytes(OF_ANOTHER_RANK)
+
+        write_others()
+        passed = dict(slices)
+        with called_after_collectives(write_others):
+            subject(folder, slices, given["shapes"])
+        lost = [path.name for path in others if not path.is_file()]
+        for path in others:
+            if path.is_file() and path.read_bytes() == OF_ANOTHER_RANK:
+                path.unlink()
         paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        return {
+        return {path.name: content(path) for path in paths} | {
             "names": [str(path.relative_to(folder)) for path in paths],
-            "files": {path.name: content(path) for path in paths},
+            "lost": sorted(lost),
+            "changed": [name for name, own in passed.items() if slices.get(name) is not own],
             "kept": [path.name for path in paths if path.read_bytes() == before.get(path.name)],
             "bytes": sum(path.stat().st_size for path in paths),
         }
+
+
+@contextlib.contextmanager
+def called_after_collectives(action: Callable[[], None]) -> Iterator[None]:
+    module: Any = dist
+    names = {name for name in COMMUNICATION_FUNCTIONS if inspect.isfunction(getattr(dist, name))}
+    functions = {name: getattr(dist, name) for name in names}
+
+    def with_action(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            returned = function(*args, **kwargs)
+            action()
+            return returned
+
+        return call
+
+    for name, function in functions.items():
+        setattr(module, name, with_action(function))
+    try:
+        yield
+    finally:
+        for name, function in functions.items():
+            setattr(module, name, function)
 
 
 def content(path: Path) -> Plain:
@@ -125,18 +178,35 @@ def keeps_an_earlier_file(output: Any, rank: int, attempt: Attempt) -> MistakeTe
 
 
 @on_each_rank
+def removes_others_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["lost"]:
+        return None
+    mistake = "removes other ranks' files, which may be new on a shared disk: replace only its own "
+    mistake += "files, or let all ranks wait after the removal, before any of them writes"
+    return mistake, ", ".join(output["lost"])
+
+
+@on_each_rank
+def changes_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["changed"]:
+        return None
+    return "replaces tensors in the caller's dict: save a new dict", ", ".join(output["changed"])
+
+
+@on_each_rank
 def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
-    wanted, got = (each[rank]["files"].get(INDEX) for each in (attempt.expected, attempt.outputs))
+    wanted, got = (each[rank].get(INDEX) for each in (attempt.expected, attempt.outputs))
     if wanted is None or equal(wanted, got):
         return None
-    mistake = f"does not record the given shapes in {INDEX}"
+    mistake = f'does not record the given shapes under "shapes" in {INDEX}'
     mistake += ": without them you cannot tell padding from data"
     if got is None:
         mistake = f"writes no {INDEX}"
     elif isinstance(got, str):  # an error
         return f"writes an {INDEX} that cannot be read as JSON", got
     elif not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
-        mistake = f"does not record world_size in {INDEX}: another number of ranks may load it"
+        mistake = f'does not record the number of ranks under "world_size", as an int, in {INDEX}'
+        mistake += ": another number of ranks may load it"
     evidence = "" if got is None else f"it has {got}"
     return Finding(f"rank {rank}", mistake, evidence, who_if_hidden="rank 0")
 
@@ -151,7 +221,7 @@ def other_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def other_content(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    saved = output["files"].get(shard_name(rank, attempt.case.world_size))
+    saved = output.get(shard_name(rank, attempt.case.world_size))
     wrong = [saved] if isinstance(saved, str) else []
     if isinstance(saved, dict):
         wrong = [each for each in saved.values() if not isinstance(each, Tensor)]
@@ -196,6 +266,8 @@ EXERCISE = OnRanks(
         one_name_twice,
         wrong_name,
         keeps_an_earlier_file,
+        removes_others_files,
+        changes_slices,
         wrong_index,
         other_files,
         other_content,

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {save_sharded = 3.0}
-# says = {save_sharded = "does not record world_size"}
+# says = {save_sharded = "does not record the number of ranks"}
 # ///
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}
