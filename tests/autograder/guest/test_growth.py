@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from autograder.guest.growth import EARLY, STEPS, Growth
+from autograder.guest.growth import EARLY, STEPS, Growth, storages
 
 KEPT: list[torch.Tensor] = []
 KEPT_INSIDE: list[torch.Tensor] = []
@@ -139,3 +139,15 @@ def test_what_is_bounded_emptied_or_replaced_does_not_grow() -> None:
 
 def test_nothing_is_found_before_the_last_step() -> None:
     assert Growth({}).found() == []
+
+
+def test_memory_is_found_once_wherever_it_is_kept() -> None:
+    answer = Answer("nothing")
+    whole = torch.zeros(100)
+    answer.by_step = {0: whole[:2], 1: whole[2:].view(2, 49)}
+    answer.array = torch.ones(7).numpy()
+    found = {name: size for name, _, size in storages({"self": answer})}
+    assert found["self.by_step[0]"] == whole.nbytes
+    assert "self.by_step[1]" not in found
+    assert found["self.array"] == 28
+    assert found["self.layer.weight"] == 16

@@ -84,6 +84,12 @@ EQUIVALENT_ANSWERS = (
         "the gradient that functional.linear computes is contiguous",
     ),
     EquivalentAnswer(
+        "self.weight = nn.Parameter(linear.weight.chunk(world_size)[rank].detach().clone())",
+        "linear.weight.data = linear.weight.data.chunk(world_size)[rank].clone()\n"
+        "        self.weight = linear.weight",
+        "keeps the parameter object, but only the share's memory",
+    ),
+    EquivalentAnswer(
         "functional.linear(CopyToRanks.apply(x), self.weight, self.bias)",
         "CopyToRanks.apply(x) @ self.weight.T + self.bias",
         "is what functional.linear computes",
