@@ -215,7 +215,7 @@ def zero1_adamw_spec(parameters, gradients_by_rank, **options):
 zero1_adamw_spec([nn.Parameter(torch.ones(2))], [[torch.ones(2)], [3 * torch.ones(2)]], lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ per step, where S is the padded buffer's bytes: as much as DDP's all-reduce · holds, between steps, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows, not even a list of numbers.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ per step, where S is the padded buffer's bytes: as much as DDP's all-reduce, and nothing in the constructor · holds, between steps, ≤ 1.02 × 8 bytes per element of a slice, in addition to the parameters: Adam's two states, no second copy of the parameters, no buffer of an exchange, and nothing that grows, not even a list of numbers. The slice's `.grad` may stay.
 #
 # The check trains with `eps=2`. AdamW divides a gradient by its own magnitude: with the usual `eps=1e-8` a factor of N would hardly change the update, and rounding errors in a gradient near zero would become full-size updates. Everything is float32, on the wire as well: 16-bit numbers would be too far off. Every parameter has a `.grad` when `step()` is called; parameter groups, changed options and saving the states are not required.
 #
@@ -361,7 +361,7 @@ check("zero.zero2_backward", zero2_backward)
 #
 # Stage 3. A linear layer that keeps only its rank's slice of weight and bias. It **gathers** the whole layer before use and **frees** it right after, in forward and again in backward.
 #
-# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [samples, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, and gradients add up in `.grad`; keep what belongs to one call on `ctx`, not on the module. Autocast and a second backward pass through the same graph are not required. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
+# `Zero3Linear(linear)` takes a whole `nn.Linear`, equal on all ranks, and has one parameter: its slice of `weight` and `bias`, flattened in this order. `forward(x)`, x [samples, in], returns what `linear(x)` returns. After backward the parameter's `.grad` is this rank's slice of the mean gradient over the ranks, and `x.grad` is the rank's own gradient. As with any layer, several forward passes may come before their backward passes, which may come in any order; gradients add up in `.grad`; x need not require a gradient; and y_grad, which other layers may get too, stays unchanged. Keep what belongs to one call on `ctx`, not on the module. Autocast and a second backward pass through the same graph are not required. You may change the starter code below; as written, its `forward` needs `self.own`, the slice as an `nn.Parameter`, and `self.shape`, the weight's shape.
 
 # %%
 def zero3_linear_spec(linear, x, y_grad):
@@ -392,7 +392,7 @@ zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.o
 # y = Double.apply(x, "a note")
 # ```
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{3(N-1)}{N}$ of each padded layer (a **unit**): two gathers and one reduce-scatter · one unit live in forward, in addition to slices and activations · one unit live in backward: two tensors of its size, the whole layer and its gradient, or the gradient as sent and as received. The budget includes one more exchange for each of gloo's two threads, which may release it a little late · no unit live afterwards, and nothing that grows from step to step, not even a list of numbers.
+# **Budget** · sends ≤ 1.02 × and ≥ 0.9 × ideal bytes per rank, ideal = $\frac{3(N-1)}{N}$ of each padded layer (a **unit**): two gathers and one reduce-scatter. Exchanging x and y_grad instead is less only for few samples · no unit live between two units, neither in forward nor in backward: only slices, their gradients and activations. Within a unit nothing is measured, but free there, too, what you no longer need · afterwards only slices and their gradients, no tensor of a call, and nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · what to save</summary>
 #

@@ -128,7 +128,7 @@ def unit_bytes(case: Case) -> list[int]:
     return [FLOAT_BYTES * n * slice_elements(size, case) for size in unit_elements(case)]
 
 
-def held_bytes(case: Case, units: int, slices: int = 1) -> float:
+def held_bytes(case: Case, units: float, slices: int = 1) -> float:
     """Bytes of ``units`` whole units and ``slices`` times this rank's slices of all units."""
     sizes = unit_bytes(case)
     return units * max(sizes) + slices * sum(sizes) / case.world_size

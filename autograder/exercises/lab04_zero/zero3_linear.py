@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, OnRanks, Plain
+from autograder.exercise.compare import equal
 from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared
@@ -17,7 +18,8 @@ from autograder.exercises.lab04_zero.shared import (
     with_reference_bounds,
 )
 from autograder.guest import growth
-from autograder.guest.moments import START, mark, mark_in_backward
+from autograder.guest.moments import START, mark
+from shardlab.live_memory import CATEGORIES
 from shardlab.run import Run
 
 BUILT = "after building"
@@ -29,51 +31,85 @@ def returns_a_tensor(unit: nn.Module, given: Any, output: Any) -> None:
         raise TypeError(f"forward returned {output!r:.50}, not a tensor: is a return missing?")
 
 
+def needs_grad(case: Case) -> list[bool]:
+    """Whether each batch's x requires a gradient: all but the last of several."""
+    batches = case.params.get("batches", 1)
+    return [batch == 0 or batch < batches - 1 for batch in range(batches)]
+
+
+def mark_between_units(unit: nn.Module, given: Any, output: Tensor) -> None:
+    mark_settled(IN_FORWARD)
+    if output.grad_fn is not None:  # its hook runs once, a tensor's also in torch.autograd.grad
+        output.grad_fn.register_prehook(lambda _: mark_settled(IN_BACKWARD))
+
+
+def addresses(layers: dict[str, nn.Module]) -> set[int]:
+    return {address for _, address, _ in growth.storages(layers)}
+
+
+def gradients_of(unit: nn.Module) -> list[Any]:
+    return [parameter.grad for parameter in unit.parameters()]
+
+
 def drive(subject: Any, given: Any, case: Case) -> Plain:
+    """The first batch's backward pass comes last: a queue or a stack of tensors does not help."""
     subject = with_reference_bounds(subject, case)
-    layers = given.pop("layers")
+    tensors, batches = given.pop("layers"), given["batches"]
     mark(START)
     units: list[nn.Module] = []
-    while layers:
-        units += [subject(linear_of(layers.pop(0), layers.pop(0))), nn.Tanh()]
+    while tensors:
+        units += [subject(linear_of(tensors.pop(0), tensors.pop(0))), nn.Tanh()]
     model = nn.Sequential(*units[:-1])
+    layers = {f"layer {k}": unit for k, unit in enumerate(units[::2])}
     for unit in units[::2]:
         unit.register_forward_hook(returns_a_tensor)
     for unit in units[1:-1:2]:
-        unit.register_forward_hook(lambda *_: mark(IN_FORWARD))
-        mark_in_backward(unit, IN_BACKWARD)
+        unit.register_forward_hook(mark_between_units)
     mark(BUILT)
-    inputs = [x.requires_grad_() for x, _ in given["batches"]]
+    known = addresses(layers)
+    inputs = [
+        x.requires_grad_(needs) for (x, _), needs in zip(batches, needs_grad(case), strict=True)
+    ]
     outputs = [model(x) for x in inputs]
-    for y, (_, upstream) in zip(outputs, given["batches"], strict=True):
-        y.backward(upstream)
+    for batch in (*range(1, len(batches)), 0):
+        if outputs[batch].requires_grad:
+            outputs[batch].backward(batches[batch][1])
     mark_settled(AT_END)
-    slices = []
-    for unit in units[::2]:
-        gradients = [parameter.grad for parameter in unit.parameters()]
-        slices.append(gradients[0] if len(gradients) == 1 else f"{len(gradients)} parameters")
-    gradients = [x.grad for x in inputs]
-    found = {"y": [y.detach() for y in outputs], "x.grad": gradients, "slices": slices}
-    layers = {f"layer {k}": unit for k, unit in enumerate(units[::2])}
+    gradients = [gradients_of(unit) for unit in layers.values()]
+    known |= {
+        each.untyped_storage().data_ptr() for own in gradients for each in own if each is not None
+    }
+    found = {
+        "y": [y.detach() for y in outputs],
+        "x.grad": [x.grad for x in inputs if x.requires_grad],
+        "y_grad": [upstream for _, upstream in batches],
+        "slices": [own[0] if len(own) == 1 else f"{len(own)} parameters" for own in gradients],
+        "frozen": not all(each.requires_grad for each in model.parameters()),
+        "kept": [each for each in growth.storages(layers) if each[1] not in known],
+    }
     steps = case.params.get("more_steps", 0)
-    x, upstream = given["batches"][0]
+    x, upstream = batches[0]
     grows = growth.found_in_more_passes(layers, model, x, upstream, steps)
     return found | {"grows": grows}
 
 
-def live(label: str, phase: str, units: int, slices: int) -> Budget:
-    """At most ``units`` whole units, ``slices`` times all slices, and the activations."""
+def live_between(run: Run, phase: str) -> list[list[int]]:
+    """By rank: live bytes each time that the moment was marked."""
+    return shared.live_after(run, phase, *CATEGORIES)
+
+
+def live(label: str, phase: str, slices: int) -> Budget:
+    """No whole units, but ``slices`` times all slices, and the activations."""
 
     def most(case: Case) -> float:
         # At most each layer's output, its tanh and their gradients.
         values = 4 * sum(case.params["widths"]) * case.params.get("samples", 2)
-        return held_bytes(case, units, slices) + shared.FLOAT_BYTES * values
+        return held_bytes(case, 0, slices) + shared.FLOAT_BYTES * values
 
-    def peaks(run: Run) -> list[int]:
-        by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
-        return [max((sum(p.at_peak.values()) for p in each), default=0) for each in by_rank]
+    def used(run: Run) -> list[int]:
+        return [max(own, default=0) for own in live_between(run, phase)]
 
-    return shared.live(label, phase if phase == AT_END else f"live in {phase}", peaks, most)
+    return shared.live(label, phase if phase == AT_END else f"live {phase}", used, most)
 
 
 emptied = raises(
@@ -84,8 +120,16 @@ emptied = raises(
 
 @on_each_rank
 def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    sizes = shared.unit_elements(attempt.case)[::-1]
-    for got, size in zip(output["slices"], sizes, strict=True):
+    """A rule, because an answer without backward does not reach the moments of the budgets."""
+    if output["frozen"]:
+        return "has a slice that requires no gradient: leave requires_grad of its nn.Parameter True"
+    slices, sizes = output["slices"], shared.unit_elements(attempt.case)[::-1]
+    if slices[-1] is not None and any(each is None for each in output["x.grad"]):
+        return (
+            "gives x no gradient: pass x itself to apply, not a detached one, and return its "
+            "gradient in backward"
+        )
+    for got, size in zip(slices, sizes, strict=True):
         if isinstance(got, str):
             return "should have one parameter per unit: its slice", got
         if got is None:
@@ -100,16 +144,46 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
+def changes_y_grad(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for got, (_, given) in zip(output["y_grad"], attempt.inputs[rank]["batches"], strict=True):
+        if not equal(given, got):
+            return (
+                "changes y_grad in place: other layers get the same tensor, for example behind a "
+                "residual connection"
+            )
+    return None
+
+
+@on_each_rank
+def keeps_a_call(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule."""
+    for where, _, n_bytes in output["kept"]:
+        return (
+            "keeps a tensor of a call after its backward: keep it on ctx, which autograd frees",
+            f"{where}, {n_bytes:,} bytes",
+        )
+    return None
+
+
+@on_each_rank
 def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    run, case = attempt.run, attempt.case
+    if run is None:
+        return None
     for phase in ("forward", "backward"):
-        if attempt.run and rank in is_over(attempt, f"live in {phase}"):
-            built = sum(attempt.run.memory[rank].at(BUILT).values())
-            if built > held_bytes(attempt.case, units=1):
+        if rank in is_over(attempt, f"live between units in {phase}"):
+            built = sum(run.memory[rank].at(BUILT).values())
+            if built > held_bytes(case, units=1):
                 return (
                     "keeps more than its slices from the start: if a slice is a view, its whole "
                     "tensor stays alive"
                 )
-            return f"has more live in {phase} than one unit: free each before gathering the next"
+            first = live_between(run, IN_FORWARD)[rank][0]
+            if phase == "forward" and first < held_bytes(case, units=0.9):
+                return (
+                    "keeps more of each unit than its slice and x, for example a copy of its slice"
+                )
+            return f"has a whole unit live between units in {phase}: free it right after use"
     if rank in is_over(attempt, AT_END):
         return "keeps more than its slices and their gradients after backward"
     return None
@@ -121,9 +195,9 @@ EXERCISE = OnRanks(
     cases=(
         Case("4 ranks, one layer", 4, {"widths": [6, 5], "samples": 3}),
         Case(
-            "3 ranks, 3 layers, 2 batches",
+            "3 ranks, 3 layers, 3 batches",
             3,
-            {"widths": [4, 7, 5, 2], "batches": 2, "more_steps": growth.STEPS},
+            {"widths": [4, 7, 5, 2], "batches": 3, "more_steps": growth.STEPS},
         ),
         Case("4 ranks, 8 layers of 256 KiB", 4, {"widths": [256] * 9}, weight=2),
     ),
@@ -133,19 +207,18 @@ EXERCISE = OnRanks(
     budgets=(
         # Each unit is gathered in forward and in backward, and its gradients reduce-scattered.
         shared.traffic(lambda case: shared.unit_bytes(case) * 3),
-        live("one unit live in forward", "forward", units=1 + shared.GLOO_THREADS, slices=1),
-        # Two for the current unit: itself and its gradient, or its gradient sent and received.
-        live("one unit live in backward", "backward", units=2 + 2 * shared.GLOO_THREADS, slices=2),
-        live("no unit live afterwards", AT_END, units=0, slices=2),
+        live("no unit live between units in forward", IN_FORWARD, slices=1),
+        live("no unit live between units in backward", IN_BACKWARD, slices=2),
+        live("no unit live afterwards", AT_END, slices=2),
         # Minus all parameters (N slices), which the process has at the start.
         shared.process_memory(IN_FORWARD, lambda case: held_bytes(case, 1, 1 - case.world_size)),
         shared.process_memory(IN_BACKWARD, lambda case: held_bytes(case, 2, 2 - case.world_size)),
     ),
-    rules=(*shared.RULES, keeps_growing),
+    rules=(*shared.RULES, keeps_a_call, keeps_growing, no_gradient),
     signs=(
         shared.unpadded,
         emptied,
-        no_gradient,
+        changes_y_grad,
         NAMED_MISTAKES,
         shared.expensive,
         keeps_units,

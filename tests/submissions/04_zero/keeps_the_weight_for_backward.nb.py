@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero3Linear = 2.5}
-# says = {Zero3Linear = "more live in forward than one unit"}
+# says = {Zero3Linear = "has a whole unit live between units in forward"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero3Linear", "solution": true}
