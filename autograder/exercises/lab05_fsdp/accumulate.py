@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, is_over, keeps_growing, no_barrier, on_each_rank
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import (
     BUDGET_FROM_BYTES,
@@ -22,6 +22,7 @@ from autograder.exercises.lab05_fsdp.nested_model import (
     SCATTER,
     Block,
 )
+from autograder.guest import growth
 from autograder.guest.moments import START, mark
 from shardlab import measure
 from shardlab.live_memory import RankMemory
@@ -72,12 +73,15 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
     mark(START)
     count = case.params["micro_batches"]
-    found: dict[str, list[Plain]] = {"gradients": [], "order": [], "whole": [], "changed": []}
+    found: dict[str, list[Plain]] = {
+        key: [] for key in ("gradients", "order", "whole", "changed", "micro-batches")
+    }
     for saving in case.params["saves"]:
         micro_batches = [given["batches"].pop(0) for _ in range(count)]
-        before = sums(model)
+        before, handed = sums(model), [*map(id, micro_batches)]
         with measure(saving):
             subject(model, micro_batches, loss_of, saving)
+        found["micro-batches"].append([*map(id, micro_batches)] == handed)
         mark_if_measured(BETWEEN)
         found["gradients"].append([nested_model.local(each.grad) for each in model.parameters()])
         found["order"].append([*events])
@@ -87,6 +91,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         found["changed"].append(not whole and sums(model) != before)
         events.clear()
         descend(model)
+    if more := case.params.get("more_steps"):
+
+        def one_step() -> None:  # without an update
+            subject(model, micro_batches[:1], loss_of, saving)
+            model.zero_grad()
+
+        roots = {"model": model, "the answer": subject}
+        found["grows"] = growth.found_in_more_steps(roots, one_step, more)
     return found
 
 
@@ -205,9 +217,31 @@ def other_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if events[1::2] != ["backward"] * count:
             mistake = (
                 "does not run backward right after the forward of each micro-batch: until then its "
-                "activations stay, and a micro-batch saves none"
+                "activations stay, so splitting the batch into micro-batches saves no memory"
             )
             return mistake, ", ".join(events)
+    return None
+
+
+@on_each_rank
+def keeps_activations(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    run, case = attempt.run, attempt.case
+    if run is None or not steps_of(case, MEMORY):
+        return None
+    live = live_at(run.memory[rank], BETWEEN, "activations")
+    if live < FLOAT_BYTES * nested_model.SAMPLES * case.params["width"]:  # a few losses may stay
+        return None
+    mistake = (
+        "keeps activations of earlier micro-batches in a step that should save memory: let "
+        "backward release them, and keep no loss with its graph"
+    )
+    return mistake, f"{live:,} bytes"
+
+
+@on_each_rank
+def changes_the_list(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not all(output["micro-batches"]):
+        return "changes the list of micro-batches, which is the caller's: leave it as it is"
     return None
 
 
@@ -234,6 +268,9 @@ def steps_itself(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     for save, gradients in zip(attempt.case.params["saves"], output["gradients"], strict=True):
         if any(each is None for each in gradients):
+            run = attempt.run
+            if run and any(call.op == SCATTER for call in run.calls_in(save, rank)):
+                return "resets the gradients before it returns: the caller's optimizer needs them"
             mistake = (
                 "ends without a gradient in its shards: only a backward pass with "
                 "set_requires_gradient_sync(True) reduce-scatters, and the last one must"
@@ -247,7 +284,8 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     if run is None or rank not in is_over(attempt, CARRIED):
         return None
-    ops = Counter(call.op for call in run.calls_in(BYTES, rank))
+    calls = run.calls_in(BYTES, rank)
+    ops = Counter(call.op for call in calls)
     if ops.keys() - {GATHER, SCATTER}:
         return None
     units, count = len(unit_bytes(case)), case.params["micro_batches"]
@@ -267,6 +305,9 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "add up where they are, with set_requires_gradient_sync(False), until the last",
             evidence,
         )
+    slices = [size // case.world_size for size in unit_bytes(case)]
+    if sum(call.op == GATHER and call.bytes in slices for call in calls) <= units * steps:
+        return None  # it gathers something else
     return (
         "gathers units more than once a step: the parameters do not change between micro-batches, "
         "so to save bytes keep them whole after forward, and after backward until the last",
@@ -311,16 +352,29 @@ UNEVEN = {
 
 
 def case_of(
-    name: str, world_size: int, model: dict[str, Any], micro_batches: int, *saves: str
+    name: str,
+    world_size: int,
+    model: dict[str, Any],
+    micro_batches: int,
+    *saves: str,
+    more_steps: int = 0,
 ) -> Case:
-    steps = {"micro_batches": micro_batches, "saves": list(saves)}
+    steps = {"micro_batches": micro_batches, "saves": list(saves), "more_steps": more_steps}
     return Case(name, world_size, {**model, **steps, "batches": micro_batches * len(saves)})
 
 
 EXERCISE = OnRanks(
     points=4,
     cases=(
-        case_of("2 ranks, 4 micro-batches, the fewest bytes", 2, SMALL, 4, BYTES, BYTES),
+        case_of(
+            "2 ranks, 4 micro-batches, the fewest bytes",
+            2,
+            SMALL,
+            4,
+            BYTES,
+            BYTES,
+            more_steps=growth.STEPS,
+        ),
         case_of("2 ranks, 3 micro-batches, the least memory", 2, UNEVEN, 3, MEMORY),
         case_of("2 ranks, 3 micro-batches, both in turn", 2, SMALL, 3, BYTES, MEMORY),
     ),
@@ -337,7 +391,7 @@ EXERCISE = OnRanks(
         process_memory(BETWEEN, shards),
         process_memory(AT_A_BLOCK, shards_and_units),
     ),
-    rules=(other_order,),
+    rules=(other_order, keeps_activations, changes_the_list, no_barrier, keeps_growing),
     signs=(still_whole, steps_itself, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
     memory=True,
 )

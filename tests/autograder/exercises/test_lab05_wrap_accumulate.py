@@ -76,7 +76,7 @@ def test_the_reference_of_accumulate_is_the_gradient_of_all_micro_batches_togeth
 
 @pytest.mark.parametrize("case", ACCUMULATE.cases, ids=lambda case: case.name)
 def test_wrong_gradients_are_far_from_right_ones_and_from_each_other(case):
-    """By more than the order of additions; with one micro-batch, some mistakes are the same."""
+    """By more than the order of additions; with one or two micro-batches, some are right."""
     inputs = inputs_of(ACCUMULATE, case)
     right = flat_of(hidden_accumulate.reference(case, inputs))
     reversed_order = [{**given, "batches": given["batches"]} for given in inputs[::-1]]
@@ -84,7 +84,7 @@ def test_wrong_gradients_are_far_from_right_ones_and_from_each_other(case):
     assert (flat_of(again) - right).abs().max() < nested_model.TOLERANCE / 5
     count, n = case.params["micro_batches"], case.world_size
     assert count != n, "otherwise dividing by one is dividing by the other"
-    if count > 1:
+    if count > 2:
         wrong = [flat_of(w(case, inputs)) for w in each_mistake()]
         assert all((each - right).abs().max() > 20 * nested_model.TOLERANCE for each in wrong)
 

@@ -23,10 +23,10 @@ def large(blocks: int) -> dict[str, Any]:
 
 CASES = (
     case_of(
-        "3 ranks, 2 micro-batches, both in turn",
+        "3 ranks, 5 micro-batches, both in turn",
         3,
         {"vocabulary": 3, "width": 8, "parts": [BLOCK] * 3 + [(8, 2)]},
-        2,
+        5,
         BYTES,
         MEMORY,
         BYTES,
@@ -57,7 +57,7 @@ BOUNDARIES = {
     "more ranks than elements": "2 ranks, 3 micro-batches, the least memory",
     "one micro-batch": "2 ranks, one micro-batch",
     "one unit": "4 ranks, one unit, fewer rows than ranks",
-    "bytes after memory": "3 ranks, 2 micro-batches, both in turn",
+    "bytes after memory": "3 ranks, 5 micro-batches, both in turn",
     "memory after bytes": "2 ranks, 3 micro-batches, both in turn",
 }
 EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
@@ -116,6 +116,9 @@ MISTAKES = {
     ),
     "divides by the number of micro-batches twice: once is enough": by(
         partial(mean, factor=lambda n, m: 1 / (n * m * m))
+    ),
+    "divides by 2 in every step, len(micro_batch): their number is len(micro_batches)": by(
+        partial(mean, factor=lambda n, m: 1 / (2 * n))
     ),
     "divides by the number of ranks, too: fully_shard already averages over them": by(
         partial(mean, factor=lambda n, m: 1 / (n * n * m))

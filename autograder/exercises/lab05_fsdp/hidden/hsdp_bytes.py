@@ -96,7 +96,9 @@ MISTAKES = {
             "across": across(psi, r, r * s, *more),
         },
         with_("across", lambda psi, r, s, *more: across(psi, r, r * s, *more)),
-        with_("within", lambda psi, r, s, *more: within(psi, 1, r * s, *more)),
+    ),
+    "gathers over all R·S ranks: a shard group has S": (
+        with_("within", lambda psi, r, s, *more: within(psi, 1, r * s, *more))
     ),
     "forgets (n - 1)/n: a ring over n ranks sends (n - 1)/n of a tensor, not all of it": (
         forgets("within", "across"),
