@@ -228,7 +228,8 @@ def _what_it_is(got: Plain) -> str:
 
 
 def _type_name(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def size_of(value: Plain) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,18 @@ def formula_results(
     read: Callable[[Any], Plain], subject: Callable[..., Any], questions: Sequence[Any], case: Case
 ) -> list[Plain]:
     """A formula's result for each question, a list of arguments or a dict of named ones."""
-    return [
-        read(subject(**each) if isinstance(each, dict) else subject(*each)) for each in questions
-    ]
+    results = [subject(**each) if isinstance(each, dict) else subject(*each) for each in questions]
+    return [_without_fractions(read(result)) for result in results]
+
+
+def _without_fractions(answer: Any) -> Any:
+    if isinstance(answer, Fraction):
+        return int(answer) if answer.denominator == 1 else float(answer)
+    if type(answer) is dict:
+        return {key: _without_fractions(item) for key, item in answer.items()}
+    if type(answer) in (list, tuple):
+        return type(answer)(map(_without_fractions, answer))
+    return answer
 
 
 def identity(answer: Plain) -> Plain:

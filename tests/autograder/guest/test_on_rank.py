@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from fractions import Fraction
 
 import cloudpickle
 
 from autograder.exercise import Case
-from autograder.guest.on_rank import on_rank, with_functions_replaced
+from autograder.guest.on_rank import formula_results, identity, on_rank, with_functions_replaced
 
 SOURCE = """
 def piece():
@@ -57,3 +58,11 @@ def test_drive_gets_the_answer_the_ranks_input_and_the_case():
     drive = cloudpickle.dumps(lambda *arguments: arguments)
     seen = on_rank("given", drive, case, cloudpickle.dumps("answer"), ())
     assert seen == ("answer", "given", case)
+
+
+def test_a_formula_may_answer_in_fractions():
+    def answer(n):
+        return {"parts": [(Fraction(n, 2), Fraction(2 * n, 2))]}
+
+    found = formula_results(identity, answer, [[3]], Case("fractions", 1, {}))
+    assert repr(found) == "[{'parts': [(1.5, 3)]}]"
