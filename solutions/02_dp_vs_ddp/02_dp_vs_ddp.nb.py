@@ -62,7 +62,7 @@ print(f"S = {model_bytes:,} bytes")
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# Change the hub's parameters in place; what you return is ignored. The other ranks' parameters do not matter afterwards: the next step overwrites them, and the check changes them in between. Only the hub needs `lr`: the check gives the others a different one. The check calls your function several times in a row on the same model, with different `lr`, so old gradients may still be in `.grad`; nothing that you add (hooks, lists, attributes) may pile up from call to call. Every `isend` and `irecv` has to be waited for.
+# Change the hub's parameters in place; what you return is ignored. The other ranks' parameters do not matter afterwards: the next step overwrites them, and the check changes them in between. Only the hub needs `lr`: the check gives the others a different one. The check calls your function several times in a row on the same model, with different `lr`, so the last call's gradients are still in `.grad` unless you reset them; nothing that you add (hooks, lists, attributes) may pile up from call to call. Every `isend` and `irecv` has to be waited for.
 
 # %%
 def whole_batch_spec(model, batches, lr):

@@ -214,7 +214,7 @@ class Unit:
 #
 # In each forward and each backward pass:
 #
-# - a unit is gathered before it computes, and freed after it: in forward after the module's call, in backward once its gradients are complete;
+# - a unit is gathered before it computes, and freed after it: in forward after the module's call, in backward once its gradients are complete, at the latest before the next unit computes;
 # - **one** unit is prefetched: before unit k computes, the all-gather of the next one is started, but not waited for. In forward the next one is k + 1, in backward k − 1;
 # - as soon as a unit's gradients are complete, before the next unit's backward pass, they are reduce-scattered, and only the slice remains.
 #
@@ -240,7 +240,7 @@ gather_and_free_spec(3)
 #
 # The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` does not work here: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward, and nothing grows from step to step, not even a list of numbers.
+# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward, and nothing grows from step to step, not even a list of numbers · no barrier: the collectives wait for each other.
 #
 # <details><summary>Hint 1 · one function for both directions</summary>
 #
@@ -411,7 +411,7 @@ check("fsdp.wrap", wrap)
 # - **gradients**: every backward pass reduce-scatters them, so that a rank keeps only its shards; or each rank keeps whole gradients, and only the last micro-batch's backward pass reduce-scatters their sum;
 # - **parameters**: they do not change between micro-batches. A unit is freed after use and gathered again for each micro-batch; or it stays whole and is gathered once in the step.
 #
-# `accumulate(model, micro_batches, loss_of, save)` runs forward and backward for each micro-batch in turn. When it returns, the `.grad` of each of the model's parameters, which are shards, is this rank's shard of **the mean gradient over all micro-batches and all ranks**. `loss_of(model, micro_batch)` runs the forward pass and returns the mean loss of the micro-batch; all micro-batches have the same number of samples. `model` is already sharded: each block is a unit, and the root has the rest. The caller's optimizer steps afterwards, so your function does not.
+# `accumulate(model, micro_batches, loss_of, save)` runs forward and backward for each micro-batch in turn. When it returns, the `.grad` of each of the model's parameters, which are shards, is this rank's shard of **the mean gradient over all micro-batches and all ranks**. `loss_of(model, micro_batch)` runs the forward pass and returns the mean loss of the micro-batch; all micro-batches have the same number of samples. `model` is already sharded: each block is a unit, and the root has the rest. The caller's optimizer steps afterwards, so your function does not. It leaves the list `micro_batches` as it is, and keeps nothing from step to step, not even a list of numbers.
 #
 # - `save="bytes"`: send as few bytes as possible; memory does not matter.
 # - `save="memory"`: use as little memory as possible; bytes do not matter.
@@ -426,7 +426,7 @@ def accumulate_spec(gradients_by_rank):
 accumulate_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]] * 2)
 
 # %% [markdown]
-# **Budget** · `save="bytes"`: each rank sends $\frac{2(N-1)}{N}\,\Psi$ elements in a step, as many as in DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, $2\Psi/N$; when a block begins its forward or backward pass ≤ 1.02 × ($2\Psi/N$ + 2 × (the root + the largest block)), because these two units are whole, and so may be their gradients.
+# **Budget** · `save="bytes"`: each rank sends $\frac{2(N-1)}{N}\,\Psi$ elements in a step, as many as in DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, $2\Psi/N$; when a block begins its forward or backward pass ≤ 1.02 × ($2\Psi/N$ + 2 × (the root + the largest block)), because these two units are whole, and so may be their gradients; no activations live between micro-batches, except the losses themselves · no barrier.
 #
 # What a rank sends is computed from the recorded calls, as if each were a ring: $\frac{N-1}{N}$ of the whole tensor for an all-gather or a reduce-scatter. On the wire a reduce-scatter takes twice as many bytes here, because gloo runs it as an all-reduce.
 #
