@@ -38,9 +38,12 @@ from autograder.guest.on_rank import gets_pickled_answer
 MAX_KILLS = 60  # in one case; a correct answer makes about ten changes
 MAX_ENTRIES, MAX_BYTES = 500, 200  # that are inspected on disk, and in each file
 OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is being saved
+AFTER = 3  # the step that a restart commits if NEW is complete
+LONG_STEPS = [10**digits for digits in range(1, 7)]  # names with 2 to 7 digits
 STEP_NAME = re.compile("step_.{8}", re.DOTALL)  # what the lab's `latest` takes for a checkpoint
 LINK = " -> "  # instead of a file's name
 NOT_THERE = "write was called with a folder that does not exist"
+FINAL = "write was called with the final folder"
 OUTSIDE = "write was called with a folder outside root"
 
 Files = dict[str, str]  # a folder's contents: {path: content}
@@ -91,10 +94,14 @@ def beginning_of(path: str) -> str:
     return ""
 
 
-def is_broken(disk: Disk, given: Any) -> bool:
+def name_of(step: int) -> str:
+    return f"step_{step:08}"
+
+
+def is_broken(disk: Disk, given: Any, new: str = NEW) -> bool:
     """Whether the newest step differs from what was saved in it."""
     newest = max((name for name in disk if STEP_NAME.fullmatch(name)), default="")
-    saved = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
+    saved = {OLD: files_of(given["old"]), new: files_of(given["new"])}
     return newest not in saved or disk[newest] != saved[newest]
 
 
@@ -107,9 +114,11 @@ class DiskObserver(Observer):
     Kills the rank that made change ``kill_at``, and pauses a rank before held call ``pause_at``.
     """
 
-    def __init__(self, root: Path, given: Any, kill_at: int = 0, pause_at: int = 0) -> None:
+    def __init__(
+        self, root: Path, given: Any, kill_at: int = 0, pause_at: int = 0, new: str = NEW
+    ) -> None:
         self.watched = str(root)
-        self.given, self.kill_at, self.pause_at = given, kill_at, pause_at
+        self.given, self.kill_at, self.pause_at, self.new = given, kill_at, pause_at, new
         self.calls = 0  # that were held
         self.changing_calls: list[int] = []
         self.seen = disk_of(self.watched)
@@ -117,7 +126,9 @@ class DiskObserver(Observer):
         # The first state that no kill may leave, with the one before it and, if the new checkpoint
         # was empty, the first one where it is not: [before, left, filled]
         self.broken: list[Disk] | None = None
+        self.written: set[str] = set()  # what was in files, until then
         self.returned_too_early: list[int] = []
+        self.elsewhere: list[str] = []  # what was in the current folder at the end
 
     def inspect(self) -> bool:
         """Whether the disk has changed since the last inspection."""
@@ -126,8 +137,10 @@ class DiskObserver(Observer):
             return False
         before, self.seen = self.seen, disk
         self.changes += 1
-        if self.broken is None and is_broken(disk, self.given):
-            self.broken = [before, disk]
+        if self.broken is None:
+            self.written.update(*(files.values() for files in disk.values()))
+            if is_broken(disk, self.given, self.new):
+                self.broken = [before, disk]
         if self.broken and len(self.broken) == 2 and disk.get(NEW):
             self.broken.append(disk)
         return True
@@ -156,15 +169,25 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         if case.params.get("paused"):
             calls = found[0].changing_calls[:MAX_KILLS]
             found += [commits.without_a_kill(pause_at=call) for call in calls if call]
-        broken = next((run.broken for run in found if run.broken), None)
-        changes = 0 if broken else min(max(run.changes for run in found), MAX_KILLS)
+        broken_run = next((run for run in found if run.broken), None)
+        changes = 0 if broken_run else min(max(run.changes for run in found), MAX_KILLS)
         kills = [commits.with_a_kill(change) for change in range(1, changes + 1)]
         kills = [kill for kill in kills if kill["was killed"]]
+        failures = [kill["failure"] for kill in kills if kill["failure"]]
+        if case.params.get("paused") and not failures:
+            failures += commits.paused_restarts()
+        is_right = not (broken_run or failures or any(run.seen != complete for run in found))
+        long_steps = case.params.get("long steps", []) if is_right else []
         return {
             "left": [run.seen for run in found if run.seen != complete],
+            "in the current folder": sorted(set().union(*(run.elsewhere for run in found))),
             "returned too early": sorted({r for run in found for r in run.returned_too_early}),
-            "broken": broken or next((kill["broken"] for kill in kills if kill["broken"]), None),
-            "failures": [kill["failure"] for kill in kills if kill["failure"]],
+            "broken": broken_run.broken
+            if broken_run
+            else next((kill["broken"] for kill in kills if kill["broken"]), None),
+            "all had written": bool(broken_run and broken_run.written.issuperset(given["new"])),
+            "names like a step": commits.names_like_a_step(long_steps),
+            "failures": failures,
             "was killed": len(kills) > 2,  # a folder, a file, a rename
         }
 
@@ -177,11 +200,13 @@ class Commits:
     root: Path
     given: Any
     case: Case
+    most_paths: int = 0  # on a disk after a kill
 
     def without_a_kill(self, is_reversed: bool = False, pause_at: int = 0) -> DiskObserver:
         observer = self.prepare(pause_at=pause_at)
         outcomes = self.run(self.given["new"], observer, is_reversed)
         observer.inspect()
+        observer.elsewhere = os.listdir(self.current)
         if observer.broken is None:
             raise_first_error(outcomes)
         return observer
@@ -192,28 +217,76 @@ class Commits:
         is_reversed = change % 2 == 0
         outcomes = self.run(self.given["new"], observer, is_reversed)
         observer.inspect()
-        needs_restart = NEW not in observer.seen
+        self.keep_leftovers()
         return {
             "was killed": was_killed(outcomes),
             "broken": observer.broken,
-            "failure": self.restart(is_reversed) if needs_restart else None,
+            "failure": self.restart(is_reversed) if observer.seen.keys() != {OLD, NEW} else None,
         }
 
     def restart(self, is_reversed: bool) -> list[str] | None:
         """[kind of failure, evidence], or None"""
         ranks = self.case.params.get("ranks after the kill", self.case.params["ranks"])
-        texts = self.given["new"][:ranks]
+        texts, files = self.given["new"][:ranks], files_of(self.given["new"][:ranks])
+        step = AFTER if (self.root / NEW).exists() else int(NEW[5:])  # NEW is then complete
         try:
-            raise_first_error(self.run(texts, None, not is_reversed))
+            raise_first_error(self.run(texts, None, not is_reversed, step))
         except Exception as error:
             kind = "error" if self.succeeds_on_a_clean_disk(texts, not is_reversed) else "ranks"
             return [kind, f"{type(error).__name__}: {error}"]
-        disk, files = disk_of(str(self.root)), files_of(texts)
-        if disk.get(NEW) != files:
-            kind = "kept" if disk.get(NEW, {}).items() > files.items() else "files"
-            return [kind, f"in {NEW}: {', '.join(disk.get(NEW, {}))}"]
-        rest = disk.keys() - {OLD, NEW}
+        return self.wrong_disk(name_of(step), files)
+
+    def wrong_disk(self, new: str, files: Files) -> list[str] | None:
+        disk = disk_of(str(self.root))
+        if new not in disk:
+            return ["files", f"in root: {', '.join(disk)}"]
+        if disk[new] != files:
+            kind = "kept" if disk[new].items() > files.items() else "files"
+            return [kind, f"in {new}: {', '.join(disk[new]) or 'no file'}"]
+        rest = disk.keys() - {OLD, NEW, new}
         return ["leftovers", ", ".join(sorted(rest))] if rest else None
+
+    def keep_leftovers(self) -> None:
+        """Keep a copy of the disk with the most files that a kill left."""
+        if NEW not in disk_of(str(self.root)) and self.paths() > self.most_paths:
+            self.most_paths = self.paths()
+            shutil.rmtree(self.leftovers, ignore_errors=True)
+            shutil.copytree(self.root, self.leftovers, symlinks=True)
+
+    def paths(self) -> int:
+        return len(paths_in(str(self.root)))
+
+    def paused_restarts(self) -> list[list[str]]:
+        """[failure] of a restart on all ranks, one of which is slow to remove leftovers, or []."""
+        texts = self.given["new"]
+
+        def restart(pause_at: int = 0) -> tuple[DiskObserver, list[Outcome]]:
+            self.prepare()
+            shutil.rmtree(self.root)
+            shutil.copytree(self.leftovers, self.root, symlinks=True)
+            observer = DiskObserver(self.root, self.given, pause_at=pause_at)
+            return observer, self.run(texts, observer)
+
+        if not self.most_paths:
+            return []
+        for call in restart()[0].changing_calls[: self.most_paths]:
+            try:
+                raise_first_error(restart(call)[1])
+            except Exception as error:
+                return [["race", f"{type(error).__name__}: {error}"]]
+            if found := self.wrong_disk(NEW, files_of(texts)):
+                return [found]
+        return []
+
+    def names_like_a_step(self, steps: Sequence[int]) -> list[str]:
+        """Temporary names in commits of these steps that `latest` takes for checkpoints."""
+        found = []
+        for step in steps:
+            observer = self.prepare(new=name_of(step))
+            self.run(self.given["new"], observer, step=step)
+            _, broken = observer.broken[:2] if observer.broken else ({}, {})
+            found += [n for n in broken if STEP_NAME.fullmatch(n) and n not in (OLD, observer.new)]
+        return found
 
     def succeeds_on_a_clean_disk(self, texts: Sequence[str], is_reversed: bool) -> bool:
         """Whether a restart fails only because of the files that a killed run left."""
@@ -224,31 +297,47 @@ class Commits:
             return False
         return True
 
-    def prepare(self, kill_at: int = 0, pause_at: int = 0) -> DiskObserver:
-        shutil.rmtree(self.root, ignore_errors=True)
+    @property
+    def leftovers(self) -> Path:
+        return self.root.parent / "leftovers"
+
+    @property
+    def current(self) -> Path:
+        return self.root.parent / "current"
+
+    def prepare(self, kill_at: int = 0, pause_at: int = 0, new: str = NEW) -> DiskObserver:
+        for folder in (self.root, self.current):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.current.mkdir()
         (self.root / OLD).mkdir(parents=True)
         for name, text in files_of(self.given["old"]).items():
             (self.root / OLD / name).write_text(text)
-        return DiskObserver(self.root, self.given, kill_at, pause_at)
+        return DiskObserver(self.root, self.given, kill_at, pause_at, new)
 
     def run(
-        self, texts: Sequence[str], observer: DiskObserver | None, is_reversed: bool
+        self,
+        texts: Sequence[str],
+        observer: DiskObserver | None,
+        is_reversed: bool = False,
+        step: int = int(NEW[5:]),
     ) -> list[Outcome]:
         """One rank for each text."""
-        pickled, root = self.pickled, self.root
+        pickled, root, current = self.pickled, self.root, self.current
 
         def on_rank(group: Group) -> None:
             name, text = list(files_of(texts).items())[group.rank]
+            os.chdir(current)  # where a name without root ends
 
             def write(given: Any) -> None:
                 folder = Path(given)
                 if not folder.resolve().is_relative_to(root.resolve()):
                     raise ValueError(OUTSIDE)
                 if not folder.is_dir():
-                    raise FileNotFoundError(NOT_THERE)
+                    what = FINAL if folder.name == name_of(step) else NOT_THERE
+                    raise FileNotFoundError(f"{what}: {folder.name}")
                 (folder / name).write_text(text)  # two changes: an empty file, a complete one
 
-            cloudpickle.loads(pickled)(root, int(NEW[5:]), write)
+            cloudpickle.loads(pickled)(root, step, write)
 
         order = range(len(texts))
         return run_ranks(on_rank, len(texts), observer, order[::-1] if is_reversed else order)
@@ -275,8 +364,7 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if newest != NEW and any(newest in end and NEW not in end for end in output["left"]):
         return "gives the new checkpoint the name of another step", newest
     if newest != NEW:
-        mistake = "uses a temporary name that `latest` takes for a checkpoint"
-        return f"{mistake}: it must not match step_????????", newest
+        return TAKEN_FOR_A_STEP, newest
     found = left[NEW]
     if LINK in found:
         return "gives the final name to a link: a checkpoint is a folder, so rename the folder"
@@ -284,20 +372,27 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "has files in the checkpoint that write did not make", ", ".join(others)
     inside = ", ".join(sorted(found)) or "no file"
     if NEW not in before and any(before[name] == found for name in before.keys() - left.keys()):
+        if output["all had written"]:
+            return (
+                "removes files that another rank has just written: let all ranks wait between the "
+                "removal of old files and the first write",
+                f"after the rename, in {NEW}: {inside}",
+            )
         return (
             "gives the final name before all ranks have written: let every rank write, wait for "
             "all, then rename",
             f"after the rename, in {NEW}: {inside}",
         )
     filled = (later or [left])[0]
-    if not found and filled[NEW] == new:
+    if not found and filled[NEW] == new and left.keys() - filled.keys():  # it was replaced
         return (
             "leaves an empty folder under the final name: a kill then leaves an empty checkpoint; "
             "rename the complete folder to a name that does not exist yet",
             f"then, in {NEW}: {inside}",
         )
-    elsewhere = (files for name, files in filled.items() if not STEP_NAME.fullmatch(name))
-    if any(new.items() <= {**filled[NEW], **files}.items() for files in elsewhere):
+    folders = [item for disk in (before, left, filled) for item in disk.items()]
+    elsewhere = [files for name, files in folders if not STEP_NAME.fullmatch(name)]
+    if any(text in new.values() for files in elsewhere for text in files.values()):
         mistake = "puts complete files under the final name one by one: that takes many steps"
         return f"{mistake}, and a rename of their folder takes one", f"in {NEW}: {inside}"
     consequence = "a kill during the write leaves half a checkpoint under a valid name"
@@ -307,6 +402,9 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
     left_by_all = output["left"]
+    if output["in the current folder"]:
+        mistake = "puts a folder or a file into the current folder, not into root: a relative name "
+        return f"{mistake}needs `root / ` before it", ", ".join(output["in the current folder"])
     if left_by_all and not any(NEW in left for left in left_by_all):
         return "leaves no folder with the step's name", ", ".join(left_by_all[0])
     if early := output["returned too early"]:
@@ -326,9 +424,15 @@ def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
     return None
 
 
+TAKEN_FOR_A_STEP = (
+    "uses a temporary name that `latest` takes for a checkpoint: it must not match step_????????, "
+    "whatever the step's number is"
+)
 FAILURES = {
     "error": "fails on files that a killed run left: remove the temporary folder before you use it "
     "again",
+    "race": "fails if all ranks remove the files that a killed run left at the same time: let one "
+    "rank remove them, or ignore files that are already gone",
     "ranks": "fails when it is restarted with fewer ranks, with or without files of a killed run",
     "kept": "keeps files of a killed run in the new checkpoint: remove the temporary folder before "
     "you use it again",
@@ -346,10 +450,17 @@ def failed_restart(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return FAILURES[kind], evidence
 
 
+@on_each_rank
+def name_like_a_step(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["names like a step"]:
+        return None
+    return TAKEN_FOR_A_STEP, ", ".join(output["names like a step"])
+
+
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        Case("1 rank", 1, {"ranks": 1}),
+        Case("1 rank", 1, {"ranks": 1, "long steps": LONG_STEPS}),
         Case("2 ranks, then 1", 1, {"ranks": 2, "ranks after the kill": 1, "paused": True}),
     ),
     inputs=draw_contents,
@@ -360,10 +471,17 @@ EXERCISE = OnRanks(
         never_entered,
         has_no_collective,
         raises(
+            FINAL,
+            "calls write with the final folder, which does not exist yet: call it with the "
+            "temporary folder",
+            "your answer",
+        ),
+        raises(
             NOT_THERE,
             "calls write with a folder that does not exist: one rank creates it, and the others "
             "wait at a barrier until it has",
             "your answer",
+            quoted=True,
         ),
         raises(
             OUTSIDE,
@@ -374,5 +492,6 @@ EXERCISE = OnRanks(
         fails_on_a_rank,
         wrong_without_a_kill,
         failed_restart,
+        name_like_a_step,
     ),
 )

@@ -65,7 +65,7 @@ def fails_on_a_rank(attempt: Attempt) -> Finding | None:
 
 never_entered = raises(
     NEVER_ENTERED,
-    "has ranks that wait for each other in different calls: every rank makes every call",
+    "has ranks that wait for each other in different calls: every rank has to make every call",
     "your answer",
     quoted=True,
 )

@@ -435,6 +435,19 @@ def atomic_commit(root, step, write):
         os.replace(root / f"tmp-{step}", root / f"step_{step:08}")
     dist.barrier()
 """,
+    "every rank removes the leftovers and ignores that others have removed them": """
+def atomic_commit(root, step, write):
+    folder = root / "unfinished"
+    shutil.rmtree(folder, ignore_errors=True)
+    dist.barrier()
+    folder.mkdir(exist_ok=True)
+    dist.barrier()
+    write(folder)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        folder.rename(root / name_of(step))
+    dist.barrier()
+""",
     "mkdtemp, its name broadcast, and all files synced": """
 def atomic_commit(root, step, write):
     folder = [None]

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {train_resumable = 3.429}
-# says = {train_resumable = "every rank makes every call"}
+# says = {train_resumable = "every rank has to make every call"}
 # ///
 
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}
