@@ -318,10 +318,10 @@ def _finding_of(error: LaunchError, trust: Trust) -> Finding:
         if error.message and not error.source and error.kind != "TooLarge":
             # none of the answer's lines was running
             why = shorten(f"{error.kind}: {error.message}".splitlines()[0])
-            in_full = (
-                f"rank {error.rank}: the check cannot call the answer, or cannot use what it "
-                f"returned ({why})"
-            )
+            what = "the check cannot call the answer, or cannot use what it returned"
+            if re.match(r"[Ff]unction \w+Backward returned ", error.message):
+                what = "autograd cannot use what the answer's backward returned"
+            in_full = f"rank {error.rank}: {what} ({why})"
         return Finding(f"rank {error.rank}", f"stopped with {kind}", in_full=in_full)
     return _general("the run", "failed", error.headline)
 

@@ -45,6 +45,6 @@ def process_memory_budget(
         limit,
         heading="process memory",
         from_outside=True,
-        contradicts="uses more memory than its recorded tensors: keep data in tensors, and do the "
-        "work in the calling thread",
+        contradicts="uses more memory than its recorded tensors: data outside of tensors (lists, "
+        "arrays, other threads) counts, too",
     )

@@ -16,6 +16,8 @@ def as_pairs(bounds: Any) -> Plain:
 
     Anything else is returned as it is, and the comparison reports it.
     """
+    if isinstance(bounds, dict):  # whatever its keys are
+        return {}
     if not isinstance(bounds, list | tuple):
         return bounds
     return [tuple(map(_edge, pair)) if isinstance(pair, list | tuple) else pair for pair in bounds]

@@ -7,7 +7,14 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import GROWS, MistakeText, is_over, keeps_growing, on_each_rank
+from autograder.exercise.signs import (
+    GROWS,
+    MistakeText,
+    is_over,
+    keeps_growing,
+    on_each_rank,
+    raises,
+)
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import loss_of, mark_settled, mlp, with_reference_bounds
 from autograder.guest.growth import Growth
@@ -77,12 +84,21 @@ def more_parameters(run: Run) -> list[list[int]]:
     return [[each - model for each in own] for (model,), own in zip(models, after, strict=True)]
 
 
+def more_gradients(run: Run) -> list[list[int]]:
+    """By rank and step looked at: bytes of gradients in addition to the slice's, which may stay."""
+    models = [own[:1] or [0] for own in shared.live_after(run, START, "parameters")]
+    after = shared.live_after(run, BETWEEN, "gradients")
+    own_bytes = [shared.WITHIN * model / len(models) + ADAM_BYTES for (model,) in models]
+    pairs = zip(own_bytes, after, strict=True)
+    return [[int(max(0, each - most)) for each in own] for most, own in pairs]
+
+
 def held(run: Run) -> list[list[int]]:
     """By rank and step looked at: live bytes other than the model's parameters and gradients."""
     kept = shared.live_after(run, BETWEEN, "optimizer", "activations", "buckets", "other")
     return [
         [sum(each) for each in zip(*own, strict=True)]
-        for own in zip(kept, more_parameters(run), strict=True)
+        for own in zip(kept, more_parameters(run), more_gradients(run), strict=True)
     ]
 
 
@@ -109,16 +125,21 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     evidence = f"{most:,} bytes between steps, {needed:,} are enough"
     if most - buckets <= shared.WITHIN * needed:
         return "keeps tensors that it sent or received between steps: free them in step()", evidence
-    if max(more_parameters(run)[rank]) >= 0.98 * shared.FLOAT_BYTES * sum(shared.sizes_of(case)):
-        return (
-            "keeps all parameters twice between steps: once is enough, in the buffer that the "
-            "model's parameters and your slice are views of",
-            evidence,
-        )
+    whole = 0.98 * shared.FLOAT_BYTES * sum(shared.sizes_of(case))
+    if max(more_gradients(run)[rank]) >= whole - slice_bytes(case):
+        return "keeps whole gradients between steps: free them in step()", evidence
     if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
         return (
             "holds between steps as much as Adam's states for all parameters: only those for its "
             "own slice should stay",
+            evidence,
+        )
+    # The buffer counts as the optimizer's if only the slice, not the parameters, is a view of it.
+    buffer = max(shared.live_after(run, BETWEEN, "optimizer")[rank]) - needed
+    if max(buffer, *more_parameters(run)[rank]) >= whole:
+        return (
+            "keeps all parameters twice between steps: once is enough, in the buffer that the "
+            "model's parameters and your slice are views of",
             evidence,
         )
     return (
@@ -126,6 +147,13 @@ def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         "view of the flat buffer, and nothing else should stay",
         evidence,
     )
+
+
+gathers_into_views = raises(
+    "A view was created in no_grad mode and is being modified inplace",
+    "gathers into a view while gradients are recorded, because its slice requires one: gather "
+    "own.detach(), or under torch.no_grad()",
+)
 
 
 EXERCISE = OnRanks(
@@ -147,6 +175,7 @@ EXERCISE = OnRanks(
     rules=(*shared.RULES, keeps_growing),
     signs=(
         shared.unpadded,
+        gathers_into_views,
         NAMED_MISTAKES,
         shared.expensive,
         holds_too_much,

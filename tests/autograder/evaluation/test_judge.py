@@ -220,6 +220,9 @@ def test_an_answer_that_cannot_be_called_is_reported_without_a_line():
     none = RankError("rank 0 failed: TypeError", **facts)
     says = judge(exercise(), attempt(error=none)).diagnosis
     assert says.startswith("rank 0: the check cannot call the answer")
+    facts["message"] = "function GatheredLinearBackward returned an incorrect number of gradients"
+    says = judge(exercise(), attempt(error=RankError("", **facts))).diagnosis
+    assert says.startswith("rank 0: autograd cannot use what the answer's backward returned")
     own = RankError("rank 0 failed  [cell 5, line 3]", **facts, source="cell 5, line 3")
     assert judge(exercise(), attempt(error=own)).diagnosis == own.headline
 

@@ -71,6 +71,7 @@ def test_formula_agrees_with_a_hand_count():
 def test_bounds_may_be_lists_of_numpy_integers():
     assert as_pairs(([np.int64(0), torch.tensor(3)], (3, 5))) == [(0, 3), (3, 5)]
     assert as_pairs(None) is None
+    assert as_pairs({0: (0, 3)}) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 5.0}
-# says = {Zero1AdamW = "never gets the others'"}
+# says = {Zero1AdamW = "into the flat buffer that its parameters are views of"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

@@ -76,9 +76,8 @@ def unchanged(case: Case, inputs: Any) -> Plain:
 
 MISTAKES = shared.by_wrong_rules(reference) | {
     "changes no parameter of the model": unchanged,
-    "updates its own slice but never gets the others': all-gather them after the update": (
-        partial(reference, gathers="never")
-    ),
+    "updates its own slice, but the model never gets the others': all-gather them after the update "
+    "into the flat buffer that its parameters are views of": (partial(reference, gathers="never")),
     "gathers before the update: every rank then has the others' slices from the step before": (
         partial(reference, gathers="before it")
     ),
