@@ -107,6 +107,28 @@ class Group:
 
         return self.start("broadcast", async_op, finish)
 
+    def all_gather(
+        self,
+        tensors: list[torch.Tensor],
+        tensor: torch.Tensor,
+        group: Any = None,
+        async_op: bool = False,
+    ) -> Started | None:
+        own = tensor.detach().clone()
+
+        def finish() -> None:
+            for each, given in zip(tensors, self._exchange("all_gather", own), strict=True):
+                each.detach().copy_(given)
+
+        return self.start("all_gather", async_op, finish)
+
+    def gather_object(
+        self, given: Any, objects: list[Any] | None = None, dst: int = 0, **_: Any
+    ) -> None:
+        gathered = self.exchange("gather_object", given)
+        if self.rank == dst and objects is not None:
+            objects[:] = gathered
+
     def broadcast_object_list(self, objects: list[Any], src: int = 0, **_: Any) -> None:
         objects[:] = self.exchange("broadcast_object_list", objects)[src]
 
@@ -121,11 +143,12 @@ class Group:
 
         def absent(name: str) -> Callable[..., NoReturn]:
             def call(*_: Any, **__: Any) -> NoReturn:
-                raise RuntimeError(f"{name} is not available in this check: use dist.barrier()")
+                raise RuntimeError(f"{name} is not available in this check, but {present} are")
 
             return call
 
         module: Any = dist
+        present = ", ".join(name for name in dir(self) if name in COMMUNICATION_FUNCTIONS)
         for name in COMMUNICATION_FUNCTIONS:
             setattr(module, name, getattr(self, name, absent(name)))
         module.monitored_barrier = lambda *_, **__: self.barrier()

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+from collections import Counter
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -24,7 +26,7 @@ from torch import Tensor
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.budget import Budget, Limit, from_outputs
 from autograder.exercise.compare import difference
-from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, finished, is_over, on_each_rank, raises
 from autograder.exercises.lab10_save_resume.folders import (
     copy_of_files,
     file_bytes,
@@ -61,6 +63,7 @@ SEEN_NS = 10**9  # modification time of files that the observer has seen
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
 RANDOM_BYTES = 16_384  # both random states and torch.save's overhead, for each rank
 TOLERANCE = 1e-6
+UNFINISHED = ".unfinished"  # at the end of a name that `latest` does not find
 IN_A_CHECKPOINT = "in a checkpoint"
 
 NO_KILL = ("nowhere", None, None)
@@ -116,6 +119,8 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
                 copy_of_files(each, root / each.name)
             if survivors:
                 shutil.rmtree(survivors[0].parent)
+                next_step = done_before(case, start) + case.params["every"]
+                (root / f"step_{next_step:08}{UNFINISHED}").mkdir()  # of a killed run
             observer = JobObserver(given, case, start, root)
             outcomes = run_job(pickled, root, given, case, observer)
             raise_first_error(outcomes, CALLED)
@@ -142,7 +147,11 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "asked for": starts[-1][0].asked_for,
         "used again": sorted({number for each, _, _ in starts for number in each.used_again}),
         "batches after the end": sum(
-            len(own) for each, _, _ in starts if each.is_done for own in each.asked_for
+            position >= each.first
+            for each, _, _ in starts
+            if each.is_done
+            for own in each.asked_for
+            for position in own
         ),
         "file bytes": largest,
         "checkpoint bytes": total_bytes(largest),
@@ -254,9 +263,11 @@ def uninterrupted(
 
 def in_pairs(returned: Any) -> list[tuple[int, float]]:
     """[(step, loss), ...]"""
+    form = "train_resumable should return {step: loss}"
     if not isinstance(returned, dict):
-        kind = type(returned).__name__
-        raise TypeError(f"train_resumable should return {{step: loss}}, not {kind}")
+        raise TypeError(f"{form}, not {type(returned).__name__}")
+    if texts := [step for step in returned if isinstance(step, str)]:
+        raise TypeError(f"{form} with numbers as steps, not {texts[0]!r}")
     return sorted((int(step), float(loss)) for step, loss in returned.items())
 
 
@@ -287,17 +298,19 @@ def several_writers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def removes_checkpoints(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    committed: set[str] = set()
-    by_start = zip(output["commits"], attempt.expected[rank]["left"], output["left"], strict=True)
-    for commits, wanted, left in by_start:
-        committed |= {f"step_{step:08}" for step in commits}
-        if gone := sorted(committed.intersection(wanted).difference(left)):
+    found: list[str] = []
+    for commits, left in zip(output["commits"], output["left"], strict=True):
+        committed = [f"step_{step:08}" for step in commits]
+        if gone := sorted({*found, *committed}.difference(left)):
             return "removes checkpoints: old ones stay", f"missing: {', '.join(gone)}"
+        found = left if attempt.case.params["keeps old"] else left[-1:]
     return None
 
 
 def wrong_steps(attempt: Attempt) -> Finding | None:
     for _, output in finished(attempt):
+        if output["commits"][0] != attempt.expected[0]["commits"][0]:
+            return None  # so the restart does not find the right steps
         wanted = attempt.expected[0]["steps"]
         for rank, (due, got) in enumerate(zip(wanted, output["steps"], strict=True)):
             if got != due:
@@ -318,7 +331,7 @@ def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         if got == [step - 1 for step in wanted]:
             mistake = "gives a checkpoint the number of its last step"
             return f"{mistake}: after step s, s + 1 steps are done", evidence
-        if set(wanted) < set(got):
+        if not Counter(wanted) - Counter(got):
             return "commits more checkpoints than one after every `every` steps", evidence
         return "does not commit a checkpoint after every `every` steps", evidence
     return None
@@ -378,6 +391,13 @@ EXERCISE = OnRanks(
         never_waited,
         never_entered,
         has_no_collective,
+        raises(
+            re.escape(UNFINISHED),
+            "takes an unfinished folder of a killed run for a checkpoint: use `latest`, which "
+            "finds only complete ones",
+            "your answer",
+            quoted=True,
+        ),
         fails_on_a_rank,
         NAMED_MISTAKES,
         removes_checkpoints,

@@ -488,7 +488,7 @@ JOBS = {
 def train_resumable(root, job, steps, every):
     rank, losses, newest = dist.get_rank(), {}, latest(root)
     first = 0 if newest is None else int(newest.name[5:])
-    if newest is not None and first < steps:
+    if newest is not None:
         common, own = (torch.load(newest / name) for name in ("common", f"own_{rank}"))
         job.model.load_state_dict(common[0])
         job.optimizer.load_state_dict(common[1])
@@ -508,6 +508,35 @@ def train_resumable(root, job, steps, every):
                 torch.save([piece.state_dict() for piece in pieces], folder / "common")
             torch.save([torch.get_rng_state(), random.getstate()], folder / f"own_{rank}")
         atomic_commit(root, step + 1, write)
+    return losses
+""",
+    "one file with the random states of all ranks": """
+def train_resumable(root, job, steps, every):
+    rank, losses, done = dist.get_rank(), {}, 0
+    pieces = job.model, job.optimizer, job.scheduler, job.stream, job.scaler
+    if (newest := latest(root)) is not None:
+        done, states, torchs, pythons = torch.load(newest / "all.pt")
+        for piece, state in zip(pieces, states):
+            piece.load_state_dict(state)
+        torch.set_rng_state(torchs[rank])
+        random.setstate(pythons[rank])
+    while done < steps:
+        losses[done] = job.step()
+        done += 1
+        if done % every:
+            continue
+        own = torch.get_rng_state()
+        torchs = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(torchs, own)
+        pythons = [None] * dist.get_world_size() if rank == 0 else None
+        dist.gather_object(random.getstate(), pythons, dst=0)
+
+        def write(folder):
+            if rank == 0:
+                states = [piece.state_dict() for piece in pieces]
+                torch.save([done, states, torchs, pythons], folder / "all.pt")
+
+        atomic_commit(root, done, write)
     return losses
 """,
     "one file per rank, and the common state written under another name and renamed": """
