@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.estimate.quantization import nf4_code_points
 
@@ -22,13 +22,15 @@ POINTS = {  # weights are drawn near them
 # Largest offset from a point, as a fraction of the distance to the next one: closer to the
 # midpoint, another order of operations may give the other point's code.
 MAX_OFFSET = 0.49
+RETURNS_DIVISOR = "returns the divisor of a block of zeros as its absmax, which is 0"
+TINY = 4e-7  # 1e-8 more would be another divisor
 
 
 def weights_of(
-    shape: tuple[int, ...], block: int, kind: str, zeros: int | None = None
+    shape: tuple[int, ...], block: int, kind: str, zeros: int | None = None, tiny: int | None = None
 ) -> dict[str, Any]:
-    """A tensor to quantize. ``zeros``: a block of zeros, or None."""
-    return {"shape": shape, "block": block, "kind": kind, "zeros": zeros}
+    """A tensor to quantize. ``zeros``: a block of zeros, if any.  ``tiny``: one of tiny weights."""
+    return {"shape": shape, "block": block, "kind": kind, "zeros": zeros, "tiny": tiny}
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
@@ -37,12 +39,17 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def draw_tensor(
-    rng: np.random.Generator, shape: tuple[int, ...], block: int, kind: str, zeros: int | None
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    block: int,
+    kind: str,
+    zeros: int | None,
+    tiny: int | None,
 ) -> Plain:
     """The largest magnitude is negative in the first block, positive in the next, and so on."""
-    size = math.prod(shape)
+    size, factors = math.prod(shape), {zeros: 0.0, tiny: TINY}
     blocks = [
-        draw_block(rng, min(block, size - start), kind, negative=i % 2 == 0) * (i != zeros)
+        draw_block(rng, min(block, size - start), kind, i % 2 == 0) * factors.get(i, 1.0)
         for i, start in enumerate(range(0, size, block))
     ]
     weights = torch.from_numpy(np.concatenate(blocks)).float().view(shape)
@@ -89,6 +96,15 @@ def changes_weights(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
+@on_each_rank
+def returns_divisor(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule, because divisors may be smaller than the tolerance."""
+    for right, got in zip(attempt.expected[rank]["absmax"], output["absmax"], strict=False):
+        if equal(right, got, 1e-2) and (got[right == 0] != 0).any():
+            return RETURNS_DIVISOR
+    return None
+
+
 EXERCISE = OnRanks(
     points=4,
     cases=(
@@ -107,14 +123,14 @@ EXERCISE = OnRanks(
             },
         ),
         Case(
-            "a block of zeros",
+            "a block of zeros, and one of tiny weights",
             1,
-            {"tensors": [weights_of((5, 24), 40, kind, zeros=1) for kind in ("int8", "nf4")]},
+            {"tensors": [weights_of((5, 24), 40, kind, 1, tiny=2) for kind in ("int8", "nf4")]},
         ),
     ),
     inputs=draw_inputs,
     drive=drive,
     allows=frozenset(),
     kept_from_ranks=frozenset({"tensors"}),
-    rules=(returns_no_pair, changes_weights),
+    rules=(returns_no_pair, returns_divisor, changes_weights),
 )

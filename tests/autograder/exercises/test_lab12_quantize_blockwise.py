@@ -8,6 +8,7 @@ import torch
 
 from autograder import exercises
 from autograder.exercise import Case
+from autograder.exercises.lab12_lora_quantization.quantize_blockwise import weights_of
 
 LAB = "12_lora_quantization"
 SEED = 11
@@ -30,7 +31,7 @@ def test_dequantized_weights_are_within_the_error_bound(case: Case) -> None:
 
 def test_nf4_codes_match_bitsandbytes() -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes.functional")
-    case = Case("NF4", 1, {"tensors": [{"shape": (8, 64), "block": 64, "kind": "nf4", "zeros": 5}]})
+    case = Case("NF4", 1, {"tensors": [weights_of((8, 64), 64, "nf4", zeros=5)]})
     inputs = EXERCISE.draw(case, np.random.default_rng(3))
     (expected,) = EXERCISE.expect(case, inputs)
     packed, state = bitsandbytes.quantize_4bit(

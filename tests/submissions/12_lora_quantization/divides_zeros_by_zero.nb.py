@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {quantize_blockwise = 2.0}
-# says = {quantize_blockwise = "NaN has no nearest point"}
+# says = {quantize_blockwise = "0 / 0 is NaN"}
 # ///
 
 # %% nbgrader={"grade_id": "quantize_blockwise", "solution": true}

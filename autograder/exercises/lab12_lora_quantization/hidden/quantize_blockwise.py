@@ -8,7 +8,10 @@ from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
-from autograder.exercises.lab12_lora_quantization.quantize_blockwise import weights_of
+from autograder.exercises.lab12_lora_quantization.quantize_blockwise import (
+    RETURNS_DIVISOR,
+    weights_of,
+)
 
 CASES = (
     Case(
@@ -16,8 +19,8 @@ CASES = (
         1,
         {
             "tensors": [
-                weights_of((33, 50), 64, "int8", zeros=3),
-                weights_of((50, 33), 64, "nf4", zeros=25),
+                weights_of((33, 50), 64, "int8", zeros=3, tiny=4),
+                weights_of((50, 33), 64, "nf4", zeros=25, tiny=24),
             ]
         },
     ),
@@ -30,7 +33,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: nothing is divided among ranks",
     "blocks that end within a row": "int8, whole blocks",
     "fewer weights than a block": "last blocks that are not full",
-    "a block of zeros": "a block of zeros",
+    "a block of zeros": "a block of zeros, and one of tiny weights",
     "a negative weight has the largest magnitude": "NF4, whole blocks",
     "one or three dimensions": "last blocks that are not full",
     "points other than NF4's": "last blocks that are not full",
@@ -41,6 +44,7 @@ EQUIVALENT_ANSWERS = (
     ),
 )
 
+SMALL = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # what is often added to a divisor
 Rule = Callable[[Tensor, Tensor | None], Tensor]  # (weights / absmax, points) -> codes
 
 
@@ -62,7 +66,9 @@ def reference(case: Case, inputs: Any) -> Plain:
     return absmax_by(blocks_of)(case, inputs) | codes_by(nearest)(case, inputs)
 
 
-def codes_by(rule: Rule, divides: bool = True) -> Callable[[Case, Any], Plain]:
+def codes_by(
+    rule: Rule, divides: bool = True, least_divisor: float = 0.0, addend: float = 0.0
+) -> Callable[[Case, Any], Plain]:
     """Codes of weights that are divided by the right scale, in a block of zeros by 1.
 
     ``divides``: even if there are points.
@@ -72,7 +78,8 @@ def codes_by(rule: Rule, divides: bool = True) -> Callable[[Case, Any], Plain]:
         found = []
         for block in blocks_of(given):
             absmax = largest_magnitude(block) if divides or given["points"] is None else 0
-            found.append(rule(block / (absmax if absmax > 0 else 1.0), given["points"]))
+            divisor = max(absmax, least_divisor) + addend if absmax > 0 else 1.0
+            found.append(rule(block / divisor, given["points"]))
         return torch.cat(found).view(given["weights"].shape)
 
     return lambda case, inputs: {"codes": [codes(each) for each in inputs[0]["tensors"]]}
@@ -147,7 +154,7 @@ def last_point(scaled: Tensor, points: Tensor) -> Tensor:
     return torch.full((len(scaled),), len(points) - 1)
 
 
-def with_nan(scaled: Tensor, points: Tensor) -> Tensor:
+def code_0_for_zeros(scaled: Tensor, points: Tensor) -> Tensor:
     """0 / 0 is NaN, and so is its distance to each point: argmin returns the first."""
     return nearest(scaled, points) if scaled.any() else torch.zeros(len(scaled))
 
@@ -197,11 +204,17 @@ MISTAKES = {
     "compares the weights themselves with the points: divide them by absmax": codes_by(
         nearest, divides=False
     ),
-    "returns the divisor of a block of zeros as its absmax, which is 0": absmax_by(
+    RETURNS_DIVISOR: absmax_by(
         blocks_of, lambda block: largest_magnitude(block) if block.any() else torch.tensor(1.0)
     ),
-    "divides a block of zeros by 0: NaN has no nearest point": (
-        codes_by(points_only(with_nan)),
+    "gives a block of zeros another code than that of the point 0: 0 / 0 is NaN, and a fixed code "
+    "fits only some points": (
+        codes_by(points_only(code_0_for_zeros)),
         codes_by(points_only(past_the_last)),
+    ),
+    "divides tiny weights by more than their absmax, or takes them for zeros: add nothing to "
+    "absmax, and use another divisor only if it is 0": (
+        *(codes_by(nearest, least_divisor=least) for least in SMALL),
+        *(codes_by(nearest, addend=addend) for addend in SMALL),
     ),
 }
