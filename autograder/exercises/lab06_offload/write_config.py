@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,20 @@ ROWS = {
     (3, "host", "host"): lambda n: 0.0,
 }
 Row = tuple[int, str, str]
-OFFLOAD_KEYS = {"offload_optimizer", "offload_param", "cpu_offload"}  # inside zero_optimization
+# Inside zero_optimization.
+ZERO_KEYS = {"stage", "offload_optimizer", "offload_param", "cpu_offload"}
+REFUSED = {  # by words of DeepSpeed's message
+    "train_batch_size is not equal to": (
+        "has a train_batch_size that is not micro-batch × accumulation × world size"
+    ),
+    "Extra inputs are not permitted": "has a key that DeepSpeed does not know",
+    "": "does not start and train with DeepSpeed",
+}
+DIFFERS = {
+    "precision": "does not train in bf16",
+    "micro_batch": "does not use the micro_batch asked for",
+    "global_batch": "does not use the global_batch asked for",
+}
 # Parameters, ranks and bytes on each device, without a start: exact in floats, as the number of
 # ranks is a power of 2.
 Budgets = list[tuple[int, int, int]]
@@ -59,6 +73,11 @@ def first_row(parameters: int, world_size: int, device_bytes: int) -> Row:
     return next(fits)
 
 
+def other_batch(ranks: int) -> dict[str, int]:
+    """For budgets without a start."""
+    return {"micro_batch": 2, "global_batch": 6 * ranks}
+
+
 def budget_of(case: Case, rng: np.random.Generator) -> dict[str, int]:
     """The arguments that write_config is called with."""
     parameters = case.params["layers"] * shared.WIDTH**2
@@ -77,18 +96,41 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     if not isinstance(config, dict):
         return {"kind": type(config).__name__}
     asked = json.loads(json.dumps(config, default=str))  # before DeepSpeed changes it
-    others, rows, outside = [], [], OFFLOAD_KEYS & asked.keys()
+    others, rows, outside = [], [], ZERO_KEYS & asked.keys()
     for parameters, ranks, device_bytes in case.params["others"]:
-        batch = {"micro_batch": 2, "global_batch": 6 * ranks}
-        other = subject(parameters=parameters, world_size=ranks, device_bytes=device_bytes, **batch)
+        budget = {"parameters": parameters, "world_size": ranks, "device_bytes": device_bytes}
+        other = subject(**budget, **other_batch(ranks))
         others.append(other if isinstance(other, dict) else {})
         rows.append(row_of(other) if isinstance(other, dict) else ())
-        outside |= OFFLOAD_KEYS & other.keys() if isinstance(other, dict) else set()
+        outside |= ZERO_KEYS & other.keys() if isinstance(other, dict) else set()
     for each in (config, *others):
         if nvme := asks_for_nvme(each):  # before an engine is started
             return {"nvme": nvme}
     engine = start_engine(config, case.params["layers"])
-    return {**engine, "config": asked, "rows": rows, "outside": sorted(outside)}
+    read = [
+        settings(other, ranks)
+        for other, (_, ranks, _) in zip(others, case.params["others"], strict=True)
+    ]
+    return {**engine, "config": asked, "rows": rows, "outside": sorted(outside), "others": read}
+
+
+def settings(config: dict[str, Any], world_size: int) -> dict[str, Any]:
+    """As an engine on ``world_size`` ranks would report them, or {"refused": why}."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        read = DeepSpeedConfig(
+            config, mpu=SimpleNamespace(get_data_parallel_world_size=lambda: world_size)
+        )
+    except Exception as error:
+        return {"refused": " ".join(str(error).split(" [type=")[0].split())}
+    precision = "float16" if read.float16_config.enabled else "float32"
+    return {
+        "precision": "bfloat16" if read.bfloat16_config.enabled else precision,
+        "micro_batch": int(read.train_micro_batch_size_per_gpu),
+        "accumulation": int(read.gradient_accumulation_steps),
+        "global_batch": int(read.train_batch_size),
+    }
 
 
 def row_of(config: dict[str, Any]) -> tuple[Any, ...]:
@@ -112,12 +154,15 @@ def not_a_dict(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
 def offload_is_ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Offload that DeepSpeed ignores: at the wrong level or at the wrong stage."""
     asked = output["config"]
-    if offload := output["outside"]:
+    if outside := output["outside"]:
+        what = "has its stage" if "stage" in outside else "asks for offload"
         mistake = (
-            "asks for offload at the wrong level: it belongs inside zero_optimization; DeepSpeed "
-            "ignores it without a warning"
+            f"{what} at the wrong level: it belongs inside zero_optimization; DeepSpeed ignores it "
+            "without a warning"
         )
-        return mistake, ", ".join(offload)
+        return mistake, ", ".join(outside)
+    if "zero_optimization" not in asked and attempt.expected[0]["stage"]:
+        return "has no zero_optimization section", f"it has {', '.join(asked)}"
     _, *places = row_of(asked)
     whats = {"offload_optimizer": "optimizer", "offload_param": "parameters"}
     for place, (key, what) in zip(places, whats.items(), strict=True):
@@ -134,15 +179,39 @@ def ignored(key: str) -> str:
 
 
 @shared.on_rank_0
+def other_is_refused(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
+    for row, read, asked in of_others(output, attempt):
+        if row and (why := read.get("refused")):
+            mistake = next(REFUSED[words] for words in REFUSED if words in why)
+            return mistake, f"{budget_text(*asked)}: {why}"
+    return None
+
+
+@shared.on_rank_0
+def other_differs(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
+    for _, read, asked in of_others(output, attempt):
+        batch = other_batch(asked[1])
+        for key, wanted in {"precision": "bfloat16", **batch}.items():
+            if read[key] != wanted:
+                evidence = f"{budget_text(*asked)}: {key} is {read[key]}, not {wanted}"
+                return DIFFERS[key], evidence
+    return None
+
+
+def of_others(output: Mapping[str, Any], attempt: Attempt) -> list[tuple[Any, Any, Any]]:
+    """(row, settings, budget) of each configuration that is not started."""
+    each = output["rows"], output["others"], attempt.case.params["others"]
+    return list(zip(*each, strict=True))
+
+
+@shared.on_rank_0
 def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Another row of the table: too large for the device, or more traffic than needed."""
     budget, right = attempt.inputs[0], attempt.expected[0]
     asked = budget["parameters"], budget["world_size"], budget["device_bytes"]
     if mistake := compared(started_row(output), started_row(right), *asked):
         return mistake
-    for made, wanted, asked in zip(
-        output["rows"], right["rows"], attempt.case.params["others"], strict=True
-    ):
+    for (made, _, asked), wanted in zip(of_others(output, attempt), right["rows"], strict=True):
         if mistake := compared(made, wanted, *asked):
             return mistake
     return None
@@ -152,6 +221,11 @@ def started_row(engine: Mapping[str, Any]) -> tuple[Any, ...]:
     return engine["stage"], engine["optimizer"]["place"], engine["parameters"]["place"]
 
 
+def budget_text(parameters: int, world_size: int, device_bytes: int) -> str:
+    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
+    return f"{device_bytes:,} bytes for {parameters:,} parameters on {ranks}"
+
+
 def compared(
     made: tuple[Any, ...],
     wanted: tuple[Any, ...],
@@ -159,8 +233,7 @@ def compared(
     world_size: int,
     device_bytes: int,
 ) -> MistakeText:
-    ranks = f"{world_size} rank{'s' if world_size > 1 else ''}"
-    budget = f"{device_bytes:,} bytes for {parameters:,} parameters on {ranks}"
+    budget = budget_text(parameters, world_size, device_bytes)
     if made == wanted:
         return None
     if len(made) != 3:
@@ -178,7 +251,7 @@ def compared(
     needed_bytes = ROWS[made](world_size) * parameters
     evidence = f"{row}: {needed_bytes:,.0f} bytes; the budget is {budget}"
     if needed_bytes > device_bytes:
-        return "is a row whose model states do not fit on the device", evidence
+        return "chooses a row whose model states do not fit on the device", evidence
     if wanted[1:] == made[1:]:
         return "has the wrong stage: a lower one fits", evidence
     if (made[1:].count("host"), made[0]) > (wanted[1:].count("host"), wanted[0]):
@@ -199,20 +272,14 @@ EXERCISE = OnRanks(
     inputs=budget_of,
     drive=drive,
     signs=(
-        shared.refused(
-            "has a train_batch_size that is not micro-batch × accumulation × world size",
-            "train_batch_size is not equal to",
-        ),
-        shared.refused("does not start and train with DeepSpeed"),
+        *(shared.refused(mistake, words) for words, mistake in REFUSED.items()),
         not_a_dict,
         shared.offloads_to_nvme,
         offload_is_ignored,
+        other_is_refused,
         wrong_row,
-        shared.engine_differs(
-            precision="does not train in bf16",
-            micro_batch="does not use the micro_batch asked for",
-            global_batch="does not use the global_batch asked for",
-        ),
+        shared.engine_differs(**DIFFERS),
+        other_differs,
     ),
     timeout_s=shared.DEEPSPEED_TIMEOUT_S,
     engine="deepspeed",

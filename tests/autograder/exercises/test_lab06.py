@@ -176,6 +176,8 @@ def test_cases_ask_for_different_rows():
         ({"precision": "float32"}, "does not train in bf16 (the engine reports precision float32"),
         ({"micro_batch": 4}, "does not use the micro_batch asked for"),
         ({"stage": 1, "outside": ["offload_optimizer"]}, "asks for offload at the wrong level"),
+        ({"stage": 0, "outside": ["stage"]}, "has its stage at the wrong level"),
+        ({"stage": 0, "config": {"zero": {}}}, "has no zero_optimization section (it has zero)"),
         (
             {"stage": 1, "config": {"zero_optimization": {"offload_param": {"device": "cpu"}}}},
             "asks for offload_param at a stage that ignores it",
@@ -185,7 +187,8 @@ def test_cases_ask_for_different_rows():
 def test_an_engine_that_differs_from_the_request_is_named(change, words):
     case = WRITE.cases[0]  # stage 2 fits, with nothing on the host
     inputs = WRITE.draw(case, RNG)
-    right = {**WRITE.expect(case, inputs)[0], "config": {}, "outside": []}
+    right = WRITE.expect(case, inputs)[0]
+    right |= {"config": {"zero_optimization": {}}, "outside": []}
     assert diagnosis_of(WRITE, case, right, inputs) == ""
     assert words in diagnosis_of(WRITE, case, right | change, inputs)
 

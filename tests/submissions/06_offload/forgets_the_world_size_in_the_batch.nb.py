@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {write_config = 3.2}
+# loses = {write_config = 4.0}
 # says = {write_config = "micro-batch × accumulation × world size"}
 # ///
 

@@ -2,7 +2,12 @@ from typing import Any
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
-from autograder.exercises.lab06_offload.write_config import at_each_row, budget_case, first_row
+from autograder.exercises.lab06_offload.write_config import (
+    at_each_row,
+    budget_case,
+    first_row,
+    other_batch,
+)
 
 OTHERS = [
     (6400, 4, 0),
@@ -51,5 +56,9 @@ def reference(case: Case, inputs: Any) -> Plain:
         "parameters": {"place": parameters, "elements": shard if stage == 3 else whole},
         "optimizer": {"place": optimizer, "elements": shard if stage else whole},
         "steps": 1,
+        "others": [
+            {"precision": "bfloat16", "accumulation": 3, **other_batch(ranks)}
+            for _, ranks, _ in case.params["others"]
+        ],
         "rows": [first_row(*other) for other in case.params["others"]],
     }
