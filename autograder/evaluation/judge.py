@@ -109,6 +109,7 @@ def explained(result: CaseResult, finding: Finding | None, trust: Trust) -> Case
         mistake=clean(finding.mistake),
         diagnosis=clean(finding.text(result.hidden)),
         instructor_note=clean(finding.text(hidden=False)),
+        quotes=finding.quotes,
     )
 
 

@@ -124,16 +124,16 @@ class _Row:
 def _rows(verdict: Verdict) -> Iterator[_Row]:
     """A row for each case; cases that were not run share one.
 
-    The same finding is not written out again.
+    The same finding is not written out again, unless it quotes another error's message.
     """
-    shown: set[tuple[str, bool]] = set()
+    shown: set[tuple[str, bool, str]] = set()
     for (was_run, why), group in groupby(verdict.cases, lambda c: (c.was_run, c.diagnosis)):
         cases = list(group)
         if not was_run and len(cases) > 1:
             yield _Row(cases[0], f"{len(cases)} cases", (why,))
             continue
         for case in cases:
-            key = (case.mistake, case.hidden)
+            key = (case.mistake, case.hidden, case.diagnosis if case.quotes else "")
             is_repeated = case.diagnosis and key in shown
             lines = "as above" if is_repeated else case.diagnosis, case.calls_differ
             yield _Row(case, case.title, tuple(filter(None, lines)))

@@ -29,6 +29,7 @@ class CaseResult:
     mistake: str = ""  # its name, the same for all cases that it explains
     diagnosis: str = ""
     instructor_note: str = ""  # the diagnosis with its evidence, also for a hidden case
+    quotes: bool = False  # the diagnosis quotes an error's message
     outputs_right: bool = False
     was_run: bool = True
     sent_bytes: tuple[int, ...] = ()  # by rank

@@ -27,6 +27,7 @@ class Finding:
     evidence: str = ""
     who_if_hidden: str = "a rank"  # replaces ``who`` if the case is hidden
     in_full: str = ""  # replaces the whole text if the case is visible, such as an error message
+    quotes: bool = False  # the evidence is an error's message: shown again if it differs
 
     def text(self, hidden: bool) -> str:
         if hidden:

@@ -63,7 +63,8 @@ def raises(pattern: str, mistake: str, who: str = "", quoted: bool = False) -> S
         error = attempt.error
         if isinstance(error, RankError) and re.search(pattern, f"{error.kind}: {error.message}"):
             evidence = " ".join(error.message.split()) if quoted else ""
-            return Finding(who or f"rank {error.rank}", mistake, evidence, who or "a rank")
+            who_failed = who or f"rank {error.rank}"
+            return Finding(who_failed, mistake, evidence, who or "a rank", quotes=quoted)
         return None
 
     return sign

@@ -549,6 +549,8 @@ def test_a_repeated_mistake_is_written_once():
     assert "a m" in text
     assert "b m" not in text
     assert text.endswith("as above")
+    cases = tuple(dataclasses.replace(case, quotes=True) for case in cases)
+    assert as_text(Verdict("lab.answer", 4.0, cases, seed=1)).endswith("b m")
 
 
 def test_an_invalid_declaration_is_refused():
