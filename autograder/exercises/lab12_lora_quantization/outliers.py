@@ -12,17 +12,21 @@ from torch import Tensor
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 
-THRESHOLD = 6.0
+THRESHOLD = 6.0  # in most cases
 OUTLIER, BELOW = 60.0, 5.5  # the largest |value| of an outlier feature, and a typical other one
+TINY = 1e-3
+ONCE_IN_ROW = 5
 TOLERANCE = 1e-4  # fp32 sums in another order differ by less, a code that is off by 1 by far more
 MAX_CODE = 127
 
 
 def matmul_case(name: str, rows: int, features: int, out: int, **others: Any) -> Case:
     """``columns``: the outlier features.  ``once``: one of them, which exceeds the threshold in one
-    row only.  ``at``: a feature whose largest |value| is the threshold.  ``zeros``: a row of x with
-    only zeros, like padding."""
+    row only, by little.  ``at``: a feature whose largest |value| is the threshold.  ``zeros``: a
+    row of x whose regular features are zeros; the next one is all zeros, like padding, and so is
+    this row of w.  The third is tiny."""
     params = {"rows": rows, "features": features, "out": out, "columns": ()}
+    params["threshold"] = THRESHOLD
     return Case(name, 1, params | others)
 
 
@@ -34,22 +38,27 @@ def draw_matrices(case: Case, rng: np.random.Generator) -> Plain:
     x = np.empty((size["rows"], size["features"]))
     w = np.empty((size["out"], size["features"]))
     # Rows differ in their scale.  Some weights exceed the threshold, which is for x only.
-    x[:, regular] = draw_rows(rng, np.geomspace(0.3, BELOW, size["rows"]), len(regular))
+    largest = np.geomspace(0.3, BELOW, size["rows"])
+    if "zeros" in size:
+        largest[size["zeros"] + 2] = TINY
+    x[:, regular] = draw_rows(rng, largest, len(regular))
     w[:, regular] = draw_rows(rng, np.geomspace(0.2, 7.0, size["out"]), len(regular))
     # Each outlier feature has one sign, as in real models, and is small in every other row.
     for i, column in enumerate(columns):
         x[:, column] = rng.uniform(0.3, BELOW, size["rows"])
         x[::2, column] = OUTLIER * rng.uniform(0.5, 1.0, len(x[::2]))
-        if column == size.get("once"):
-            x[1:, column] = rng.uniform(0.3, BELOW, len(x) - 1)
         x[0, column] = OUTLIER if i == 0 else OUTLIER * rng.uniform(0.5, 0.9)
+        if column == size.get("once"):
+            x[:, column] = rng.uniform(0.3, BELOW, len(x))
+            x[ONCE_IN_ROW, column] = 7 / 6 * THRESHOLD
         x[:, column] *= -1 if i % 2 == 0 else 1
         w[:, column] = rng.uniform(0.5, 1.0, size["out"])
     if "at" in size:
         x[0] *= THRESHOLD / np.abs(x[0, regular]).max()
         x[0, size["at"]], x[0, regular[0]] = -THRESHOLD, x[0, size["at"]]
     if "zeros" in size:
-        x[size["zeros"], regular] = 0.0
+        x[size["zeros"], regular] = x[size["zeros"] + 1] = w[size["zeros"]] = 0.0
+    x *= size["threshold"] / THRESHOLD
     return {"x": torch.from_numpy(x).float(), "w": torch.from_numpy(w).float()}
 
 
@@ -66,7 +75,7 @@ def draw_rows(rng: np.random.Generator, largest: np.ndarray, length: int) -> np.
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     x, w = given["x"].clone(), given["w"].clone()
-    y = subject(x, w, THRESHOLD)
+    y = subject(x, w, case.params["threshold"])
     unchanged = torch.equal(x, given["x"]) and torch.equal(w, given["w"])
     return {"y": y.detach() if isinstance(y, Tensor) else y, "arguments unchanged": unchanged}
 
@@ -89,9 +98,11 @@ def changes_its_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeTe
 EXERCISE = OnRanks(
     points=3,
     cases=(
-        matmul_case("one feature at 60", 30, 37, 10, columns=(11,), zeros=3, once=11),
+        matmul_case("one feature at 60, one at 7", 30, 37, 10, columns=(11, 30), zeros=3, once=30),
         matmul_case("no outlier, one feature at the threshold", 5, 24, 7, at=20),
-        matmul_case("three outliers, two rows of x", 2, 50, 9, columns=(0, 23, 49)),
+        matmul_case(
+            "three outliers, two rows of x", 2, 50, 9, columns=(0, 23, 49), threshold=2 * THRESHOLD
+        ),
     ),
     inputs=draw_matrices,
     drive=drive,

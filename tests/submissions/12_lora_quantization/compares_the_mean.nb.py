@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {outliers = 1.2}
-# says = {outliers = "compares the mean of a feature"}
+# says = {outliers = "misses a feature of which one value"}
 # ///
 
 # %% nbgrader={"grade_id": "outliers", "solution": true}

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,17 +16,18 @@ CASES = (
 BOUNDARIES = {
     "divides": "not tested: nothing is divided among ranks",
     "does not divide": "not tested, as above",
-    "one rank": "one feature at 60",
+    "one rank": "one feature at 60, one at 7",
     "more ranks than elements": "not tested: there is one rank",
     "no outlier": "no outlier, one feature at the threshold",
     "at the threshold": "no outlier, one feature at the threshold",
-    "a row of zeros": "one feature at 60",
-    "a feature that exceeds the threshold in one row": "one feature at 60",
+    "a row of zeros": "one feature at 60, one at 7",
+    "a feature that exceeds the threshold in one row": "one feature at 60, one at 7",
     "only outliers": "not tested: the task excludes it",
 }
 
 Scale = Callable[[Tensor, Tensor], Tensor]  # a matrix, its regular columns  ->  [rows or 1, 1]
-Outliers = Callable[[Tensor, Tensor], Tensor]  # x, w  ->  True at outlier features [features]
+# (x, w, threshold)  ->  True at outlier features [features]
+Outliers = Callable[[Tensor, Tensor, float], Tensor]
 
 
 def per_row(matrix: Tensor, regular: Tensor) -> Tensor:
@@ -49,17 +51,22 @@ def by_128(matrix: Tensor, regular: Tensor) -> Tensor:
     return regular.abs().amax(1, keepdim=True) / 128
 
 
-def exceeds(x: Tensor, w: Tensor) -> Tensor:
-    return x.abs().amax(0) > THRESHOLD
+def clamped(matrix: Tensor, regular: Tensor, least: float) -> Tensor:
+    return per_row(matrix, regular).clamp(min=least)
 
 
-def nothing(x: Tensor, w: Tensor) -> Tensor:
+def exceeds(x: Tensor, w: Tensor, threshold: float) -> Tensor:
+    return x.abs().amax(0) > threshold
+
+
+def nothing(x: Tensor, w: Tensor, threshold: float) -> Tensor:
     return torch.zeros(x.shape[1], dtype=torch.bool)
 
 
 def product(
     x: Tensor,
     w: Tensor,
+    threshold: float,
     outliers: Outliers = exceeds,
     x_scale: Scale = per_row,
     w_scale: Scale = per_row,
@@ -71,7 +78,7 @@ def product(
 ) -> Tensor:
     """``keeps``, ``dtype``: the factor and operand dtype of the outliers' product. ``restores``:
     what the sums are multiplied by, from the scales of x and of w."""
-    chosen = outliers(x, w)
+    chosen = outliers(x, w, threshold)
     x_codes, x_scales = quantized(x, x[:, ~chosen], x_scale, rounds)
     w_codes, w_scales = quantized(w, w[:, ~chosen], w_scale, rounds)
     sums = (x_codes.long() @ w_codes.long().T).to(sums_dtype)
@@ -88,7 +95,12 @@ def quantized(
 
 
 def reference(case: Case, inputs: Any, **changes: Any) -> dict[str, Plain]:
-    return {"y": product(inputs[0]["x"], inputs[0]["w"], **changes), "arguments unchanged": True}
+    y = product(*matrices(case, inputs), **changes)
+    return {"y": y, "arguments unchanged": True}
+
+
+def matrices(case: Case, inputs: Any) -> tuple[Tensor, Tensor, float]:
+    return inputs[0]["x"], inputs[0]["w"], case.params["threshold"]
 
 
 def wrong(**changes: Any) -> Callable[..., Plain]:
@@ -101,24 +113,24 @@ def exact(case: Case, inputs: Any) -> Plain:
 
 def outlier_rows(case: Case, inputs: Any) -> Plain:
     """The rows of x with an outlier in fp32, the others in int8."""
-    x, w = inputs[0]["x"], inputs[0]["w"]
-    is_outlier = (x.abs().amax(1) > THRESHOLD)[:, None]
-    return {"y": torch.where(is_outlier, x @ w.T, product(x, w, nothing))}
+    x, w, threshold = matrices(case, inputs)
+    is_outlier = (x.abs().amax(1) > threshold)[:, None]
+    return {"y": torch.where(is_outlier, x @ w.T, product(x, w, threshold, nothing))}
 
 
 def outlier_values(case: Case, inputs: Any) -> Plain:
     """Each value above the threshold in fp32, the rest of its feature in int8."""
-    x, w = inputs[0]["x"], inputs[0]["w"]
-    high = torch.where(x.abs() > THRESHOLD, x, 0)
-    return {"y": product(x - high, w, nothing) + high @ w.T}
+    x, w, threshold = matrices(case, inputs)
+    high = torch.where(x.abs() > threshold, x, 0)
+    return {"y": product(x - high, w, threshold, nothing) + high @ w.T}
 
 
 def counted_twice(x_scale: Scale, w_scale: Scale, clamps: bool) -> Callable[..., Plain]:
     """int8 codes of all features, and the outliers' product again."""
 
     def of(case: Case, inputs: Any) -> Plain:
-        x, w = inputs[0]["x"], inputs[0]["w"]
-        chosen = exceeds(x, w)
+        x, w, threshold = matrices(case, inputs)
+        chosen = exceeds(x, w, threshold)
         parts = []
         for matrix, scale in ((x, x_scale), (w, w_scale)):
             codes, scales = quantized(matrix, matrix[:, ~chosen], scale, lambda each: each)
@@ -135,25 +147,25 @@ def in_16_bits(dtype: torch.dtype) -> Callable[..., Plain]:
     """The outliers' product rounded to 16 bits as well."""
 
     def of(case: Case, inputs: Any) -> Plain:
-        x, w = inputs[0]["x"], inputs[0]["w"]
-        chosen = exceeds(x, w)
+        x, w, threshold = matrices(case, inputs)
+        chosen = exceeds(x, w, threshold)
         in_full = x[:, chosen].to(dtype) @ w[:, chosen].to(dtype).T
-        return {"y": product(x, w, keeps=0.0) + in_full.float()}
+        return {"y": product(x, w, threshold, keeps=0.0) + in_full.float()}
 
     return of
 
 
 def weights_only(case: Case, inputs: Any) -> Plain:
-    x, w = inputs[0]["x"], inputs[0]["w"]
-    chosen = exceeds(x, w)
+    x, w, threshold = matrices(case, inputs)
+    chosen = exceeds(x, w, threshold)
     codes, scales = quantized(w, w[:, ~chosen], per_row, torch.round)
     return {"y": x[:, ~chosen] @ (codes * scales).T + x[:, chosen] @ w[:, chosen].T}
 
 
 def per_feature(case: Case, inputs: Any) -> Plain:
     """Scales per column: codes would have to be multiplied by them before they are summed."""
-    x, w = inputs[0]["x"], inputs[0]["w"]
-    chosen = exceeds(x, w)
+    x, w, threshold = matrices(case, inputs)
+    chosen = exceeds(x, w, threshold)
     parts = []
     for regular in (x[:, ~chosen], w[:, ~chosen]):
         scales = regular.abs().amax(0) / 127
@@ -164,10 +176,10 @@ def per_feature(case: Case, inputs: Any) -> Plain:
 # If two mistakes agree in a case, the one that is correct in more cases comes first.
 MISTAKES = {
     "treats a feature that only reaches the threshold as an outlier: it has to exceed it": wrong(
-        outliers=lambda x, w: x.abs().amax(0) >= THRESHOLD
+        outliers=lambda x, w, threshold: x.abs().amax(0) >= threshold
     ),
     "compares values, not their magnitude, with the threshold: an outlier may be negative": wrong(
-        outliers=lambda x, w: x.amax(0) > THRESHOLD
+        outliers=lambda x, w, threshold: x.amax(0) > threshold
     ),
     "takes the scale of x from all its features: one outlier makes it so large that the regular "
     "values get few codes": (
@@ -184,11 +196,22 @@ MISTAKES = {
         counted_twice(per_row, per_row, clamps=True),
         counted_twice(per_row, per_row, clamps=False),
     ),
-    "compares the mean of a feature with the threshold: one value that exceeds it is enough": wrong(
-        outliers=lambda x, w: x.abs().mean(0) > THRESHOLD
+    "ignores the argument `threshold`": wrong(
+        outliers=lambda x, w, threshold: exceeds(x, w, THRESHOLD)
+    ),
+    "misses a feature of which one value exceeds the threshold: compare the largest magnitude of "
+    "the whole column, not a mean or some of its rows": (
+        wrong(outliers=lambda x, w, threshold: x.abs().mean(0) > threshold),
+        wrong(outliers=lambda x, w, threshold: x.square().mean(0).sqrt() > threshold),
+    ),
+    "clamps the scale of small values: clamp it to a minimum that no real scale reaches": tuple(
+        wrong(x_scale=partial(clamped, least=least), w_scale=partial(clamped, least=least))
+        for least in (1e-4, 1e-3, 1e-2, 1e-2 / 127)
     ),
     "treats only one feature as an outlier: every feature that exceeds the threshold is one": wrong(
-        outliers=lambda x, w: exceeds(x, w) & (x.abs().amax(0) == x.abs().max())
+        outliers=lambda x, w, threshold: (
+            exceeds(x, w, threshold) & (x.abs().amax(0) == x.abs().max())
+        )
     ),
     "multiplies the sums by only one of the two scales, or by none": (
         wrong(restores=lambda x_scales, w_scales: x_scales),
@@ -196,8 +219,12 @@ MISTAKES = {
         wrong(restores=lambda x_scales, w_scales: torch.ones(())),
     ),
     "looks for outliers in the weights: only the values of x count": (
-        wrong(outliers=lambda x, w: w.abs().amax(0) > THRESHOLD),
-        wrong(outliers=lambda x, w: (w.abs().amax(0) > THRESHOLD) | exceeds(x, w)),
+        wrong(outliers=lambda x, w, threshold: w.abs().amax(0) > threshold),
+        wrong(
+            outliers=lambda x, w, threshold: (
+                (w.abs().amax(0) > threshold) | exceeds(x, w, threshold)
+            )
+        ),
     ),
     "takes the outliers' rows out of x: outliers share a feature, a column of x": outlier_rows,
     "takes single values out of x: if one value of a feature exceeds the threshold, the whole "
