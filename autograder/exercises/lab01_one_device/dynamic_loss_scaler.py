@@ -4,7 +4,8 @@ Each rank has its own weights, as when gradients are sharded over ranks: an over
 unknown to the others until they communicate.  The gradient of weight i is x_i/n, computed in
 fp16, where scale·x_i/n may not fit; afterwards it is cast to fp32, as with torch.autocast.  The
 weights are four tensors in two groups, next to a parameter that never has a gradient; overflows are
-planted in each of the four in turn.
+planted in each of the four in turn.  Weights decay, so that a smaller lr is not the same as smaller
+gradients.
 """
 
 from __future__ import annotations
@@ -26,34 +27,38 @@ from autograder.exercise.signs import (
     keeps_growing,
     never_waited,
     on_each_rank,
+    raises,
 )
 from autograder.guest.growth import Growth
 from shardlab.errors import DeadlockError
 
 ELEMENTS = 4096  # a power of two: the mean over them divides without rounding
 TENSORS = 4  # that the weights are in
-LEARNING_RATE = 0.5
+LEARNING_RATE, DECAY = 0.5, 0.25
 TOO_LARGE = 60_000.0  # fits fp16 (max 65,504), but overflows with any scale above ELEMENTS
 DEFAULT_SCALE = 2.0**16
 PLANTED = {"inf": TOO_LARGE, "-inf": -TOO_LARGE, "nan": math.nan}
+PLANTED |= {"from 2**16": 5000.0, "from 2**17": 2500.0}  # overflow with such scales or larger ones
 
 
 Plan = Mapping[int, tuple[int | tuple[int, ...], str]]
 
 
 def scaler_case(name: str, world_size: int, plan: Plan, **changes: float) -> Case:
-    """plan: {step: (rank, "inf", "-inf" or "nan")}, a value to plant among that rank's gradients,
-    or those of a tuple of ranks; with "none" that rank has no gradients in that step."""
-    params = {"plan": plan, "steps": 12, "scale": DEFAULT_SCALE, "growth_interval": 3}
+    """plan: {step: (rank, key of PLANTED)}, a value to plant among that rank's gradients, or those
+    of a tuple of ranks; with "none" that rank has no gradients in that step.  ``largest``: x, where
+    nothing is planted; with 2**-10, unscaled gradients do not fit fp16."""
+    params = {"plan": plan, "steps": 12, "scale": DEFAULT_SCALE, "growth_interval": 3, "largest": 1}
     return Case(name, world_size, params | changes)
 
 
 def draw_steps(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """For each rank its weights [n] fp32, and x [steps, n] in fp16: multiples of 1/256 up to 1."""
+    """For each rank its weights [n] fp32, and x [steps, n] fp16: multiples of ``largest``/256."""
     given = []
     for rank in range(case.world_size):
         size = (case.params["steps"], ELEMENTS)
         x = torch.from_numpy(rng.integers(1, 257, size=size)).half() / 256
+        x *= case.params["largest"]
         for step, (where, what) in case.params["plan"].items():
             if rank in ranks_of(where) and what in PLANTED:
                 tensor = x[step].chunk(TENSORS)[step % TENSORS]
@@ -72,6 +77,12 @@ def loss_of(weights: Tensor, x: Tensor) -> Tensor:
     return (weights.half() * x).float().mean()
 
 
+def rate_and_decay(case: Case) -> tuple[float, float]:
+    """Options of SGD: one step moves the weights equally far, however large the gradients are."""
+    largest = case.params["largest"]
+    return LEARNING_RATE / largest, DECAY * largest
+
+
 def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> Plain:
     return {"optimizer steps": steps, "scale": scales, "weights": weights, "loss unchanged": True}
 
@@ -80,7 +91,8 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     weights: list[Tensor] = [nn.Parameter(x.clone()) for x in given["weights"].chunk(TENSORS)]
     without_gradient = nn.Parameter(torch.ones(3))
     groups = [{"params": [without_gradient, *weights[:2]]}, {"params": weights[2:]}]
-    optimizer = torch.optim.SGD(groups, lr=LEARNING_RATE)
+    rate, decay = rate_and_decay(case)
+    optimizer = torch.optim.SGD(groups, lr=rate, weight_decay=decay)
     stepped: list[int] = []
     optimizer.register_step_post_hook(lambda *_: stepped.append(1))
     options = {name: case.params[name] for name in ("scale", "growth_interval")}
@@ -129,10 +141,10 @@ def misses_an_all_reduce(attempt: Attempt) -> Finding | None:
         return None
     mistake = "do not all call all_reduce in every step"
     overflowing = {rank for at, what in plan.values() if what in PLANTED for rank in ranks_of(at)}
+    without = [rank for rank, what in plan.values() if what == "none"]
     if by_rank == [int(rank in overflowing) for rank in ranks]:
         mistake += ": a rank that did not overflow cannot know that another did"
-    without = [rank for rank, what in plan.values() if what == "none"]
-    if by_rank == [max(by_rank) - without.count(rank) for rank in ranks]:
+    elif by_rank == [max(by_rank) - without.count(rank) for rank in ranks]:
         mistake += ": a rank without gradients has to take part as well"
     evidence = f"calls by rank: {by_rank}"
     return Finding("the ranks", mistake, evidence, who_if_hidden="the ranks")
@@ -148,20 +160,44 @@ def changes_the_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 ONE_FLAG = Budget(
     "sends ≤ 1 KiB per rank and step", sent_bytes, lambda case: Limit(1024 * case.params["steps"])
 )
-TOO_MUCH = {"all_reduce": "all-reduces more than one number: one shows whether a rank overflowed"}
+TOO_MUCH = {
+    "all_reduce": "all-reduces more than one number: one is enough to show whether any overflowed"
+}
+NO_LOSS = "returns no loss with a graph from scale_loss: return loss * scale"
+NOT_A_LOSS = r"'(NoneType|float)' object has no attribute 'backward'|does not require grad"
 EXERCISE = OnRanks(
     points=6,
     answer="DynamicLossScaler",
     cases=(
-        scaler_case("1 rank, overflows twice", 1, {2: (0, "inf"), 6: (0, "-inf")}),
-        scaler_case("1 rank, nans, scales below 1", 1, {1: (0, "nan"), 2: (0, "nan")}, scale=2.0),
-        scaler_case("3 ranks, overflows in a row", 3, {2: ((0, 1), "-inf"), 3: (1, "inf")}),
+        scaler_case(
+            "1 rank, overflows twice",
+            1,
+            {2: (0, "from 2**16"), 3: (0, "from 2**16"), 6: (0, "-inf")},
+        ),
+        scaler_case(  # skips often enough that what grows with each skipped step is noticed
+            "1 rank, nans, scales below 1",
+            1,
+            dict.fromkeys((1, 2, 4, 6, 7), (0, "nan")),
+            scale=2.0,
+        ),
+        scaler_case(
+            "3 ranks, overflows in a row",
+            3,
+            {2: ((0, 1), "-inf"), 3: (1, "inf"), 7: (1, "from 2**16"), 10: (0, "from 2**16")},
+        ),
         scaler_case(
             "4 ranks, a nan; rank 3 once has no gradients",
             4,
-            {4: (2, "nan"), 5: (3, "none"), 9: ((0, 1, 2), "inf")},
+            {4: (2, "nan"), 5: (3, "none"), 8: (1, "from 2**17"), 9: ((0, 1, 2), "inf")},
         ),
-        scaler_case("2 ranks, nothing overflows", 2, {}, scale=2.0**23, growth_interval=5),
+        scaler_case(
+            "2 ranks, nothing overflows",
+            2,
+            {},
+            scale=2.0**23,
+            growth_interval=5,
+            largest=2.0**-10,
+        ),
     ),
     inputs=draw_steps,
     drive=drive,
@@ -169,6 +205,7 @@ EXERCISE = OnRanks(
     allows=frozenset({"all_reduce"}),
     rules=(never_waited, keeps_growing),
     signs=(
+        raises(NOT_A_LOSS, NO_LOSS),
         expensive_calls(TOO_MUCH),
         misses_an_all_reduce,
         NAMED_MISTAKES,

@@ -221,7 +221,8 @@ def test_on_one_rank_the_reference_agrees_with_grad_scaler():
     case, inputs = drawn(SCALER, "1 rank, overflows twice")
     (expected,) = SCALER.expect(case, inputs)
     weights = torch.nn.Parameter(inputs[0]["weights"].clone())
-    optimizer = torch.optim.SGD([weights], lr=scaling.LEARNING_RATE)
+    rate, decay = scaling.rate_and_decay(case)
+    optimizer = torch.optim.SGD([weights], lr=rate, weight_decay=decay)
     scaler = torch.amp.GradScaler(
         "cpu", init_scale=case.params["scale"], growth_interval=case.params["growth_interval"]
     )
@@ -244,6 +245,7 @@ def test_each_mistake_is_named(mistake):
         "only if all": "5 ranks, overflows in a row",
         "last": "4 ranks, a nan; rank 3 once has no gradients",
         "half": "3 ranks, overflows in a row",
+        "first scale": "3 ranks, overflows in a row",
     }
     case, inputs = drawn(SCALER, cases.get(mistake, "2 ranks, another interval"))
     outputs = hidden_scaling.reference(case, inputs, mistake)

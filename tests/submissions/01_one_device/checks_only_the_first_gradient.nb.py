@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {DynamicLossScaler = 5.25}
-# says = {DynamicLossScaler = "does not look at all gradients"}
+# says = {DynamicLossScaler = "looks only at the first tensor's gradients"}
 # ///
 
 # %% nbgrader={"grade_id": "DynamicLossScaler", "solution": true}

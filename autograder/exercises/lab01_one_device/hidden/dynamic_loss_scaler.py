@@ -9,10 +9,10 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import (
-    LEARNING_RATE,
     TENSORS,
     loss_of,
     output_of,
+    rate_and_decay,
     scaler_case,
 )
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
@@ -22,9 +22,17 @@ CASES = (
     scaler_case(
         "5 ranks, overflows in a row",
         5,
-        {2: ((1, 4), "inf"), 3: ((0, 1, 4), "nan"), 4: (0, "-inf")},
+        {2: ((1, 4), "inf"), 3: ((0, 1, 4), "nan"), 4: (0, "-inf"), 9: (4, "from 2**16")},
     ),
-    scaler_case("2 ranks, another interval", 2, PLAN, steps=16, scale=2.0**15, growth_interval=4),
+    scaler_case(
+        "2 ranks, another interval",
+        2,
+        PLAN,
+        steps=16,
+        scale=2.0**15,
+        growth_interval=4,
+        largest=2.0**-10,
+    ),
     with_random_delays(
         scaler_case(
             "3 ranks, a small scale",
@@ -64,7 +72,7 @@ EQUIVALENT_ANSWERS = (
 
 
 def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
-    ranks = [Rank(given["weights"], case.params["scale"], mistake) for given in inputs]
+    ranks = [Rank(given["weights"], case, mistake) for given in inputs]
     for step in range(case.params["steps"]):
         without = case.params["plan"].get(step)
         for index, (rank, given) in enumerate(zip(ranks, inputs, strict=True)):
@@ -82,13 +90,17 @@ def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
 
 
 class Rank:
-    def __init__(self, weights: Tensor, scale: float, mistake: str) -> None:
-        self.weights, self.scale, self.mistake = weights.clone(), scale, mistake
+    def __init__(self, weights: Tensor, case: Case, mistake: str) -> None:
+        self.weights, self.scale, self.mistake = weights.clone(), case.params["scale"], mistake
+        self.first_scale = self.scale
+        self.rate, self.decay = rate_and_decay(case)
         self.good_steps, self.steps, self.scales = 0, list[int](), list[Plain]()
 
     def backward(self, x: Tensor, has_gradients: bool) -> None:
         leaf = self.weights.clone().requires_grad_()
-        (self.gradient,) = torch.autograd.grad(loss_of(leaf, x) * self.scale, leaf)
+        self.used = self.first_scale if self.mistake == "first scale" else self.scale
+        (self.gradient,) = torch.autograd.grad(loss_of(leaf, x) * self.used, leaf)
+        self.has_gradients = has_gradients
         if not has_gradients:
             self.gradient = torch.zeros_like(self.gradient)
 
@@ -100,13 +112,17 @@ class Rank:
         return any(bool(found[kind].any()) for kind in kinds.get(self.mistake, "+-n"))
 
     def step(self, own: bool, anywhere: bool, growth_interval: int) -> None:
-        before, overflow = self.scale, own if self.mistake == "only its own" else anywhere
+        before, overflow = self.used, own if self.mistake == "only its own" else anywhere
         self.scale = self.next_scale(overflow, growth_interval)
         divisors = {"never unscales": 1.0, "unscales twice": before**2}
         divisors["unscales by the new scale"] = self.scale
         skips = {"skips alone": own, "steps anyway": False}.get(self.mistake, overflow)
-        if not skips:
-            self.weights -= LEARNING_RATE * self.gradient / divisors.get(self.mistake, before)
+        if not skips and self.has_gradients:
+            gradient = self.gradient / divisors.get(self.mistake, before)
+            if self.mistake == "unscales in fp16":
+                gradient = gradient.half().float()
+            shrinks = 1 / before if self.mistake == "divides lr" else 1.0
+            self.weights -= self.rate * (gradient + shrinks * self.decay * self.weights)
         self.steps.append(int(not skips))
         self.scales.append(self.scale)
 
@@ -133,14 +149,18 @@ MESSAGES = {
     "no inf": "checks for nan and misses inf: use torch.isfinite",
     "no -inf": "checks for inf and nan and misses -inf: use torch.isfinite",
     "only +inf": "checks for inf and misses nan and -inf: use torch.isfinite",
-    "first": "does not look at all gradients, only at the first tensor's: any may overflow",
-    "last": "does not look at all gradients, only at the last tensor's: any may overflow",
+    "first": "looks only at the first tensor's gradients: any may overflow",
+    "last": "looks only at the last tensor's gradients: any may overflow",
     "only if all": "acts only if all ranks overflow: one is enough, so combine the numbers with "
     "ReduceOp.MAX",
     "half": "acts only if half of the ranks or more overflow: one is enough, so combine the "
     "numbers with ReduceOp.MAX",
     "steps anyway": "halves the scale but steps anyway: now inf or nan is in the weights",
-    "never unscales": "steps with scaled gradients: divide them by the scale first",
+    "never unscales": "steps with scaled gradients: divide them in place first, grad.div_(scale)",
+    "unscales in fp16": "divides the gradients by the scale in fp16, where small ones become 0: "
+    "they are fp32, divide them as they are",
+    "divides lr": "divides lr by the scale, not the gradients: weight decay shrinks as well then",
+    "first scale": "multiplies the loss by a scale that never changes: use the current self.scale",
     "unscales twice": "divides the gradients by the scale twice",
     "unscales by the new scale": "divides by the next step's scale: unscale before it grows",
     "grows in every step": "grows after every good step: wait for growth_interval of them in a row",
@@ -149,10 +169,11 @@ MESSAGES = {
     "keeps counting past a growth": "keeps counting after the scale has grown: reset the number of "
     "good steps to 0",
     "grows one step late": "grows one step late: double it right after growth_interval good steps",
-    "never grows": "never grows the scale: double it after growth_interval good steps in a row",
+    "never grows": "keeps the scale after growth_interval good steps in a row: double it then (is "
+    "the argument used?)",
     "whole": "rounds the scale to a whole number: it may fall below 1",
     "caps": "caps the scale at 2**24, which is not part of the rule",
-    "never halves": "never halves the scale: it would overflow again and again",
+    "never halves": "keeps the scale after an overflow: halve it, or it overflows again and again",
 }
 SAME = {"half": ("half", "more than half")}
 MISTAKES = {
