@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
@@ -23,7 +24,7 @@ from autograder.exercise import (
     Plain,
 )
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.guest.growth import STEPS, found_in_more_steps
 from shardlab import measure
 from shardlab.errors import RankError
@@ -37,6 +38,7 @@ BUDGET_FROM_BYTES = 2**17
 WITHIN = 1.05
 TOLERANCE = 2e-5  # what the order of additions may change
 ADAPTER = ["A", "B"]
+WITH_NAN = "y when merged, with adapters of NaN"
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -111,7 +113,11 @@ def run_actions(
         with torch.no_grad():
             found["y"].append(model(x))
         found["weights"].append([layer.linear.weight.detach().clone() for layer in layers])
-    found["adapters"] = [[layer.A.detach(), layer.B.detach()] for layer in layers]
+    found["adapters"] = [[layer.A.detach().clone(), layer.B.detach().clone()] for layer in layers]
+    with torch.no_grad():
+        for layer in layers:
+            layer.A.fill_(math.nan), layer.B.fill_(math.nan)
+        found[WITH_NAN] = model(x)
     return found
 
 
@@ -134,11 +140,20 @@ def names_trained(layers: Sequence[nn.Module]) -> list[list[str]]:
     return [sorted(n for n, p in layer.named_parameters() if p.requires_grad) for layer in layers]
 
 
+def names_of_all(layers: Sequence[nn.Module]) -> list[list[str]]:
+    """Of parameters and buffers."""
+    return [
+        sorted(name for name, _ in (*layer.named_parameters(), *layer.named_buffers()))
+        for layer in layers
+    ]
+
+
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     bases = [base_layer(*each) for each in given["layers"]]
     layers = [subject(base, case.params["r"], case.params["alpha"]) for base in bases]
     model = stacked(layers)
-    trained = names_trained(layers)
+    trained, registered = names_trained(layers), names_of_all(layers)
+    own_base = all(layer.linear is base for layer, base in zip(layers, bases, strict=True))
     with measure("wrap"):
         replica = DistributedDataParallel(model)
     with torch.no_grad():
@@ -169,6 +184,11 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         "fresh": fresh,
         "trained": trained,
         "trained in the end": names_trained(layers),
+        "form": {
+            "linear is the given one": own_base,
+            "registered": registered,
+            "registered when merged": names_of_all(layers),
+        },
         "started": started,
     }
 
@@ -201,8 +221,8 @@ def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             for was, now in zip(given, weights, strict=True):
                 if not torch.equal(was, now) and torch.allclose(was, now, TOLERANCE, TOLERANCE):
                     mistake = (
-                        "unmerge leaves rounding errors in the weight: (W + ΔW) − ΔW is not W in "
-                        "fp32, so keep W itself while it is merged"
+                        "leaves rounding errors in the weight after unmerge: (W + ΔW) − ΔW is not "
+                        "W in fp32, so keep W itself while it is merged"
                     )
                     return mistake, f"up to {(was - now).abs().max():.2g}"
     return None
@@ -258,12 +278,31 @@ def jumps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if rank in is_over(attempt):
-        return (
-            "sends more than the adapters' gradients: DDP also broadcasts all buffers in forward, "
-            "so do not register the base or a copy of it as one"
-        )
+def replaces_linear(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not output["form"]["linear is the given one"]:
+        return "has another module as linear: keep the given one, without a copy"
+    return None
+
+
+@on_each_rank
+def computes_when_merged(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if output[WITH_NAN].isnan().any():
+        return "uses A or B in forward although it is merged: then only linear(x) is computed"
+    return None
+
+
+@on_each_rank
+def registers_more(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for key in ("registered", "registered when merged"):
+        for got, right in zip(
+            output["form"][key], attempt.expected[rank]["form"][key], strict=True
+        ):
+            if others := sorted({*got} - {*right}):
+                return (
+                    "registers another parameter or buffer: keep the original weight and α/r as "
+                    "plain attributes, since DDP also broadcasts all buffers in forward",
+                    ", ".join(others),
+                )
     return None
 
 
@@ -313,7 +352,7 @@ EXERCISE = OnRanks(
         raises(
             "Expected to have finished reduction",
             "has parameters that require a gradient and get none, which DDP waits for: set "
-            "requires_grad to False on the base",
+            "requires_grad to False on the base, and let A and B both take part in forward's graph",
         ),
         raises(
             "has another shape", "has an adapter with the wrong shape: A is [r, in], B is [out, r]"
@@ -326,7 +365,7 @@ EXERCISE = OnRanks(
         raises(
             "does not require grad",
             "computes an output that depends on no trained parameter: unless it is merged, forward "
-            "adds the adapter, even after unmerge()",
+            "adds the adapter, even after unmerge(), and A and B stay trainable",
         ),
         in_merge(
             raises(
@@ -337,6 +376,8 @@ EXERCISE = OnRanks(
         other_parameters,
         jumps,
         NAMED_MISTAKES,
-        sends_too_much,
+        computes_when_merged,
+        replaces_linear,
+        registers_more,
     ),
 )

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
-# loses = {LoRALinear = 1.3333}
-# says = {LoRALinear = "do not register the base"}
+# loses = {LoRALinear = 4.0}
+# says = {LoRALinear = "registers another parameter or buffer"}
 # ///
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}

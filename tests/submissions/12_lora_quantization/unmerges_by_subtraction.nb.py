@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {LoRALinear = 4.0}
-# says = {LoRALinear = "unmerge leaves rounding errors"}
+# says = {LoRALinear = "leaves rounding errors in the weight"}
 # ///
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +14,12 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab12_lora_quantization.lora_linear import (
     ADAPTER,
+    WITH_NAN,
     base_layer,
     case_of,
     load_adapter,
     loss_of,
+    names_of_all,
     run_actions,
     sgd_step,
     stacked,
@@ -110,13 +111,32 @@ def reference(case: Case, inputs: Any, how: Behavior | None = None) -> list[Plai
 
     found = run_actions(layers, model, train, x)
     by_rank = zip(*(y.chunk(case.world_size) for y in found.pop("y")), strict=True)
-    names = [ADAPTER] * len(layers)
-    same = {**found, "trained": names, "trained in the end": names}
-    return [{**same, "fresh": own, "y": list(ys)} for own, ys in zip(fresh, by_rank, strict=True)]
+    with_nan = found.pop(WITH_NAN).chunk(case.world_size)
+    names, registered = [ADAPTER] * len(layers), names_of_all(layers)
+    same = {
+        **found,
+        "trained": names,
+        "trained in the end": names,
+        "form": {
+            "linear is the given one": True,
+            "registered": registered,
+            "registered when merged": registered,
+        },
+    }
+    return [
+        {**same, "fresh": own, "y": list(ys), WITH_NAN: y}
+        for own, ys, y in zip(fresh, by_rank, with_nan, strict=True)
+    ]
 
 
 def with_mistake(**how: Any) -> Callable[[Case, Any], list[Plain]]:
-    return partial(reference, how=Behavior(**how))
+    """Without "form", which may be another mistake's."""
+
+    def of(case: Case, inputs: Any) -> list[Plain]:
+        of_ranks = reference(case, inputs, how=Behavior(**how))
+        return [{key: each[key] for key in each if key != "form"} for each in of_ranks]
+
+    return of
 
 
 MISTAKES = {
@@ -135,9 +155,8 @@ MISTAKES = {
     "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
         with_mistake(merges_transpose=True)
     ),
-    "leaves the weight merged in unmerge: keep a clone() of the original": with_mistake(
-        unmerges=False
-    ),
+    "leaves the weight merged in unmerge: keep a clone() of the original, which a second merge() "
+    "does not overwrite, and copy it back": with_mistake(unmerges=False),
     "merges again although it is already merged": with_mistake(merges_again=True),
     "adds the adapter in forward although it is merged: the weight already contains it": (
         with_mistake(adds_after_merge=True)
