@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
+CACHE = type(functools.cache(len))
 # The sizes after these steps are compared: also every second step makes each larger than the last.
 EARLY, *_, STEPS = SAMPLED = (3, 5, 7, 10)
 PLAIN = (int, float, complex, type(None), torch.dtype, torch.Size)
@@ -86,7 +87,7 @@ def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     in_chains: Counter[str] = Counter()
     for name, value, chain, inside in _reached_from(roots):
         if not _is_code(value) and not _is_bounded(value):
-            found[name] = _length(value, inside)
+            found[name] = max(_length(value, inside), found.get(name, 0))
         if chain:
             in_chains[f"all in {chain}"] += len(inside)
     return found | in_chains
@@ -130,6 +131,8 @@ def _length(value: Any, inside: Sized) -> int:
         return value.numel()
     if isinstance(value, np.ndarray):
         return value.size
+    if isinstance(value, CACHE):
+        return value.cache_info().currsize
     return len(value if isinstance(value, TEXT) else inside)
 
 
@@ -144,6 +147,8 @@ def _is_code(value: Any) -> bool:
 
 
 def _is_bounded(value: Any) -> bool:
+    if isinstance(value, CACHE):
+        return value.cache_info().maxsize is not None
     return isinstance(value, deque) and value.maxlen is not None
 
 
@@ -157,6 +162,8 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"hooks of {name}", getattr(value, hooks, None)) for hooks in HOOKS)
         yield from ((f"{name}.{key}", item) for key, item in [*vars(value).items()])
         yield f"the graph of {name}", None if value.grad_fn is None else _nodes(value.grad_fn)
+    elif isinstance(value, CACHE):
+        yield name, value.__wrapped__
     elif isinstance(value, functools.partial):
         yield from ((name, part) for part in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, types.MethodType):

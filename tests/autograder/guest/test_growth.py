@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
+from functools import cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -53,6 +53,8 @@ class Answer(nn.Module):
             self.layer.weight.register_hook(lambda gradient: None)
         elif self.keeps == "partial hooks":
             self.layer.weight.register_post_accumulate_grad_hook(partial(print))
+        elif self.keeps == "cache":
+            cached(self.steps)
         elif self.keeps == "class":
             self.kept_by_the_class.append(loss.detach())
         elif self.keeps == "global":
@@ -98,8 +100,23 @@ def keep_in_a_default(tensor: torch.Tensor, *, kept: list[torch.Tensor] = []) ->
     kept.append(tensor)
 
 
+@cache
+def cached(step: int) -> int:
+    return step
+
+
 # As for code from a notebook
-for each in (Answer, Answer.step, Answer.keep, Cache, Link, keep, keep_in_a_default):
+for each in (
+    Answer,
+    cached,
+    cached.__wrapped__,
+    Answer.step,
+    Answer.keep,
+    Cache,
+    Link,
+    keep,
+    keep_in_a_default,
+):
     each.__module__ = "__main__"
 
 
@@ -116,6 +133,7 @@ def test_what_grows_is_named_with_its_sizes() -> None:
     sizes = f"{STEPS} items, {STEPS - EARLY} more than {STEPS - EARLY} steps before"
     assert found("hooks") == [f"hooks of self.layer.weight: {sizes}"]
     assert found("partial hooks") == [f"hooks of self.layer.weight: {sizes}"]
+    assert found("cache") == [f"cached: {sizes}"]
     assert found("class") == [f"Answer.kept_by_the_class: {sizes}"]
     assert found("global") == [f"KEPT: {sizes}"]
     assert found("static method") == [f"Cache.kept: {sizes}"]
