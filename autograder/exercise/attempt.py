@@ -39,8 +39,12 @@ class Finding:
 
 
 def shorten(text: str) -> str:
-    """Evidence quotes output of student code, which may be of any length."""
-    return text if len(text) <= MAX_QUOTE else f"{text[:MAX_QUOTE]} …"
+    """Evidence quotes output of student code, which may be of any length; its line stays."""
+    quote, space, line = text.rpartition("  [")
+    if not space or not line.endswith("]") or len(line) > MAX_QUOTE:
+        quote, space, line = text, "", ""
+    cut = quote if len(quote) <= MAX_QUOTE else f"{quote[:MAX_QUOTE]} …"
+    return f"{cut}{space}{line}"
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,8 @@ class Pools:
         return self._move(tensor, DEVICE)
 
     def _move(self, tensor: torch.Tensor, to: str) -> torch.Tensor:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"to_{to} moves a tensor, not {type(tensor).__name__}")
         if self.place_of(tensor) == to:
             raise PoolError(f"{_named(tensor)} is already on the {to}{_user_line()}")
         self._ledger.note(tensor, self.place_of(tensor))

@@ -91,6 +91,8 @@ def test_an_operation_on_tensors_of_both_pools_raises(pools, mix):
 def test_a_move_to_the_same_pool_raises(pools):
     with pools:
         tensor = torch.ones(2)
+        with pytest.raises(TypeError, match="to_host moves a tensor, not NoneType"):
+            pools.to_host(None)
         with pytest.raises(PoolError, match="is already on the device"):
             pools.to_device(tensor)
         with pytest.raises(PoolError, match="is already on the host"):

@@ -16,6 +16,7 @@ from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import deterministic
 from autograder.exercise import NAMED_MISTAKES, Attempt, BudgetUsage, Case, Finding, OnRanks
+from autograder.exercise.attempt import shorten
 from autograder.exercise.budget import Budget, Limit
 from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
@@ -551,6 +552,15 @@ def test_a_repeated_mistake_is_written_once():
     assert text.endswith("as above")
     cases = tuple(dataclasses.replace(case, quotes=True) for case in cases)
     assert as_text(Verdict("lab.answer", 4.0, cases, seed=1)).endswith("b m")
+
+
+def test_a_long_error_is_cut_but_keeps_its_line():
+    assert (
+        shorten("a" * 500 + "  [cell 3, line 2: f(x)]") == "a" * 300 + " …  [cell 3, line 2: f(x)]"
+    )
+    assert shorten("a" * 500) == shorten("a" * 500 + "  [" + "b" * 500 + "]") == "a" * 300 + " …"
+    whole = "a" * 200 + "  [" + "b" * 200 + "]"
+    assert shorten(whole) == whole
 
 
 def test_an_invalid_declaration_is_refused():
