@@ -50,7 +50,7 @@ warm_up("deepspeed")  # loads in the background while you read
 # | `"zero-offload"` | gradients, after each backward | new parameters, once |
 # | `"parameters"` | gradients, after each backward | parameters, for each forward and again for each backward |
 #
-# A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters and stay where they are. A step has `micro_batches` forward and backward passes. N divides Ψ.
+# A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters, so `"swap"` moves only momentum and variance. A step has `micro_batches` forward and backward passes. N divides Ψ.
 #
 # ZeRO-Offload's paper counts 4Ψ bytes for a step with one micro-batch: 2Ψ down and 2Ψ up, on all ranks together. You count one rank's share, 1/N of that, and gradients go down for each micro-batch. (DeepSpeed widens them to fp32 before the move, so there 4Ψ/N go down: see the chapter.)
 
@@ -132,7 +132,7 @@ ones = torch.ones(3, dtype=torch.bfloat16)
 offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 
 # %% [markdown]
-# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. A parameter may be transposed, so that its elements are not in order in memory, and a program may have several optimizers. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device, and do not keep them: the training loop sets `.grad` to `None` after each step, and you may do so, too. You may use `torch.optim.AdamW` for the update.
+# `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. A parameter may be transposed, so that its elements are not in order in memory, and a program may have several optimizers, even of the same parameters. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device, and do not keep them: the training loop sets `.grad` to `None` after each step, and you may do so, too. You may use `torch.optim.AdamW` for the update.
 #
 # **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only the parameters, 2Ψ bytes, once the training loop has dropped the gradients · keeps nothing that grows from step to step, not even a list of numbers.
 #
@@ -229,7 +229,7 @@ def write_config_spec():
 write_config_spec()["zero_optimization"]
 
 # %% [markdown]
-# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It also asks for configurations of other models, on up to 64 ranks, without starting them. It passes PyTorch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
+# The check starts an engine with your configuration on real ranks, takes a step, and reads the result from the engine. It also asks for configurations of other models, on up to 64 ranks, which DeepSpeed reads but does not start. It passes PyTorch's AdamW to `deepspeed.initialize`, so no `optimizer` section is needed, and adds two keys that allow that (`zero_allow_untested_optimizer`, and `zero_force_ds_cpu_optimizer` set to false).
 #
 # **Budget** · model states ≤ `device_bytes` on every rank, with the first row that fits.
 #

@@ -108,7 +108,7 @@ def settings_of(config: dict[str, Any]) -> list[list[str]]:
 @shared.on_rank_0
 def not_parsed(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     mistakes = {
-        "no dict": "is not among your answers: fix_config should return a dict",
+        "no dict": "cannot be read: fix_config should return a dict",
         "missing": "is not among your answers",
         "no pair": "should have two texts as its answer: (name of the mistake, repaired text)",
         "swapped": "has its pair in the wrong order: first the name of the mistake, then the text",

@@ -28,7 +28,7 @@ from autograder.exercise import (
     from_outputs,
 )
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
-from autograder.guest.growth import Growth
+from autograder.guest.growth import Growth, storages
 from shardlab.pools import DEVICE, HOST, Pools
 
 HALF = torch.bfloat16
@@ -101,11 +101,15 @@ def options_of_earlier(case: Case) -> dict[str, Any]:
 
 
 class EarlierOptimizer:
-    """Another optimizer of the same program: nothing that it keeps may be shared with this one."""
+    """Another optimizer of the same program, which replaces a first one of the same parameter:
+    none of the three may share anything."""
 
     def __init__(self, subject: Any, case: Case) -> None:
         self.weight, self.pools = nn.Parameter(torch.tensor(EARLIER, dtype=HALF)), Pools("cpu")
         with self.pools:
+            self.first = subject([self.weight], self.pools, **options_of_earlier(case))
+            self.weight.grad = -torch.ones_like(self.weight)
+            self.first.step()
             self.optimizer = subject([self.weight], self.pools, **options_of_earlier(case))
 
     def step(self) -> torch.Tensor:
@@ -113,10 +117,45 @@ class EarlierOptimizer:
         self.weight.grad = torch.ones_like(self.weight)
         with self.pools:
             self.optimizer.step()
-            return self.optimizer.masters[0].detach().clone()
+        self.weight.grad = None
+        return self.optimizer.masters[0].detach().clone()
 
 
 def drive(subject: Any, given: Plain, case: Case) -> Plain:
+    made: list[Any] = []
+    parameters: list[nn.Parameter] = []
+
+    def create(of: list[nn.Parameter], pools: Pools, **options: Any) -> Any:
+        parameters.extend(of)
+        made.append(subject(of, pools, **options))
+        return made[-1]
+
+    try:
+        return {**stepped(create, given, case), "shared": shared_by(made, parameters)}
+    except RuntimeError as error:  # of a PoolError, for example: they have different pools
+        if where := shared_by(made, parameters):
+            error.args = (f"{TWO_HOLD} {where}",)
+        raise
+
+
+TWO_HOLD = "two optimizers hold"
+
+
+def shared_by(optimizers: list[Any], parameters: list[nn.Parameter]) -> str:
+    """Where a tensor is that two optimizers hold, besides parameters and their gradients."""
+    with_gradients = (each for one in parameters for each in (one, one.grad) if each is not None)
+    given = {each.untyped_storage().data_ptr() for each in with_gradients}
+    held: set[int] = set()
+    for optimizer in optimizers:
+        found = [(at, name) for name, at, size in storages({"self": optimizer}) if size]
+        for at, name in found:
+            if at in held - given:
+                return name
+        held |= {at for at, _ in found}
+    return ""
+
+
+def stepped(subject: Any, given: Plain, case: Case) -> Plain:
     """Steps the student's optimizer, and reports where things were and what moved."""
     earlier = EarlierOptimizer(subject, case)
     parameters = [nn.Parameter(transposed(weight)) for weight in given["weights"]]
@@ -187,12 +226,31 @@ moves_twice = raises(
     who="your answer",
     quoted=True,
 )
+SHARES = "shares tensors with another optimizer: keep masters, momentum and variance in self"
+raises_when_shared = raises(TWO_HOLD, SHARES, who="your answer", quoted=True)
+has_no_masters = raises(
+    "^AttributeError: .*no attribute 'masters'",
+    "has no self.masters: keep the masters in that list",
+    who="your answer",
+)
+sets_16_bit_gradients = raises(
+    "assign a gradient with dtype 'c10::BFloat16'",
+    "sets a bf16 gradient on an fp32 master: widen it on the host, with .float()",
+    who="your answer",
+)
 mixes_pools = raises(
     "^PoolError: .* on the device and .* on the host",
     "mixes tensors of the device and the host in one operation: move one of them first",
     who="your answer",
     quoted=True,
 )
+
+
+@on_each_rank
+def shares(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    key = "another optimizer's master"
+    is_right = equal(attempt.expected[rank][key], output[key])
+    return (SHARES, f"{TWO_HOLD} {output['shared']}") if output["shared"] and not is_right else None
 
 
 @on_each_rank
@@ -223,11 +281,17 @@ def updates_some(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return "updates only some of the parameters", evidence
 
 
+FP32_ON_THE_DEVICE = (
+    "has fp32 tensors on the device: all of them belong on the host, and only pools.to_host moves "
+    "a tensor there"
+)
+
+
 @on_each_rank
 def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if output["fp32 on the device"] > SCALARS_BYTES:
         evidence = f"{output['fp32 on the device']:,} bytes at the peak"
-        return "has fp32 tensors on the device: all of them belong on the host", evidence
+        return FP32_ON_THE_DEVICE, evidence
     if HOST in output["parameters are on"]:
         return "leaves a parameter on the host: forward needs it on the device"
     if not output["12Ψ bytes of fp32 are on the host"]:
@@ -301,6 +365,10 @@ EXERCISE = OnRanks(
     allows=frozenset(),
     rules=(keeps_growing,),
     signs=(
+        raises_when_shared,
+        shares,
+        has_no_masters,
+        sets_16_bit_gradients,
         moves_twice,
         mixes_pools,
         NAMED_MISTAKES,

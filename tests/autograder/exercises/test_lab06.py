@@ -269,7 +269,7 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
         ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a duplicate key"),
         ({}, "is not among your answers"),
         ({"A": "text"}, "should have two texts"),
-        (None, "is not among your answers: fix_config should return a dict (its type is NoneType)"),
+        (None, "cannot be read: fix_config should return a dict (its type is NoneType)"),
     ],
 )
 def test_only_repaired_json_reaches_deepspeed(answers, words):

@@ -50,10 +50,12 @@ def reference(case: Case, inputs: Any) -> Plain:
     """torch's AdamW on fp32 masters with the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
     earlier = nn.Parameter(torch.tensor(EARLIER))
-    optimizer = torch.optim.AdamW([earlier], **options_of_earlier(case))
-    for _ in range(2):
-        earlier.grad = torch.ones_like(earlier)
-        optimizer.step()
+    for gradients in ([-1.0], [1.0, 1.0]):  # of a first optimizer, and of the one that replaces it
+        earlier.data = earlier.data.to(HALF).float()
+        optimizer = torch.optim.AdamW([earlier], **options_of_earlier(case))
+        for gradient in gradients:
+            earlier.grad = torch.full_like(earlier, gradient)
+            optimizer.step()
     return {
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
@@ -150,7 +152,8 @@ MISTAKES = {
     "does not update its masters": lambda case, inputs: {
         "masters": [weight.float() for weight in inputs[0]["weights"]]
     },
-    "does not update the device's weights: move the new ones up in each step": (
+    "does not update the device's weights: move the new ones up in each step, and write them into "
+    "the parameters with copy_": (
         lambda case, inputs: {"as fp32": [weight.float() for weight in inputs[0]["weights"]]}
     ),
     "updates the first parameter only": first_only,

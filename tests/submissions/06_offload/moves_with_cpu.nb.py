@@ -1,0 +1,22 @@
+# /// shardlab-submission
+# lab = "06_offload"
+# loses = {OffloadedAdam = 6.0}
+# says = {OffloadedAdam = "only pools.to_host moves a tensor there"}
+# ///
+
+# %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
+class OffloadedAdam:
+    """bf16 parameters on the device; fp32 masters, momentum and variance on the host."""
+
+    def __init__(self, parameters, pools, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+        self.parameters, self.pools = list(parameters), pools
+        self.masters = [parameter.detach().cpu().float() for parameter in self.parameters]
+        self.adam = torch.optim.AdamW(self.masters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def step(self):
+        for master, parameter in zip(self.masters, self.parameters):
+            master.grad = parameter.grad.cpu().float()
+        self.adam.step()
+        self.adam.zero_grad()
+        for master, parameter in zip(self.masters, self.parameters):
+            parameter.data.copy_(master.detach().bfloat16())

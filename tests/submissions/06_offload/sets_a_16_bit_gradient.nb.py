@@ -1,0 +1,22 @@
+# /// shardlab-submission
+# lab = "06_offload"
+# loses = {OffloadedAdam = 6.0}
+# says = {OffloadedAdam = "sets a bf16 gradient on an fp32 master"}
+# ///
+
+# %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
+class OffloadedAdam:
+    """bf16 parameters on the device; fp32 masters, momentum and variance on the host."""
+
+    def __init__(self, parameters, pools, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+        self.parameters, self.pools = list(parameters), pools
+        self.masters = [pools.to_host(parameter).float() for parameter in self.parameters]
+        self.adam = torch.optim.AdamW(self.masters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def step(self):
+        for master, parameter in zip(self.masters, self.parameters):
+            master.grad = self.pools.to_host(parameter.grad)
+        self.adam.step()
+        self.adam.zero_grad()
+        for master, parameter in zip(self.masters, self.parameters):
+            parameter.data.copy_(self.pools.to_device(master.bfloat16()))
