@@ -87,7 +87,7 @@ step_bytes_spec(**small, **plain)
 # | GELU | its **input** |
 # | `cross_entropy` | the log-probabilities, as many as there are logits; the logits themselves are not saved |
 #
-# **Budget** · no communication, and no training: this is arithmetic. Within 0.5%, because a step also keeps a few scalars, such as Adam's step counters.
+# **Budget** · no communication, and no training: this is arithmetic, so do not build the model, and call neither `bigram` nor the spec. Within 0.5%, because a step also keeps a few scalars, such as Adam's step counters.
 #
 # <details><summary>Hint 1 · the parameters</summary>
 #
@@ -239,7 +239,7 @@ scale_spec([True, False, False, True, False, False, False, False], 65536.0, grow
 # %% [markdown]
 # The check uses it like this: `scaler.scale_loss(loss).backward()`, then `scaler.step(optimizer)`, then it reads `scaler.scale`. The gradients in `.grad` are fp32 here, cast from fp16, as with `torch.autocast`. The parameters may be in several groups. One whose `.grad` is None has no gradient: skip it. A rank may even have no gradients at all in some step, for example an expert that got no tokens; it takes part like any other rank.
 #
-# The rule has no limits: the scale may fall below 1, and grow beyond 2²⁴. `scale_loss` leaves the loss that it is given as it is.
+# The rule has no limits: the scale may fall below 1, and grow beyond 2²⁴. `scale_loss` returns a new tensor and does not change the one that it is given.
 #
 # **Budget** · sends ≤ 1 KiB per rank and step · the scaler keeps nothing that grows from step to step, not even a list of numbers · calls: all_reduce only.
 #
@@ -351,7 +351,7 @@ ones = torch.ones(1, dtype=torch.bfloat16)
 sgd_with_master_weights_spec(ones, gradients=[ones] * 500, lr=0.001, momentum=0.0)
 
 # %% [markdown]
-# **Budget** · no communication · in `state`, ≤ 8 bytes for each weight and 16 more for each parameter, and nothing that grows from step to step, not even a list of numbers · the weights equal the spec's, bit for bit. (The check's inputs end away from the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
+# **Budget** · no communication · in `state`, ≤ 8 bytes for each number in the parameters, and 16 more for each parameter tensor, and nothing that grows from step to step, not even a list of numbers · the weights equal the spec's, bit for bit. (The check's inputs are chosen so that no final weight is near the middle between two 16-bit numbers, so the order of your fp32 sums makes no difference.)
 #
 # <details><summary>Hint 1 · once only</summary>
 #

@@ -89,8 +89,16 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     steps: list[int] = []
     modes, forwards = [model.training], list[int]()
     optimizer.register_step_post_hook(lambda *_: steps.append(1))
+    most = most_forward_passes(case)
+
+    def after_norm(*_: Any) -> None:
+        if len(forwards) <= most:  # each measurement takes time, and more passes are wrong anyway
+            mark(FORWARD)
+
+    narrow: list[bool] = []
     mark(START)
-    model.norm.register_forward_hook(lambda *_: mark(FORWARD))
+    model.norm.register_forward_hook(after_norm)
+    model.register_forward_hook(lambda _, __, logits: narrow.append(logits.dtype.itemsize < 4))
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
     model.token.register_forward_hook(lambda *_: forwards.append(1))
     returned, unchanged = [], True
@@ -107,7 +115,12 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         "training mode": all(modes),
         "micro-batches unchanged": unchanged,
         "forward passes": len(forwards),
+        "16 bits": any(narrow),
     }
+
+
+def most_forward_passes(case: Case) -> int:
+    return STEPS * len(case.params["shapes"])
 
 
 def same_batches(some: list[Batch], others: list[Batch]) -> bool:
@@ -144,7 +157,7 @@ FROM_OUTSIDE = process_memory_budget(
 ONCE = Budget(
     "one forward pass for each micro-batch",
     from_outputs("forward passes"),
-    lambda case: Limit(STEPS * len(case.params["shapes"])),
+    lambda case: Limit(most_forward_passes(case)),
     heading="forward passes",
     unit="passes",
 )
@@ -157,8 +170,8 @@ def undefined_mean(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not is_nan or 0.0 not in attempt.case.params["counts"]:
         return None
     return (
-        "returns nan where no target of a micro-batch counts: its mean is 0/0. Divide the sum of "
-        "the losses by the number of counted tokens in all micro-batches"
+        "returns nan, from 0/0, where no target of a micro-batch counts: divide the sum of the "
+        "losses by the number of counted tokens in all micro-batches"
     )
 
 
@@ -217,6 +230,14 @@ more_forward_passes = over_budget(
 )
 
 
+@on_each_rank
+def computes_in_16_bits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule, because autocast also keeps copies of weights, which are not recorded."""
+    if output["16 bits"]:
+        return "runs the model in 16 bits: leave torch.autocast out, as the spec does"
+    return None
+
+
 EXERCISE = OnRanks(
     points=5,
     cases=(
@@ -231,13 +252,13 @@ EXERCISE = OnRanks(
     named_within=NAMED_WITHIN,
     budgets=(ONE_AT_A_TIME, ONCE, FROM_OUTSIDE),
     allows=frozenset(),
+    rules=(more_forward_passes, computes_in_16_bits),  # before the process memory is looked at
     signs=(
         undefined_mean,
         NAMED_MISTAKES,
         wrong_loss,
         side_effect,
         keeps_all_activations,
-        more_forward_passes,
     ),
     memory=True,
 )

@@ -74,6 +74,15 @@ def is_near_a_tie(case: Case, weight: Tensor, gradients: Tensor) -> Tensor:
     return (master - margin).to(weight.dtype) != (master + margin).to(weight.dtype)
 
 
+SIDE_EFFECTS = {
+    "gradients unchanged": "changes the caller's gradients: leave .grad as it is, in its memory",
+    "requires_grad": "leaves requires_grad off, so the next backward pass gives no gradients: "
+    "change the parameters under torch.no_grad()",
+    "autograd is on": "leaves autograd off after the call: `with torch.no_grad():` ends with the "
+    "block",
+}
+
+
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     parameters = [nn.Parameter(in_memory(weight)) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
@@ -81,19 +90,24 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     take_a_step_elsewhere(subject, parameters)
     path: list[float] = []
     state_bytes: list[int] = []
-    unchanged, growth = True, Growth({"state": state})
+    growth = Growth({"state": state})
+    right = dict.fromkeys(SIDE_EFFECTS, True)
     for step, gradients in enumerate(zip(*given["gradients"], strict=True)):
         copies: list[Tensor] = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
             # torch wants equal dtypes: a weight left in fp32 gets an fp32 gradient
             copies.append(gradient.to(parameter.dtype, copy=True))
             parameter.grad = copies[-1]
+        places = [(copy.data_ptr(), copy.dtype) for copy in copies]
         momentum = (case.params["momentum"],) if case.params["momentum"] else ()
         subject(parameters, state, learning_rate(step, case), *momentum)
-        unchanged &= all(
+        right["gradients unchanged"] &= places == [(g.data_ptr(), g.dtype) for g in copies] and all(
             parameter.grad is copy and torch.equal(copy, gradient.to(copy.dtype))
             for parameter, copy, gradient in zip(parameters, copies, gradients, strict=True)
         )
+        right["requires_grad"] &= all(parameter.requires_grad for parameter in parameters)
+        right["autograd is on"] &= torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
         path.append(parameters[0].detach().flatten()[0].item())
         by_address = {tensor.data_ptr(): tensor.nbytes for tensor in state_tensors(state)}
         state_bytes.append(sum(by_address.values()))
@@ -101,7 +115,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     return {
         "weights": [parameter.detach() for parameter in parameters],
         "views": views,
-        "gradients unchanged": unchanged,
+        **right,
         "state grows": bool(growth.found()),
         "what grows": growth.found(),
         "bytes in state": max(state_bytes),
@@ -151,7 +165,9 @@ def never_writes_back(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not all(any(torch.equal(right.flatten(), one) for one in masters) for right in wanted):
         return None
     if equal(before, got, 0.0):
-        return "never writes back: copy the master into the 16-bit weight after each step"
+        mistake = "never writes back: copy the master into the 16-bit weight after each step"
+        only_matrices = all(old.ndim > 1 for old in before)
+        return mistake + " (flatten() and reshape() of a matrix copy it)" * only_matrices
     in_matrices = [old if old.ndim > 1 else new for old, new in zip(before, wanted, strict=True)]
     if equal(in_matrices, got, 0.0) and not equal(wanted, got, 0.0):
         return (
@@ -169,8 +185,9 @@ def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "gives the parameter new memory: views of it, such as a bucket's, keep the old "
             "weights; write into it with copy_"
         )
-    if not output["gradients unchanged"]:
-        return "changes the caller's gradients: leave .grad as it is"
+    for key, mistake in SIDE_EFFECTS.items():
+        if not output[key]:
+            return mistake
     if output["state grows"]:
         mistake = (
             "keeps more in state with every step: a master and a velocity per weight are enough"

@@ -209,7 +209,7 @@ def test_a_wrong_loss_is_named_where_the_step_is_right():
     for losses, message in (
         ([None, None], "returns nothing"),
         ([1.0, 2.0], "does not return the mean loss"),
-        ([float("nan")] * 2, "returns nan where no target"),
+        ([float("nan")] * 2, "returns nan, from 0/0"),
     ):
         assert message in mistake_of(ACCUMULATE, case, inputs, [right | {"losses": losses}])
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {accumulate = 1.667}
-# says = {accumulate = "returns nan where no target of a micro-batch counts"}
+# says = {accumulate = "returns nan, from 0/0, where no target of a micro-batch counts"}
 # ///
 # Right except for a micro-batch in which no target counts: its mean is nan, and so is nan times 0.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {sgd_with_master_weights = 2.667}
-# says = {sgd_with_master_weights = "never writes back"}
+# says = {sgd_with_master_weights = "flatten() and reshape()"}
 # ///
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}

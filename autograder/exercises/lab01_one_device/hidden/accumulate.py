@@ -114,7 +114,6 @@ MISTAKES = {
     "clears the gradients after the step only: old ones may be there before the first": (
         wrong(clears="after")
     ),
-    "clears the gradients before each micro-batch: only the last one's are left for the step": (
-        wrong(first=-1)
-    ),
+    "steps with the last micro-batch's gradients only: call backward for each, and zero_grad once, "
+    "before the first": wrong(first=-1),
 }

@@ -10,6 +10,7 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.sgd_with_master_weights import (
+    SIDE_EFFECTS,
     learning_rate,
     masters_case,
 )
@@ -73,7 +74,8 @@ def reference(
             if rounds_each_step:
                 master = master.to(weight.dtype).float()
         weights.append(master if wide_weights else master.to(weight.dtype))
-    return {"weights": weights, "views": weights, "gradients unchanged": True, "state grows": False}
+    right = dict.fromkeys(SIDE_EFFECTS, True)
+    return {"weights": weights, "views": weights, **right, "state grows": False}
 
 
 def wrong(**changes: Any) -> Callable[..., Plain]:

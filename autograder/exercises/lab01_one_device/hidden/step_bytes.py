@@ -120,7 +120,9 @@ CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
             {"number": 4}
         ),
     },
-    ("parameters",): {"counts the fp32 masters: they belong to the optimizer": {"extra": 4}},
+    ("parameters",): {
+        "counts the fp32 masters: they belong to 'optimizer'": [{"extra": 4, **BF16}, {"extra": 4}]
+    },
     ("gradients",): {
         "counts nothing: every parameter has a gradient of the same size": {"number": 0},
     },
