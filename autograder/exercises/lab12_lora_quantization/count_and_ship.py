@@ -5,13 +5,16 @@ from autograder.exercise import Formula, questions
 TINY = {
     "token.weight": (50, 8),
     "position.weight": (12, 8),
+    "token_mixer.weight": (8, 8),
     "blocks.0.norm.weight": (8,),
     "blocks.0.norm.bias": (8,),
     "blocks.0.query.weight": (8, 8),
     "blocks.0.query.bias": (8,),
     "blocks.0.value.weight": (8, 8),
     "blocks.0.value.bias": (8,),
+    "blocks.0.ln.weight": (8,),
     "blocks.0.upscale.weight": (8, 12),
+    "blocks.0.scale_up.weight": (12, 8),
     "blocks.0.up.weight": (32, 8),
     "blocks.0.up.bias": (32,),
     "blocks.0.down.weight": (8, 32),
@@ -23,19 +26,19 @@ TINY = {
 
 
 def decoder(layers: int, width: int, kv: int, inner: int, vocabulary: int) -> dict[str, object]:
-    """Names and shapes as in Llama: keys and values may be narrower, and there are no biases."""
+    """Shapes as in Llama: keys and values may be narrower, and there are no biases."""
     shapes: dict[str, object] = {"token.weight": (vocabulary, width)}
     for i in range(layers):
         block = {
             "norm_1": (width,),
-            "query": (width, width),
-            "key": (kv, width),
-            "value": (kv, width),
-            "out": (width, width),
+            "attention.query": (width, width),
+            "attention.key": (kv, width),
+            "attention.value": (kv, width),
+            "attention.out": (width, width),
             "norm_2": (width,),
-            "gate": (inner, width),
-            "up": (inner, width),
-            "down": (width, inner),
+            "mlp.gate": (inner, width),
+            "mlp.up": (inner, width),
+            "mlp.down": (width, inner),
         }
         shapes |= {f"blocks.{i}.{name}.weight": shape for name, shape in block.items()}
     return shapes | {"norm.weight": (width,), "head.weight": (vocabulary, width)}
@@ -47,7 +50,7 @@ EXERCISE = Formula(
         questions(
             "one block, square weights",
             (TINY, 2, ("query", "value"), 2, 100),
-            (TINY, 3, ("query",), 1, 7),
+            (TINY, 3, ("query", "head"), 1, 7),
         ),
         questions(
             "one block, weights that are not square",

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
-# loses = {count_and_ship = 2.4}
+# loses = {count_and_ship = 3.0}
 # says = {count_and_ship = "assumes that every weight is square"}
 # ///
 

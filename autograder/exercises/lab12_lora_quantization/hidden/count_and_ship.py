@@ -118,15 +118,20 @@ def with_biases(shapes: Shapes, r: int, targets: Sequence[str]) -> int:
     return adapters_of(shapes, r, targets) + extra
 
 
-def adapters_of_names(
-    shapes: Shapes, r: int, targets: Sequence[str], part: Callable[[str], str]
-) -> int:
-    """The number of parameters if all matrices with a target in part of their name get adapters."""
-    return sum(
-        r * sum(shape)
-        for name, shape in shapes.items()
-        if len(shape) == 2 and any(each in part(name) for each in targets)
+def adapters_by(is_target: Callable[[str, str], bool]) -> Callable[..., Answer]:
+    """The answer if the matrices for which ``is_target(name, target)`` get adapters."""
+    return with_adapters(
+        lambda shapes, r, targets: sum(
+            r * sum(shape)
+            for name, shape in shapes.items()
+            if len(shape) == 2 and any(is_target(name, each) for each in targets)
+        )
     )
+
+
+def third_or_first(name: str) -> str:
+    words = name.split(".")
+    return words[2] if len(words) > 3 else words[0]
 
 
 def squares(shapes: Shapes) -> int:
@@ -160,8 +165,14 @@ MISTAKES: Mapping[str, Any] = {
         ),
     ),
     "gives adapters to modules whose word only contains a target: it has to equal one": (
-        with_adapters(lambda s, r, t: adapters_of_names(s, r, t, lambda name: module_of(name))),
-        with_adapters(lambda s, r, t: adapters_of_names(s, r, t, lambda name: name)),
+        adapters_by(lambda name, target: target in module_of(name)),
+        adapters_by(lambda name, target: target in name),
+        adapters_by(lambda name, target: module_of(name).startswith(target)),
+        adapters_by(lambda name, target: module_of(name).endswith(target)),
+    ),
+    "misses targets in short or long names: the module is the second-to-last word": (
+        adapters_by(lambda name, target: f".{target}." in name),
+        adapters_by(lambda name, target: third_or_first(name) == target),
     ),
     "counts the biases of the targets as well: they are frozen and get no adapter": (
         with_adapters(with_biases),
@@ -210,7 +221,7 @@ MISTAKES: Mapping[str, Any] = {
     "rounds 2(N − 1)/N to a whole number: divide with /": (
         with_("sent_bytes", lambda a, s, n, t: 2 * (n - 1) // n * FP32_BYTES * a)
     ),
-    "counts one pass of the ring: an all-reduce is a reduce-scatter and an all-gather": (
+    "computes half of what a rank sends: a ring has two passes, and an fp32 number has 4 bytes": (
         with_("sent_bytes", lambda a, s, n, t: ring(a, n) / 2)
     ),
     "counts what all ranks send: return what one rank sends": (
@@ -237,6 +248,19 @@ MISTAKES: Mapping[str, Any] = {
             lambda a, s: 4 * (multiplied(s) + all_of(s) - squares(s)) + 6 * a,
         ),
     ),
+    "leaves out matrices whose name only contains or begins with that of an embedding": (
+        with_flops(
+            lambda a, s: (
+                4
+                * sum(
+                    prod(shape)
+                    for name, shape in s.items()
+                    if len(shape) == 2 and not any(each in name for each in LOOKED_UP)
+                )
+                + 6 * a
+            )
+        )
+    ),
     "counts the head as an embedding: it is a matrix product": (
         with_flops(lambda a, s: 4 * (multiplied(s) - of_module(s, "head")) + 6 * a)
     ),
@@ -254,7 +278,7 @@ MISTAKES: Mapping[str, Any] = {
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[Any, ...]]:
     """Draw models in which some module names contain others: "up" is in "upper"."""
-    names = ("query", "key", "value", "out", "gate", "up", "down")
+    names = ("query", "key", "value", "out", "gate", "up", "down", "head")
     drawn = []
     for _ in range(6):
         layers, width, kv, inner, vocabulary = (
@@ -262,8 +286,10 @@ def draw(case: Case, rng: np.random.Generator) -> list[tuple[Any, ...]]:
             for low, high in ((1, 4), (40, 200), (8, 39), (201, 600), (700, 3000))
         )
         shapes = decoder(layers, width, kv, inner, vocabulary)
-        shapes |= {"upper.weight": (width, 33), "query_norm.weight": (width,)}
-        shapes |= {"blocks.0.query.bias": (width,), "blocks.0.up.bias": (inner,)}
+        shapes |= {"upper.weight": (width, 33), "blocks.0.mlp.gate_up.weight": (44, width)}
+        shapes |= {"token_mixer.weight": (width, width), "ln.weight": (width,)}
+        shapes |= {"query_norm.weight": (width,), "blocks.0.attention.query.bias": (width,)}
+        shapes |= {"blocks.0.mlp.up.bias": (inner,)}
         targets = tuple(rng.permutation(names)[: int(rng.integers(1, 5))].tolist())
         n = int(rng.integers(2, 9) if case.name == "drawn models" else rng.integers(33, 300))
         drawn.append((shapes, int(rng.integers(1, 40)), targets, n, int(rng.integers(50, 5000))))
