@@ -175,8 +175,8 @@ check("lora_quantization.LoRALinear", LoRALinear)
 # Before you fine-tune a model on N ranks with DDP, you want to know what it takes. `count_and_ship(shapes, r, targets, world_size, tokens)` returns a dict:
 #
 # - `"adapters"`: the parameters that are trained. Each target has an adapter, A [r, in] and B [out, r];
-# - `"state_bytes"`: on each rank, the gradients and Adam's two states of each gradient, all in fp32. The parameters themselves are not counted;
-# - `"sent_bytes"`: what each rank sends in a step, in a ring all-reduce of the gradients in fp32;
+# - `"state_bytes"`: on each rank, for each trained parameter, its gradient and Adam's two states, all in fp32. The parameters themselves are not counted;
+# - `"sent_bytes"`: what each rank sends in a step, in a ring all-reduce of the gradients in fp32, not rounded;
 # - `"flops"`: of the matrix products of a step with `tokens` tokens on this rank. An element of a matrix that is trained takes 6 per token: 2 in forward, 2 for the gradient of its input, 2 for its own gradient. Which of them remain for a frozen matrix?
 #
 # `shapes` is a dict of all parameters of the model without adapters, `{"blocks.0.query.weight": (out, in), …}`. The second-to-last word, `query`, is the module; `targets` contains such words, and a module is a target only if its word is equal to one of them. All parameters with two dimensions are matrices that are multiplied, except the embeddings `token` and `position`, which are looked up. Count as if every matrix passed a gradient to its input, including the lowest layer.
@@ -513,7 +513,7 @@ def qlora_forward_spec(layers, x, alpha):
 # - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the previous step must not count.
 # - `dequantize_nf4` is given. You decide when to call it: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
-# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × the ideal bytes plus 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · adapters equal those of one process after each of two steps, within 10⁻⁵.
+# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × the ideal bytes plus 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · keeps nothing that grows from step to step · adapters equal those of one process after each of two steps, within 10⁻⁵.
 #
 # <details><summary>Hint 1 · what the Function keeps</summary>
 #

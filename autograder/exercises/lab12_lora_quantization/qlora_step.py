@@ -22,7 +22,15 @@ from autograder.exercise import (
     sent_bytes,
 )
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import MistakeText, never_waited, on_each_rank, over_budget
+from autograder.exercise.signs import (
+    MistakeText,
+    keeps_growing,
+    never_waited,
+    on_each_rank,
+    over_budget,
+)
+from autograder.guest.growth import STEPS as MORE_STEPS
+from autograder.guest.growth import found_in_more_steps
 from autograder.guest.moments import START, mark
 from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Run
@@ -36,9 +44,15 @@ BETWEEN = "between forward and backward"
 LARGE_WIDTH = 256  # budgets apply from here on: below, scalars and gloo's own messages would matter
 
 
-def adapters_case(name: str, world_size: int, widths: list[int], r: int, alpha: float) -> Case:
-    """A chain of linear layers: widths[0] -> widths[1] -> …; weights must fill whole blocks."""
-    return Case(name, world_size, {"widths": widths, "r": r, "alpha": alpha, "samples": 4})
+def adapters_case(
+    name: str, world_size: int, widths: list[int], r: int, alpha: float, more_steps: int = 0
+) -> Case:
+    """A chain of linear layers: widths[0] -> widths[1] -> …; weights must fill whole blocks.
+
+    ``more_steps``: what grows during these is looked for.
+    """
+    params = {"widths": widths, "r": r, "alpha": alpha, "samples": 4, "more_steps": more_steps}
+    return Case(name, world_size, params)
 
 
 def draw_step(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -82,20 +96,34 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     base = [[layer[name] for layer in layers] for name in ("packed", "absmax")]
     copies = [[each.clone() for each in some] for some in base]
     mark(START)
-    steps = []
-    for inputs, targets in given["batches"]:
+    steps, losses = [], [0] * STEPS
 
-        def loss_of(y: Tensor, targets: Tensor = targets) -> Tensor:
+    def one_step(step: int = 0) -> None:
+        inputs, targets = given["batches"][step]
+
+        def loss_of(y: Tensor) -> Tensor:
             mark(BETWEEN)
+            losses[step] += 1
             return (y - targets).square().sum() / len(y)
 
         subject(layers, inputs, loss_of, case.params["alpha"], LR)
+
+    for step in range(STEPS):
+        one_step(step)
         steps.append([each.detach().clone() for each in adapters])
+    calls_of_loss = [*losses]
     unchanged = all(
         map(torch.equal, (each for some in base for each in some), (c for s in copies for c in s))
     )
     has_gradient = any(each.grad is not None for some in base for each in some)
-    return {"adapters": steps, "base unchanged": unchanged, "base has a gradient": has_gradient}
+    roots = {"the answer": subject, "layers": layers}
+    return {
+        "adapters": steps,
+        "base unchanged": unchanged,
+        "base has a gradient": has_gradient,
+        "calls of loss_of": calls_of_loss,
+        "grows": found_in_more_steps(roots, one_step, case.params["more_steps"]),
+    }
 
 
 # ---- budgets ------------------------------------------------------------------------------------
@@ -166,10 +194,28 @@ def trains_the_base(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
+@on_each_rank
+def calls_loss_of_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if (most := max(output["calls of loss_of"])) > 1:
+        return "calls loss_of more than once in a step: keep its result", f"{most} calls"
+    return None
+
+
+@on_each_rank
+def reduces_more(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule: what more calls send may be few bytes."""
+    params = attempt.case.params
+    limit = (STEPS + params["more_steps"]) * 2 * (len(params["widths"]) - 1)
+    if attempt.run and (calls := sum(call.rank == rank for call in attempt.run.calls)) > limit:
+        mistake = "calls all_reduce more than once for each A and each B: nothing else is sent"
+        return mistake, f"{calls} calls, at most {limit} are needed"
+    return None
+
+
 EXERCISE = OnRanks(
     points=4,
     cases=(
-        adapters_case("1 rank, one layer", 1, [24, 40], r=3, alpha=8.0),
+        adapters_case("1 rank, one layer", 1, [24, 40], r=3, alpha=8.0, more_steps=MORE_STEPS),
         adapters_case("2 ranks, 3 layers", 2, [32, 64, 64, 20], r=5, alpha=4.0),
         adapters_case("2 ranks, 4 layers of 256 KiB in fp32", 2, [256] * 5, r=3, alpha=2.0),
     ),
@@ -182,9 +228,10 @@ EXERCISE = OnRanks(
         process_memory_budget(BETWEEN, process_limit),
     ),
     allows=frozenset({"all_reduce"}),
-    rules=(never_waited,),
+    rules=(never_waited, reduces_more, keeps_growing),
     signs=(
         trains_the_base,
+        calls_loss_of_again,
         NAMED_MISTAKES,
         over_budget(
             KEPT.heading,

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
-# loses = {qlora_step = 1.6}
-# says = {qlora_step = "sends more than the adapters' gradients"}
+# loses = {qlora_step = 4.0}
+# says = {qlora_step = "calls all_reduce more than once for each"}
 # ///
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}
