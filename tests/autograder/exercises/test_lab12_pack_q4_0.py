@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import gguf
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from autograder import exercises
-from autograder.exercise import Case
+from autograder.exercise import Case, equal
 from autograder.exercises.lab12_lora_quantization.pack_q4_0 import block_of
 
 LAB = "12_lora_quantization"
@@ -44,3 +45,22 @@ def test_random_weights_are_packed_as_by_gguf(scale: float) -> None:
     weights[129:160:2] = scale * 4
     case = Case("random", 1, {"blocks": [block_of(1.0)]})
     assert torch.equal(reference_blocks(case, [{"weights": weights}]), gguf_bytes(weights))
+
+
+def test_of_mistakes_that_agree_in_a_case_the_one_that_is_right_in_more_comes_first() -> None:
+    cases = [case for case in EXERCISE.cases if not case.hidden]
+    inputs = [list(EXERCISE.draw(case, np.random.default_rng(3))) for case in cases]
+    right = [EXERCISE.expect(*each)[0]["blocks"] for each in zip(cases, inputs, strict=True)]
+    made = []  # (mistake, {case: its blocks where they are wrong})
+    for mistake in EXERCISE.required_half.module.MISTAKES:
+        by_case = (
+            EXERCISE.required_half.outputs_with(mistake, *each)
+            for each in zip(cases, inputs, strict=True)
+        )
+        for outputs in zip(*by_case, strict=True):
+            blocks = [each[0]["blocks"] for each in outputs]
+            wrong = {i: got for i, got in enumerate(blocks) if not equal(right[i], got)}
+            made.append((mistake, wrong))
+    for (first, wrong), (later, fewer) in combinations(made, 2):
+        if first != later and fewer and fewer.keys() < wrong.keys():
+            assert not all(equal(wrong[i], got) for i, got in fewer.items()), (first, later)

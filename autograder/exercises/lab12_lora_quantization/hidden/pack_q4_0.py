@@ -168,7 +168,14 @@ SIGN = (
     "loses the sign of the weight of largest magnitude: d is that weight / -8, so it may be "
     "negative"
 )
+# If two mistakes agree in a case, the one that is correct in more cases comes first.
 MISTAKES = {
+    "does not take the first of two weights with the largest magnitude": (
+        packed(scale=lambda blocks: largest_or_smallest(blocks, "negative") / -8),
+        packed(scale=lambda blocks: largest_or_smallest(blocks, "positive") / -8),
+        packed(scale=lambda blocks: last_largest(blocks) / -8),
+    ),
+    "rounds halfway cases to even: add 8.5 and cut off the fraction": packed(levels=to_nearest),
     f"divides a magnitude by 7: {SIGN}": (
         packed(scale=sevenths),
         packed(scale=sevenths, levels=to_nearest),
@@ -183,11 +190,6 @@ MISTAKES = {
     ),
     "takes the largest weight, not the one of largest magnitude": packed(
         scale=lambda blocks: blocks.amax(1, keepdim=True) / -8
-    ),
-    "does not take the first of two weights with the largest magnitude": (
-        packed(scale=lambda blocks: largest_or_smallest(blocks, "negative") / -8),
-        packed(scale=lambda blocks: largest_or_smallest(blocks, "positive") / -8),
-        packed(scale=lambda blocks: last_largest(blocks) / -8),
     ),
     "swaps the nibbles: the low one, of value 1, 2, 4 and 8, has weight j": packed(
         nibbles=halves_swapped
@@ -216,7 +218,6 @@ MISTAKES = {
         packed(used=lambda scale: scale.half().float()),
         packed(used=lambda scale: scale.half().float(), levels=to_nearest),
     ),
-    "rounds halfway cases to even: add 8.5 and cut off the fraction": packed(levels=to_nearest),
     "cuts off the fraction without adding a half first": (
         packed(levels=lambda steps: torch.floor(steps + 8).clamp(0, 15)),
         packed(levels=lambda steps: (torch.trunc(steps) + 8).clamp(0, 15)),
