@@ -47,7 +47,7 @@ def test_random_weights_are_packed_as_by_gguf(scale: float) -> None:
     assert torch.equal(reference_blocks(case, [{"weights": weights}]), gguf_bytes(weights))
 
 
-def test_of_mistakes_that_agree_in_a_case_the_one_that_is_right_in_more_comes_first() -> None:
+def test_of_mistakes_that_agree_in_a_case_the_one_that_is_right_in_more_comes_first():
     cases = [case for case in EXERCISE.cases if not case.hidden]
     inputs = [list(EXERCISE.draw(case, np.random.default_rng(3))) for case in cases]
     right = [EXERCISE.expect(*each)[0]["blocks"] for each in zip(cases, inputs, strict=True)]
