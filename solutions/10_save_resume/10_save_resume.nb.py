@@ -150,7 +150,7 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · opens only files that contain at least one element of its slices; padding does not count. In cases with "few files" in their name, a rank cannot open any others (they are dangling links). The order of the tensors in a file can differ from that in the index, and a process may load several checkpoints. Every rank has at least one element of each tensor.
+# **Budget** · opens only files that contain at least one element of its slices; padding does not count. In cases with "few files" in their name, a rank cannot open any others: that raises an error. The order of the tensors in a file can differ from that in the index. A process may load several checkpoints, also a newer one from the same folder, and files that another number of ranks saved earlier may still be in the folder. Every rank has at least one element of each tensor.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -221,8 +221,8 @@ def name_of(step):
 # %% [markdown]
 # `atomic_commit(root, step, write)` runs on every rank. `write(folder)` writes this rank's files into an existing folder; this may take a while. When the call returns on any rank, `root / name_of(step)` must contain the files of **all** ranks and nothing else.
 #
-# - Whenever any rank is killed, the newest checkpoint is complete: the old one, until the new one is complete.
-# - After a kill, the job is restarted, perhaps with fewer ranks, and commits the same step, unless it is already complete: so no folder has the final name when `atomic_commit` is called. Files that the killed run left behind must not make the restarted one fail or end up in its checkpoint.
+# - A kill of any rank at any time leaves a complete newest checkpoint: either the new one or the one before it.
+# - After a kill, the job is restarted, perhaps with fewer ranks. It commits the same step again, or the next one if that step is complete. So no folder has the final name when `atomic_commit` is called. Files that the killed run left behind must not make the restarted one fail or end up in its checkpoint.
 # - At the end, even after a restart, `root` contains only checkpoints. Old ones stay.
 # - Temporary files are in `root`, too: a rename works only within one file system.
 
@@ -274,7 +274,7 @@ def atomic_commit(root, step, write):
 
 # %%
 def write_in_two(folder, is_victim):
-    path = folder / f"rank_{dist.get_rank()}.txt"
+    path = Path(folder) / f"rank_{dist.get_rank()}.txt"
     path.write_text("half of it")
     if is_victim:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -292,7 +292,7 @@ for killed_in in (2, None):
     try:
         launch(commit_both, root, killed_in, world_size=4)
     except RankError as error:
-        print(error.headline)
+        print("rank 2 was killed, as planned" if error.kind == "SIGKILL" else error.headline)
     files = sorted(path for path in root.rglob("*") if path.is_file())
     show_table(
         {"folder": "", "file": "", "bytes": "d"},
@@ -387,9 +387,9 @@ class Job:
         return mean.item() / dist.get_world_size()
 
 # %% [markdown]
-# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`). It returns `{step: loss}` of the steps that **this** call has run, counted from 0. Old checkpoints stay, but a kill may lose them, so each must be complete in itself. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
+# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`); a killed run may have left an unfinished folder as well. It returns `{step: loss}` of the steps that **this** call has run, counted from 0. It removes no checkpoint. But older ones may be missing after a restart, so each checkpoint contains everything that is needed to resume from it. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
 #
-# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros).
+# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros). Do not seed: the random numbers are those that the first start of the job would have drawn. The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, and `gather_object`, `all_gather_object` and `broadcast_object_list`.
 
 # %%
 def resume_spec(curve, killed_in, every):
@@ -400,7 +400,7 @@ def resume_spec(curve, killed_in, every):
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
 # %% [markdown]
-# **Budget** · losses after a kill are **bit-equal** to those that the first start of the job would have returned for these steps if nothing had been killed · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, plus 16 KiB for each rank.
+# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run: the same steps of the job's first start, without a kill · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, plus 16 KiB for each rank.
 #
 # <details><summary>Hint 1 · where random numbers come from</summary>
 #
@@ -466,7 +466,7 @@ options = {"world_size": 2, "device": "cpu"}
 try:
     launch(partial(train, killed_in=17), root, **options)
 except RankError as error:
-    print(error.headline)
+    print("rank 1 was killed, as planned" if error.kind == "SIGKILL" else error.headline)
 print("the newest checkpoint:", latest(root).name)
 
 # %%
@@ -489,7 +489,7 @@ check("save_resume.train_resumable", train_resumable)
 # %% [markdown]
 # ## 5 · How often?
 #
-# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16, and the optimizer's fp32 master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures occur every M seconds on average, saving every $\sqrt{2\,\delta M}$ seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Write five to eight sentences.
+# You train a model of 70 billion parameters in bf16 with Adam on 1024 GPUs, and on average something fails every 5 hours. A checkpoint contains the parameters in bf16 and, in fp32, the optimizer's master copy and two states. The storage accepts 20 GB/s from all ranks together; ranks wait while they save. How large is a checkpoint, how long does it take if each rank writes its slice, and how long if rank 0 writes all of it at 2 GB/s? If a checkpoint takes δ seconds and failures occur every M seconds on average, saving every $\sqrt{2\,\delta M}$ seconds loses the least time (Young, 1974): how often would you save, and what fraction of the time is lost to saving and to repeated steps, in both cases? What would you do to lose less? Write five to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "how_often", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

@@ -1,17 +1,23 @@
 """Load a checkpoint on a different number of ranks.
 
 In cases with few files, a rank gets only the files that contain part of its slices.  The others
-are names that cannot be opened, so there are no reads to count.
+contain no tensors and cannot be opened.
 
-Then each rank loads a second, smaller checkpoint from another folder, with the same file names.
+Then each rank loads a second, smaller checkpoint from the same folder, with the same file names.
 """
 
 from __future__ import annotations
 
+import builtins
+import contextlib
+import errno
+import io
 import json
-import math
+import os
 import re
+import shutil
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,7 +33,7 @@ from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 from shardlab import source
 
-NOWHERE = "not_on_this_rank"  # what the links to the other files point to
+NO_TENSORS = "not on this rank"  # what the other files contain
 NEEDED_FILES = "only files with a part of its slices"
 MISSING, NOT_NEEDED = "which does not exist", "which has no part of its slices"
 
@@ -50,38 +56,94 @@ def draw_saved(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     saved_on = case.params["saved on"]
     with TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder, folder_2 = Path(name, "first"), Path(name, "second")
+        folder = Path(name, "checkpoint")
         save(folder, given["shards"], given["shapes"], saved_on)
-        save(folder_2, *second_checkpoint(case), saved_on)
+        opened: list[str] = []
+        refused: list[Plain] = []
         try:
-            loaded = subject(folder)
-            return {"opens": NEEDED_FILES, "slices": loaded, "second load": subject(folder_2)}
+            with opens_observed(folder, opened, refused), nan_in_empty_tensors():
+                loaded = subject(folder)
+            if not refused:
+                shutil.rmtree(folder)  # its files may still be mapped, so they are not overwritten
+                save(folder, *second_checkpoint(case), saved_on)
+                second = subject(folder)
         except FileNotFoundError as error:
             shard = re.search(r"shard_\d+_of_\d+\.pt", str(error))
             if shard is None:
                 raise
-            why = NOT_NEEDED if (folder / shard[0]).is_symlink() else MISSING
-            return {"opens": f"{shard[0]}, {why}", "line": innermost_line(error)}
+            line = innermost_line(traceback.extract_tb(error.__traceback__))
+            return {"opens": f"{shard[0]}, {MISSING}", "line": line}
+        except PermissionError:
+            if not refused:
+                raise
+        if refused:
+            return refused[0]
+        reads = {int(name.split("_")[1]) for name in opened if name.endswith(".pt")}
+        return {
+            "opens": NEEDED_FILES,
+            "slices": loaded,
+            "reads": sorted(reads),
+            "second load": second,
+        }
 
 
 def save(
     folder: Path, shards: dict[str, dict[str, Tensor]], shapes: dict[str, list[int]], saved_on: int
 ) -> None:
-    """Save the files; the order of tensors in them differs from that in the index."""
+    """Save the files; the order of tensors in them differs from that in the index.
+
+    An earlier checkpoint with another number of ranks has left a file in the folder.
+    """
     folder.mkdir()
     for number in range(saved_on):
         path = folder / shard_name(number, saved_on)
         if slices := shards.get(str(number)):
             torch.save(dict(reversed(slices.items())), path)
         else:
-            path.symlink_to(NOWHERE)
+            path.write_text(NO_TENSORS)
+    (folder / shard_name(saved_on, saved_on + 1)).write_text(NO_TENSORS)
     (folder / INDEX).write_text(json.dumps({"world_size": saved_on, "shapes": shapes}))
+
+
+@contextlib.contextmanager
+def opens_observed(folder: Path, opened: list[str], refused: list[Plain]) -> Iterator[None]:
+    """Collects the names of files that are opened in the folder; those of no use are refused."""
+    python_open, marker = builtins.open, NO_TENSORS.encode()
+    useless = {path.name for path in folder.iterdir() if path.read_bytes() == marker}
+
+    def observed(file: Any, *args: Any, **kwargs: Any) -> Any:
+        path = Path(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) else None
+        if path and path.parent == folder and path.exists():
+            opened.append(path.name)
+            if path.name in useless:
+                line = innermost_line(traceback.extract_stack())
+                refused.append({"opens": f"{path.name}, {NOT_NEEDED}", "line": line})
+                raise PermissionError(errno.EACCES, "this rank cannot open", path.name)
+        return python_open(file, *args, **kwargs)
+
+    builtins.open = io.open = observed
+    try:
+        yield
+    finally:
+        builtins.open = io.open = python_open
+
+
+@contextlib.contextmanager
+def nan_in_empty_tensors() -> Iterator[None]:
+    """torch.empty fills floating-point tensors with NaN, so that results do not vary."""
+    was_on = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was_on, warn_only=warns)
 
 
 def second_state(case: Case) -> dict[str, Tensor]:
     """A state whose lengths both numbers of ranks divide."""
-    names, shape = case.params["state"], (case.params["saved on"], case.world_size)
-    return {name: torch.arange(math.prod(shape)).float().view(shape) for name in names}
+    elements = case.params["saved on"] * case.world_size
+    return {name: torch.arange(elements).float() for name in case.params["state"]}
 
 
 def second_checkpoint(case: Case) -> tuple[dict[str, dict[str, Tensor]], dict[str, list[int]]]:
@@ -92,9 +154,8 @@ def second_checkpoint(case: Case) -> tuple[dict[str, dict[str, Tensor]], dict[st
     return {str(number): shard for number, shard in enumerate(shards)}, shapes
 
 
-def innermost_line(error: Exception) -> str:
+def innermost_line(frames: traceback.StackSummary) -> str:
     """The innermost line of the answer: "cell 5, line 3: its text"."""
-    frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if source.is_user_code(each.filename)]
     return ": ".join(filter(None, source.locate(own[-1].filename, own[-1].lineno or 0)))
 
@@ -111,12 +172,12 @@ def opens_another_file(attempt: Attempt) -> Finding | None:
 
 @on_each_rank
 def wrong_second_load(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    expected = attempt.expected[rank]
-    if not equal(expected["slices"], output.get("slices"), 0.0):
+    pairs = [*zip(attempt.expected, attempt.outputs, strict=True)]
+    if not all(equal(wanted["slices"], got.get("slices"), 0.0) for wanted, got in pairs):
         return None
-    if found := difference(expected["second load"], output.get("second load"), 0.0):
-        mistake = "loads the first checkpoint correctly, but not a second one from another folder"
-        return f"{mistake}: does it keep anything from the first?", with_key(*found)
+    if found := difference(attempt.expected[rank]["second load"], output.get("second load"), 0.0):
+        mistake = "loads the first checkpoint correctly, but not a second one that replaces it in "
+        return f"{mistake}the same folder: does it keep anything from the first?", with_key(*found)
     return None
 
 

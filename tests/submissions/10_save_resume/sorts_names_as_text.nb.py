@@ -9,7 +9,8 @@ def load_sharded(folder):
     """folder a Path  ->  {name: [length]}, this rank's slices for the current world size"""
     index = json.loads((folder / "index.json").read_text())
     rank, world_size, slices = dist.get_rank(), dist.get_world_size(), {}
-    names = sorted(path.name for path in folder.glob("shard_*"))
+    pattern = f"shard_*_of_{index['world_size']}.pt"
+    names = sorted(path.name for path in folder.glob(pattern))
     saved = [torch.load(folder / name, weights_only=True) for name in names]
     for name, shape in index["shapes"].items():
         whole = torch.cat([shard[name] for shard in saved])[: math.prod(shape)]

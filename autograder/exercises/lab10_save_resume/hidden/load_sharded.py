@@ -96,6 +96,7 @@ class Wrong:
     rounded_up: bool = True  # the length of an old slice
     cuts_old_padding: bool = True
     cuts_new_slice: bool = True
+    begins_at: Callable[[int, int], int] = lambda begin, old: max(begin, 0)  # in a file
     limits_stop: bool = True
     files: Callable[[int, int, int, int, int], Iterable[int]] = (
         lambda rank, start, stop, old, saved_on: range(start // old, (stop - 1) // old + 1)
@@ -103,6 +104,7 @@ class Wrong:
     number: Callable[[int, Case], int] = lambda number, case: number
     named_after: Callable[[Case], int] = lambda case: case.params["saved on"]
     pads: bool = True
+    padding: float = 0.0
     by_position: bool = False  # takes tensors in the order of a file, which is not the index's
     dtype: torch.dtype | None = None
 
@@ -112,7 +114,7 @@ class Wrong:
 
     def on_rank(self, case: Case, given: Any, rank: int) -> Plain:
         """None if it would fail with another error."""
-        slices = {}
+        slices, read = {}, set[int]()
         for name, shape in given["shapes"].items():
             key = name
             if self.by_position:
@@ -132,16 +134,22 @@ class Wrong:
                     exists = ranks == saved_on and number < saved_on
                     why = NOT_NEEDED if exists else MISSING
                     return {"opens": f"{shard_name(number, ranks)}, {why}"}
+                read.add(number)
                 piece, before = given["shards"][str(number)][key], index * old
                 if self.cuts_new_slice:
-                    piece = piece[max(start - before, 0) : max(stop - before, 0)]
+                    begin = self.begins_at(start - before, old)
+                    piece = piece[begin : max(stop - before, 0)]
                 pieces.append(piece)
             if not pieces:
                 return None
             own = torch.cat(pieces).to(self.dtype)
             missing = new - len(own) if self.cuts_new_slice else 0
-            slices[name] = functional.pad(own, (0, missing if self.pads or missing < 0 else 0))
-        return {"opens": NEEDED_FILES, "slices": slices}
+            missing = missing if self.pads or missing < 0 else 0
+            slices[name] = functional.pad(own, (0, missing), value=self.padding)
+        output = {"opens": NEEDED_FILES, "slices": slices}
+        if self.files is first_file:  # else, it may use only a part of each file
+            output["reads"] = sorted(read)
+        return output
 
 
 def as_text(index: int, case: Case) -> int:
@@ -232,8 +240,16 @@ MISTAKES = {
         partial(read_all, is_text_order=True),
         Wrong(number=as_text),
     ),
+    "cuts a file after the first in the wrong place: start - file * old is negative there, and a "
+    "negative index counts from the end, so use max(start - file * old, 0)": (
+        Wrong(begins_at=lambda begin, old: begin),
+        Wrong(begins_at=lambda begin, old: abs(begin)),
+        Wrong(begins_at=lambda begin, old: begin % old),
+    ),
     "reads only the first of the files that contain its slices: a slice can begin in one file and "
     "end in another": (Wrong(files=first_file), Wrong(files=first_file, pads=False)),
+    "does not set the padding to zero: torch.empty leaves what was in memory before (NaN, in this "
+    "check)": Wrong(padding=math.nan),
     "returns slices of different lengths: pad for the new number of ranks": Wrong(pads=False),
     "opens every file: if each of N ranks reads the whole checkpoint, it is read N times": partial(
         read_all, is_text_order=False
