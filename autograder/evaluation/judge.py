@@ -72,9 +72,8 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
     otherwise = failure or difference or _over_budget(attempt)
     if not passed and finding is None:
         by_sign, named = _named_by_exercise(exercise, attempt, suspects)
-        finding = by_sign
-        if finding is None and difference is not None:
-            finding = next((each.finding for each in named or () if each.is_certain), None)
+        certain = (each.finding for each in named or () if each.is_certain)
+        finding = next(certain, by_sign)
     result = CaseResult(
         name=case.name,
         hidden=case.hidden,
@@ -157,7 +156,10 @@ def is_unwritten(attempt: Attempt) -> bool:
 def _named_by_exercise(
     exercise: Exercise, attempt: Attempt, suspects: frozenset[str]
 ) -> tuple[Finding | None, tuple[Named, ...] | None]:
-    """The first sign's finding, and the named mistakes if no earlier sign found anything."""
+    """The first sign's finding, and the named mistakes if no earlier sign found anything.
+
+    A later sign's finding is reported if no named mistake explains all cases.
+    """
     if isinstance(attempt.error, RankError) and attempt.error.kind == "TooLarge":
         return None, None  # its record is incomplete
     wanted = max(map(size_of, attempt.expected))
@@ -173,8 +175,6 @@ def _named_by_exercise(
                 named = exercise.named(attempt, suspects) if suspects else None
                 if not certain_in(named):
                     named = exercise.named(attempt)
-                if certain_in(named):
-                    return None, named
             elif finding := sign(attempt):
                 return finding, named
         except Exception:  # outputs come from student processes and may be of any form
