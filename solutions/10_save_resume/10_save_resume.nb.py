@@ -389,7 +389,7 @@ class Job:
 # %% [markdown]
 # `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`); a killed run may have left an unfinished folder as well. It returns `{step: loss}` of the steps that **this** call has run, counted from 0. It removes no checkpoint. But older ones may be missing after a restart, so each checkpoint contains everything that is needed to resume from it. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
 #
-# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros). Do not seed: the random numbers are those that the first start of the job would have drawn. The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, and `gather_object`, `all_gather_object` and `broadcast_object_list`.
+# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros). A start that finds all steps done asks for no batch. Do not seed: the random numbers are those that the first start of the job would have drawn. The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, and `gather_object`, `all_gather_object` and `broadcast_object_list`.
 
 # %%
 def resume_spec(curve, killed_in, every):

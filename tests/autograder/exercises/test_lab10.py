@@ -488,7 +488,7 @@ JOBS = {
 def train_resumable(root, job, steps, every):
     rank, losses, newest = dist.get_rank(), {}, latest(root)
     first = 0 if newest is None else int(newest.name[5:])
-    if newest is not None:
+    if newest is not None and first < steps:
         common, own = (torch.load(newest / name) for name in ("common", f"own_{rank}"))
         job.model.load_state_dict(common[0])
         job.optimizer.load_state_dict(common[1])

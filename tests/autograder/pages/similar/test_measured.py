@@ -66,7 +66,7 @@ def test_answers_to_different_exercises_are_not_listed() -> None:
 
 
 def test_solutions_with_a_planted_mistake_are_listed() -> None:
-    """About 9 in 10, of more than 450 pairs in 12 labs. The others differ in more than the mistake,
+    """About 6 in 7, of more than 600 pairs in 12 labs. The others differ in more than the mistake,
     or are short."""
     listed = compared = 0
     for lab in exercises.labs():
@@ -77,8 +77,8 @@ def test_solutions_with_a_planted_mistake_are_listed() -> None:
                 if both and all(each.length(each.hashes) >= LONG for each in both):
                     compared += 1
                     listed += len(compare(both, given(lab)).pairs)
-    assert compared > 450
-    assert listed / compared > 0.87
+    assert compared > 600
+    assert listed / compared > 0.85
 
 
 @pytest.mark.parametrize(
