@@ -19,9 +19,12 @@ from autograder.exercise.form import Sign
 from autograder.guest.case import Case
 from autograder.guest.closed_modules import CLOSED
 from shardlab.errors import RankError
+from shardlab.run import Call
 
 MistakeText = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
 RankSign = Callable[[Any, int, Attempt], MistakeText]
+CallSign = Callable[[Call, Attempt], MistakeText]
+HALF_PRECISION = "float16", "bfloat16"
 GROWS = "keeps something of every step: release what later steps do not need"
 
 
@@ -48,6 +51,21 @@ def on_each_rank(rank_sign: RankSign) -> Sign:
             who_if_hidden = "a rank" if len(attempt.outputs) > 1 else "your answer"
             if found := finding(who, rank_sign(output, rank, attempt), who_if_hidden):
                 return found
+        return None
+
+    return sign
+
+
+def on_each_call(call_sign: CallSign) -> Sign:
+    """``call_sign(call, attempt)`` for each recorded call, also if a rank failed; the first match
+    counts.  By default, the evidence is the line of the call."""
+
+    @functools.wraps(call_sign)
+    def sign(attempt: Attempt) -> Finding | None:
+        for call in attempt.run.calls if attempt.run else []:
+            if found := call_sign(call, attempt):
+                found = (found, call.source) if isinstance(found, str) else found
+                return finding(f"rank {call.rank}", found)
         return None
 
     return sign
@@ -115,40 +133,37 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
     return sign
 
 
-def never_waited(attempt: Attempt) -> Finding | None:
+@on_each_call
+def never_waited(call: Call, attempt: Attempt) -> MistakeText:
     """A rule: a call that was started with isend, irecv or async_op=True is waited for."""
     started = {
         "send": ("starts a send with isend", "its buffer may be reused before it is sent"),
         "recv": ("starts a receive with irecv", "its buffer may be read before the data is there"),
     }
-    for call in attempt.run.calls if attempt.run else []:
-        if not call.waited:
-            collective = f"starts {call.op} with async_op=True", "its result may be used too early"
-            what, why = started.get(call.op, collective)
-            mistake = f"{what} and never waits for it: {why}"
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
+    if call.waited:
+        return None
+    collective = f"starts {call.op} with async_op=True", "its result may be used too early"
+    what, why = started.get(call.op, collective)
+    return f"{what} and never waits for it: {why}"
 
 
-def half_precision(attempt: Attempt) -> Finding | None:
+@on_each_call
+def half_precision(call: Call, attempt: Attempt) -> MistakeText:
     """A rule: no rank sends 16-bit numbers.  In a small case, the result may be right by luck."""
-    for call in attempt.run.calls if attempt.run else []:
-        if call.dtype in ("float16", "bfloat16"):
-            mistake = (
-                f"sends {call.dtype}: parameters and gradients are float32 here, and half "
-                "precision loses their last digits"
-            )
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
+    if call.dtype not in HALF_PRECISION:
+        return None
+    return (
+        f"sends {call.dtype}: parameters and gradients are float32 here, and half precision loses "
+        "their last digits"
+    )
 
 
-def no_barrier(attempt: Attempt) -> Finding | None:
+@on_each_call
+def no_barrier(call: Call, attempt: Attempt) -> MistakeText:
     """A rule, where collectives are all the synchronization that is needed."""
-    for call in attempt.run.calls if attempt.run else []:
-        if call.op in ("barrier", "monitored_barrier"):
-            mistake = f"calls {call.op}, which is not needed: the ranks only wait for each other"
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
+    if call.op not in ("barrier", "monitored_barrier"):
+        return None
+    return f"calls {call.op}, which is not needed: the ranks only wait for each other"
 
 
 @on_each_rank

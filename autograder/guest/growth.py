@@ -66,18 +66,6 @@ def found_in_more_steps(
     return growth.found()
 
 
-def found_in_more_passes(
-    roots: Mapping[str, Any], module: nn.Module, x: torch.Tensor, y_grad: torch.Tensor, steps: int
-) -> list[str]:
-    """What grows in every forward and backward pass of ``module``, without updates."""
-    module.zero_grad()  # earlier gradients, which a rank returns, stay as they are
-
-    def one_pass() -> None:
-        module(x.detach().requires_grad_()).backward(y_grad)
-
-    return found_in_more_steps(roots, one_pass, steps)
-
-
 def sizes(roots: Mapping[str, Any]) -> dict[str, int]:
     """{where: number of items} of containers, elements of tensors, and nodes of autograd graphs.
 

@@ -14,8 +14,8 @@ import torch
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Plain, equal, sent_bytes
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, never_waited, on_each_rank
-from shardlab.run import Run
+from autograder.exercise.signs import MistakeText, never_waited, on_each_call, on_each_rank
+from shardlab.run import Call, Run
 
 Bounds = list[tuple[int, int]]
 
@@ -118,20 +118,18 @@ def hub(attempt: Attempt) -> Finding | None:
     )
 
 
-def wrong_neighbor(attempt: Attempt) -> Finding | None:
-    world_size = attempt.case.world_size
-    for call in attempt.run.calls if attempt.run else []:
-        step, side = (1, "right") if call.op == "send" else (-1, "left")
-        neighbor = (call.rank + step) % world_size
-        if call.is_p2p and call.peer is not None and call.peer != neighbor:
-            verb = "sends to" if call.op == "send" else "receives from"
-            sign = "+" if step > 0 else "-"
-            return Finding(
-                f"rank {call.rank}",
-                f"{verb} the wrong neighbor: {side} is (rank {sign} 1) % world_size",
-                f"{verb} rank {call.peer}, its {side} neighbor is rank {neighbor}",
-            )
-    return None
+@on_each_call
+def wrong_neighbor(call: Call, attempt: Attempt) -> MistakeText:
+    step, side = (1, "right") if call.op == "send" else (-1, "left")
+    neighbor = (call.rank + step) % attempt.case.world_size
+    if not call.is_p2p or call.peer in (None, neighbor):
+        return None
+    verb = "sends to" if call.op == "send" else "receives from"
+    sign = "+" if step > 0 else "-"
+    return (
+        f"{verb} the wrong neighbor: {side} is (rank {sign} 1) % world_size",
+        f"{verb} rank {call.peer}, its {side} neighbor is rank {neighbor}",
+    )
 
 
 def whole_tensors(attempt: Attempt) -> Finding | None:
@@ -149,15 +147,14 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
     return None
 
 
-def another_dtype(attempt: Attempt) -> Finding | None:
+@on_each_call
+def another_dtype(call: Call, attempt: Attempt) -> MistakeText:
     own = attempt.case.params["dtype"]
-    if attempt.case.params.get("called_before"):  # with another dtype
+    called_before = attempt.case.params.get("called_before")  # with another dtype
+    if called_before or call.op != "send" or call.dtype == own:
         return None
-    for call in attempt.run.calls if attempt.run else []:
-        if call.op == "send" and call.dtype != own:
-            mistake = "sends a different dtype from the tensor's, which costs precision or bytes"
-            return Finding(f"rank {call.rank}", mistake, f"{call.dtype} for a {own} tensor")
-    return None
+    mistake = "sends a different dtype from the tensor's, which costs precision or bytes"
+    return mistake, f"{call.dtype} for a {own} tensor"
 
 
 def wrong_chunk(first: int, mistake: str) -> Sign:

@@ -27,7 +27,13 @@ from autograder.exercise import (
 )
 from autograder.exercise.compare import difference, equal, with_key
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise.signs import (
+    HALF_PRECISION,
+    MistakeText,
+    is_over,
+    on_each_call,
+    on_each_rank,
+)
 from autograder.exercises.common import linear_of
 from autograder.guest.growth import found_in_more_steps, storages
 from shardlab import measure
@@ -321,12 +327,11 @@ def other_later_passes(attempt: Attempt) -> Finding | None:
     return None
 
 
-def other_dtype(attempt: Attempt) -> Finding | None:
-    for call in attempt.run.calls if attempt.run else []:
-        if call.dtype in ("float16", "bfloat16"):
-            mistake = f"passes {call.dtype} to a collective: half precision loses digits of a sum"
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
+@on_each_call
+def other_dtype(call: Call, attempt: Attempt) -> MistakeText:
+    if call.dtype not in HALF_PRECISION:
+        return None
+    return f"passes {call.dtype} to a collective: half precision loses digits of a sum"
 
 
 def does_not_multiply(cuts_x: str) -> Sign:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_call, on_each_rank
 from shardlab.errors import DeadlockError, RankError, Waiting
 from shardlab.ranks.explain import ranks_text
 from shardlab.run import Call, Run
@@ -300,11 +300,10 @@ def leaves_sends(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     return None
 
 
-def other_dtype(attempt: Attempt) -> Finding | None:
-    for call in attempt.run.calls if attempt.run else []:
-        if call.op == "send" and call.dtype not in ("float32", ""):
-            mistake = f"sends {call.dtype}: every tensor sent is float32"
-            return Finding(f"rank {call.rank}", mistake, call.source)
+@on_each_call
+def other_dtype(call: Call, attempt: Attempt) -> MistakeText:
+    if call.op == "send" and call.dtype not in ("float32", ""):
+        return f"sends {call.dtype}: every tensor sent is float32"
     return None
 
 

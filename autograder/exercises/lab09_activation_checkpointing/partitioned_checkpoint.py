@@ -31,6 +31,7 @@ from autograder.exercise.signs import (
     expensive_calls,
     is_over,
     never_waited,
+    on_each_call,
     on_each_rank,
 )
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
@@ -105,15 +106,14 @@ def calls_in_forward(attempt: Attempt) -> Finding | None:
     return None
 
 
-def calls_a_barrier(attempt: Attempt) -> Finding | None:
-    for call in attempt.run.calls if attempt.run else []:
-        if call.op == "barrier":
-            mistake = (
-                "calls a barrier: an all-gather already waits for what it needs of the others, and "
-                "a barrier makes every rank wait for the slowest"
-            )
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
+@on_each_call
+def calls_a_barrier(call: Call, attempt: Attempt) -> MistakeText:
+    if call.op != "barrier":
+        return None
+    return (
+        "calls a barrier: an all-gather already waits for what it needs of the others, and a "
+        "barrier makes every rank wait for the slowest"
+    )
 
 
 def sends_objects(attempt: Attempt) -> Finding | None:

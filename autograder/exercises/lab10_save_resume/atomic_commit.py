@@ -17,6 +17,7 @@ import numpy as np
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank, raises
+from autograder.exercises.lab10_save_resume.folders import name_of
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     RETURNED,
     Observer,
@@ -92,10 +93,6 @@ def beginning_of(path: str) -> str:
         finally:
             os.close(fd)
     return ""
-
-
-def name_of(step: int) -> str:
-    return f"step_{step:08}"
 
 
 def is_broken(disk: Disk, given: Any, new: str = NEW) -> bool:

@@ -30,6 +30,7 @@ from autograder.exercise.signs import MistakeText, finished, is_over, on_each_ra
 from autograder.exercises.lab10_save_resume.folders import (
     copy_of_files,
     file_bytes,
+    name_of,
     text,
     total_bytes,
 )
@@ -120,7 +121,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
             if survivors:
                 shutil.rmtree(survivors[0].parent)
                 next_step = done_before(case, start) + case.params["every"]
-                (root / f"step_{next_step:08}{UNFINISHED}").mkdir()  # of a killed run
+                (root / f"{name_of(next_step)}{UNFINISHED}").mkdir()  # of a killed run
             observer = JobObserver(given, case, start, root)
             outcomes = run_job(pickled, root, given, case, observer)
             raise_first_error(outcomes, CALLED)
@@ -224,8 +225,8 @@ def run_job(
             write(folder)
             group.exchange("written")
             if group.rank == 0:
-                shutil.rmtree(root / f"step_{step:08}", ignore_errors=True)
-                folder.rename(root / f"step_{step:08}")
+                shutil.rmtree(root / name_of(step), ignore_errors=True)
+                folder.rename(root / name_of(step))
             group.exchange("renamed", step=int(step))
 
         subject = with_functions_replaced(cloudpickle.loads(pickled), atomic_commit=atomic_commit)
@@ -296,7 +297,7 @@ def several_writers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 def removes_checkpoints(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     found: list[str] = []
     for commits, left in zip(output["commits"], output["left"], strict=True):
-        committed = [f"step_{step:08}" for step in commits]
+        committed = [name_of(step) for step in commits]
         if gone := sorted({*found, *committed}.difference(left)):
             return "removes checkpoints: old ones stay", f"missing: {', '.join(gone)}"
         found = left if attempt.case.params["keeps old"] else left[-1:]

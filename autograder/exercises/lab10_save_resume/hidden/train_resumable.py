@@ -8,6 +8,7 @@ import torch
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab10_save_resume import train_resumable as public
+from autograder.exercises.lab10_save_resume.folders import name_of
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
 CASES = (
@@ -78,7 +79,7 @@ def left(case: Case) -> list[list[str]]:
     found: list[list[str]] = [[]]
     for steps in commits(case):
         before = found[-1] if case.params["keeps old"] else found[-1][-1:]
-        found.append(before + [f"step_{step:08}" for step in steps])
+        found.append(before + [name_of(step) for step in steps])
     return found[1:]
 
 
@@ -196,7 +197,7 @@ class Counts:
                     disk[commits[-1]] = done + self.more_saved, position
                 step += 1
             all_commits.append(commits)
-            all_left.append([f"step_{number:08}" for number in sorted(disk)])
+            all_left.append([name_of(number) for number in sorted(disk)])
             if disk and not case.params["keeps old"]:
                 disk = {max(disk): disk[max(disk)]}
         if self.returns_all:
