@@ -27,7 +27,7 @@ from autograder.evaluation.decide import decide
 from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import rng_for
 from autograder.exercises.lab10_save_resume import (
-    atomic_commit,
+    commits,
     forked_ranks,
     process_group,
     rank_errors,
@@ -289,10 +289,10 @@ def restart_on_one_rank(tmp_path, answer):
     given = {"old": ["a", "b"], "new": ["c", "d"]}
     case = COMMIT.cases[1]
     assert case.params["ranks after the kill"] == 1
-    commits = atomic_commit.Commits(cloudpickle.dumps(answer), tmp_path / "root", given, case)
-    commits.prepare()
+    runs = commits.Commits(cloudpickle.dumps(answer), tmp_path / "root", given, case)
+    runs.prepare()
     (tmp_path / "root/unfinished").mkdir()
-    return commits.restart(is_reversed=False)
+    return runs.restart(is_reversed=False)
 
 
 def test_a_failing_restart_is_retried_without_the_killed_runs_files(tmp_path):
@@ -311,10 +311,10 @@ class Killer(forked_ranks.Observer):
 
     def __init__(self, folder, kill_at=0):
         self.watched, self.kill_at = str(folder), kill_at
-        self.states = [atomic_commit.disk_of(self.watched)]
+        self.states = [commits.disk_of(self.watched)]
 
     def should_kill(self, rank, message):
-        disk = atomic_commit.disk_of(self.watched)
+        disk = commits.disk_of(self.watched)
         if disk == self.states[-1]:
             return False
         self.states.append(disk)
@@ -351,7 +351,7 @@ def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, watch_mode):
         shutil.rmtree(tmp_path / "folder")
         observer = Killer(tmp_path, kill_at)
         assert forked_ranks.run_ranks(work, 1, observer)[0].status == "killed"
-        assert atomic_commit.disk_of(str(tmp_path)) == {"folder": state}
+        assert commits.disk_of(str(tmp_path)) == {"folder": state}
 
 
 COPIES = {
@@ -410,13 +410,13 @@ def test_a_file_cannot_be_changed_through_memory(tmp_path):
 
 def test_a_folder_named_as_a_step_must_be_complete():
     given = {"old": ["a", "b"], "new": ["c", "d"]}
-    old = {atomic_commit.OLD: atomic_commit.files_of(given["old"])}
-    new = {atomic_commit.NEW: atomic_commit.files_of(given["new"])}
-    half = {atomic_commit.NEW: {"rank_0.txt": "c"}}
+    old = {commits.OLD: commits.files_of(given["old"])}
+    new = {commits.NEW: commits.files_of(given["new"])}
+    half = {commits.NEW: {"rank_0.txt": "c"}}
     for disk, broken in ((old, False), (old | new, False), (old | half, True), ({}, True)):
-        assert atomic_commit.is_broken(disk, given) is broken
-    assert not atomic_commit.is_broken(old | {"unfinished": {"rank_0.txt": "c"}}, given)
-    assert atomic_commit.is_broken(old | {"step_00000003": {}}, given)
+        assert commits.is_broken(disk, given) is broken
+    assert not commits.is_broken(old | {"unfinished": {"rank_0.txt": "c"}}, given)
+    assert commits.is_broken(old | {"step_00000003": {}}, given)
 
 
 # ---- right answers ------------------------------------------------------------------------------
