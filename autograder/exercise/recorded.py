@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from autograder.exercise.budget import Limit, by_rank
-from autograder.exercise.compare import Sums, equal
+from autograder.exercise.compare import BLOCK, Sums, equal
 from autograder.exercise.form import Exercise, Outputs
 from autograder.exercise.right_calls import RightCalls
 from autograder.guest.case import Case, Plain
@@ -30,10 +30,11 @@ SUFFIX = ".plain"  # lzma of what shardlab.ranks.codec packs: JSON, then safeten
 InputsOf = Callable[[Case], Sequence[Plain]]
 # For sums of inputs: on another kind of CPU the last digits may differ.
 INPUT_TOLERANCE = 1e-4
-# For one case: mistakes whose outputs would take more are named in smaller cases only.
-MAX_MISTAKES_BYTES = 100_000
-# For one case's correct outputs: if they take more, tensors of more elements are stored as sums.
-MAX_EXPECTED_BYTES, MAX_WHOLE_ELEMENTS = 600_000, 4096
+# Of one case, for its correct outputs and again for those of all its mistakes.  If they take more,
+# tensors of more than the first of these numbers of elements are stored as sums, then those of more
+# than the second.  Mistakes whose outputs still do not fit are not named.
+MAX_BYTES = 200_000
+MAX_WHOLE_ELEMENTS = 4096, BLOCK
 
 
 class OtherInputs(LookupError):
@@ -128,15 +129,11 @@ def _of_case(
         for budget in exercise.budgets
         if not budget.limit and (limit := half.limit(budget.label, case))
     }
-    expected = list(half.expected(case, inputs))
-    if store.new_bytes(expected) > MAX_EXPECTED_BYTES:
-        expected = _in_sums(expected)
-    expected = store.packed(expected)
+    expected = store.packed(_fitted(list(half.expected(case, inputs)), store))
     mistakes, before = [], store.taken_bytes
-    for message, outputs in half.mistakes(case, inputs):
-        left_bytes = MAX_MISTAKES_BYTES - (store.taken_bytes - before)
-        forms = (outputs, _in_sums(outputs))
-        kept = next((form for form in forms if store.new_bytes(form) <= left_bytes), None)
+    for message, outputs in _fitted(list(half.mistakes(case, inputs)), store):
+        left_bytes = MAX_BYTES - (store.taken_bytes - before)
+        kept = outputs if store.new_bytes(outputs) <= left_bytes else None
         mistakes.append(store.packed([message, kept]))
     return {
         "inputs": store.packed(fingerprint(inputs)),
@@ -172,19 +169,37 @@ class _Store:
         return value
 
     def new_bytes(self, value: Plain) -> int:
-        value = value.sums if isinstance(value, Sums) else value
-        if isinstance(value, torch.Tensor):
-            return 0 if _digest(value) in self.indices else value.nbytes
-        items = value.values() if isinstance(value, Mapping) else value
-        return sum(map(self.new_bytes, items)) if isinstance(value, Mapping | list | tuple) else 0
+        new = {_digest(tensor): tensor.nbytes for tensor in _tensors(value)}
+        return sum(nbytes for digest, nbytes in new.items() if digest not in self.indices)
 
 
-def _in_sums(value: Plain) -> Plain:
+def _tensors(value: Plain) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
-        return Sums.of(value) if value.numel() > MAX_WHOLE_ELEMENTS else value
+        yield value
+    elif isinstance(value, Sums):
+        yield value.sums
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)
+
+
+def _fitted(outputs: Plain, store: _Store) -> Plain:
+    """With as few tensors as sums as it takes, or with all that can be."""
+    form = outputs
+    for max_elements in MAX_WHOLE_ELEMENTS:
+        if store.new_bytes(form) > MAX_BYTES:
+            form = _in_sums(outputs, max_elements)
+    return form
+
+
+def _in_sums(value: Plain, max_elements: int) -> Plain:
+    if isinstance(value, torch.Tensor):
+        return Sums.of(value) if value.numel() > max_elements else value
     if isinstance(value, Mapping):
-        return {key: _in_sums(item) for key, item in value.items()}
-    return type(value)(map(_in_sums, value)) if isinstance(value, list | tuple) else value
+        return {key: _in_sums(item, max_elements) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_in_sums(item, max_elements) for item in value)
+    return value
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
