@@ -7,9 +7,10 @@ from autograder.exercises.lab08_pipeline.plans import Submitted
 def wrong_order(submitted: Submitted) -> str | None:
     if min(submitted.in_flight) < submitted.micro_batches:
         return "runs a backward before the last forward: GPipe runs all forwards first"
-    backwards = {tuple(k for kind, _, k in plan if kind == "B") for plan in submitted.plan}
-    if len(backwards) > 1:
-        return "runs backwards in a different order on one device than on the next, which must wait"
+    for each, name in (("F", "forwards"), ("B", "backwards")):
+        if len({tuple(k for kind, _, k in plan if kind == each) for plan in submitted.plan}) > 1:
+            order = "in a different order on one device than on the next, which must wait"
+            return f"runs {name} {order}"
     return None
 
 

@@ -1,6 +1,7 @@
 """Interleaved 1F1B: several chunks of the model on each device."""
 
 from autograder.exercise import Case
+from autograder.exercise.signs import MistakeText
 from autograder.exercises.lab08_pipeline import plans
 from autograder.exercises.lab08_pipeline.plans import Submitted, plan_case
 from shardlab.simulate.pipeline import interleaved_one_f_one_b
@@ -56,10 +57,15 @@ def wrong_order(submitted: Submitted) -> str | None:
         return "starts the backward with the first chunk: gradients start in the last chunk"
     if m > p and plans_of["F"] == [sorted(plan) for plan in right]:
         return "runs all micro-batches through one chunk before the next: go in rounds of p"
+    if p > 1 and plans_of["F"] == [sorted(plan, key=lambda action: action[::-1]) for plan in right]:
+        return (
+            "runs one micro-batch through all chunks before the next: in a round, p micro-batches "
+            "go through the first chunk, then the same p through the second"
+        )
     return None
 
 
-def wrong_warm_up(submitted: Submitted) -> str | None:
+def wrong_warm_up(submitted: Submitted) -> MistakeText:
     """The right forwards and the right backwards in the right orders, merged too early or late."""
     p, m, v = submitted.devices, submitted.micro_batches, submitted.chunks
     usual = interleaved_one_f_one_b(p, m, v)
@@ -75,12 +81,21 @@ def wrong_warm_up(submitted: Submitted) -> str | None:
             "starts its backwards one forward too early: 2(p - 1 - device) + (v - 1)p forwards "
             "come first, then pairs, each a forward and then a backward"
         )
-    for before, wanted in first:
-        if before != wanted:
-            how = "long" if before > wanted else "short"
-            why = "" if before > wanted else ": while a message is on its way, a device needs work"
-            return f"has too {how} a warm-up: 2(p - 1 - device) + (v - 1)p forwards come first{why}"
-    return None
+    wrong = [
+        ("long" if before > wanted else "short", f"device {device}: {before}, not {wanted}")
+        for device, (before, wanted) in enumerate(first)
+        if before != wanted
+    ]
+    if not wrong:
+        return None
+    how, evidence = wrong[0][0], f"forwards before the first backward: {wrong[0][1]}"
+    is_mixed = len({each for each, _ in wrong}) == 2
+    other = "short" if how == "long" else "long"
+    where = f" on some devices and too {other} a one on others" if is_mixed else ""
+    mistake = f"has too {how} a warm-up{where}: 2(p - 1 - device) + (v - 1)p forwards come first"
+    if how == "short" and not is_mixed and not submitted.illegal:
+        mistake += ": while a message is on its way, a device needs work"
+    return mistake, evidence
 
 
 EXERCISE = plans.schedule_exercise(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -314,25 +314,58 @@ def as_set(actions: list[list[Any]]) -> set[tuple[Any, ...]]:
     return set(map(tuple, actions))
 
 
-def wrong_actions(submitted: Submitted) -> str | None:
+def wrong_actions(submitted: Submitted) -> MistakeText:
     """Actions that are missing, repeated, or on the wrong device."""
     sizes = submitted.devices, submitted.micro_batches, submitted.chunks
     wanted, found = all_actions(*sizes), in_halves(submitted.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
+    missing, extra = right - there, there - right
+    shown = (
+        {"F": "F", "W": "W", "I": "I"}
+        if splits_backward(submitted.plan)
+        else {"F": "F", "I": "B", "W": "B"}
+    )
+
+    def first(actions: Iterable[tuple[str, int, int]]) -> str:
+        return next((str((shown[kind], *rest)) for kind, *rest in sorted(actions)), "")
+
     if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
         return "has stages that do not exist: they count from 0, one for each chunk of each device"
-    if any(k >= submitted.micro_batches for _, _, k in there):
-        return "goes past the last micro-batch"
-    if missing := {kind for kind, _, _ in right - there}:
-        if missing == {"F"}:
-            return "leaves out forwards: each stage runs each micro-batch"
-        if missing == {"W"}:
-            return "leaves out backwards for the weights: each I needs its W"
-        if "F" in missing:
-            return "leaves out forwards and backwards: each stage has both for each micro-batch"
-        return "leaves out backwards: each forward needs its backward, also in the warm-up"
-    if there - right:
-        return "has the same action twice"
+    numbers = {k for _, _, k in there}
+    if numbers == {*range(1, submitted.micro_batches + 1)}:
+        return "counts micro-batches from 1: they count from 0", ""
+    if max(numbers, default=0) >= submitted.micro_batches:
+        past = first(action for action in there if action[2] >= submitted.micro_batches)
+        return (
+            "goes past the last micro-batch",
+            f"{past} of {submitted.micro_batches} micro-batches",
+        )
+    if min(numbers, default=0) < 0:
+        return "has a negative micro-batch", first(action for action in there if action[2] < 0)
+    kinds, twice = ({kind for kind, _, _ in actions} for actions in (missing, extra))
+    if kinds and kinds == twice:
+        mistake = "runs some actions twice and leaves out others"
+        return mistake, f"{first(extra)} is there twice, {first(missing)} is missing"
+    if kinds:
+        mistake = "leaves out backwards: each forward needs its backward"
+        if kinds == {"F"}:
+            mistake = "leaves out forwards: each stage runs each micro-batch"
+        elif kinds == {"W"}:
+            mistake = "leaves out backwards for the weights: each I needs its W"
+        elif "F" in kinds:
+            mistake = "leaves out forwards and backwards: each stage has both for each micro-batch"
+        return mistake, f"{first(missing)} is missing"
+    whole, halves = (
+        {tuple(a[1:]) for plan in submitted.plan for a in plan if a[0] in kinds}
+        for kinds in ("B", "IW")
+    )
+    if both := sorted(whole & halves):
+        return (
+            "runs a backward both whole and in halves",
+            f"stage {both[0][0]}, micro-batch {both[0][1]}",
+        )
+    if extra:
+        return "has the same action twice", first(extra)
     if found != wanted:
         return "puts stages on the wrong devices: stage s belongs on device s % devices"
     return None

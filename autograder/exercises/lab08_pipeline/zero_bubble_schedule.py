@@ -27,9 +27,11 @@ def puzzle_case(goal: str, p: int, m: int, *more: tuple[int, int], runs: bool = 
 
 
 def score(submitted: Submitted) -> str:
-    """0 % for 1F1B's bubble, 100 % for the smallest possible."""
+    """0 % for 1F1B's bubble, 100 % for the smallest possible; none if it holds too many."""
+    if max(submitted.in_flight) > submitted.devices:
+        return f"{max(submitted.in_flight)} in flight, p is {submitted.devices}"
     worst, best, idle = 3 * (submitted.devices - 1), submitted.devices - 1, max(submitted.idle)
-    share = (worst - idle) / (worst - best)
+    share = max(0.0, (worst - idle) / (worst - best))
     return f"idles {idle} slots, 1F1B {worst}, the optimum is {best}: a score of {share:.0%}"
 
 

@@ -1,0 +1,12 @@
+# /// shardlab-submission
+# lab = "08_pipeline"
+# loses = {gpipe_schedule = 3.0}
+# says = {gpipe_schedule = "count from 0"}
+# ///
+
+# %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}
+def gpipe_schedule(devices, micro_batches):
+    return [
+        [("F", s, k) for k in range(1, micro_batches + 1)] + [("B", s, k) for k in range(1, micro_batches + 1)]
+        for s in range(devices)
+    ]

@@ -1,0 +1,12 @@
+# /// shardlab-submission
+# lab = "08_pipeline"
+# loses = {gpipe_schedule = 3.0}
+# says = {gpipe_schedule = "each forward needs its backward"}
+# ///
+
+# %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}
+def gpipe_schedule(devices, micro_batches):
+    return [
+        [("F", s, k) for k in range(micro_batches)] + ([] if s == 0 else [("B", s, k) for k in range(micro_batches)])
+        for s in range(devices)
+    ]
