@@ -43,7 +43,7 @@ from shardlab.widgets import pipeline_schedule, timeline
 #
 # One training step on N ranks, the simplest way: **rank r holds stage r** of the model. Rank 0 computes its stage on the batch and sends the result to rank 1, and so on; the last rank computes the loss. Then backward, from the last rank to the first: a rank receives the gradient of its output, and sends the gradient of its input.
 #
-# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters, and return the loss, `functional.mse_loss(y, target)`, as a tensor on the last rank. With one rank there is nothing to send.
+# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters (their values do not change), and return the loss, `functional.mse_loss(y, target)`, as a tensor on the last rank. With one rank there is nothing to send.
 
 # %%
 def naive_step_spec(stages, x, target):
@@ -284,7 +284,7 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 #
 # Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighboring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss as a tensor on the rank of the last stage.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss as a tensor on the rank of the last stage. Leave the values of the parameters and all arguments unchanged: the caller uses them again for the next step.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -302,7 +302,7 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 #
 # Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
 #
-# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · keeps a stage's input `x` and output `y` only while the micro-batch is in flight (local variables may hold two more); the detached tensors of sends do not count, nor do buffers for receives that you start early, until their action uses them · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule.
+# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · keeps a stage's input `x` and output `y` only while the micro-batch is in flight (local variables may hold two more); not counted: tensors being sent, if detached, and receive buffers whose action has not run yet · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule, each once.
 #
 # <details><summary>Hint 1 · which rank holds a stage</summary>
 #
@@ -314,11 +314,11 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 # </details>
 # <details><summary>Hint 3 · sends that do not wait</summary>
 #
-# `sending.append((dist.isend(tensor, peer, tag=…), tensor))`: the list keeps the tensor alive. Receive with `dist.recv`, and after the last action call `wait()` on every send.
+# `sending.append((dist.isend(tensor, peer, tag=…), tensor))`: the list keeps the tensor alive. Receive with `dist.recv`, and after the last action call `wait()` on every send (with gloo, `is_completed()` of a send stays False until then).
 # </details>
 # <details><summary>Hint 4 · a tag for each message</summary>
 #
-# Number each message by the action that receives it, `(kind, s, k)`: `(2 * s + (kind == "F")) * most + k` is unique if `most` is larger than every k. Sender and receiver must compute the same tag, so take `most` from the whole schedule: `max(map(len, schedule))`.
+# Number each message by the action that receives it, `(kind, s, k)`: `(2 * s + (kind == "F")) * most + k` is unique if `most` is larger than every k. Sender and receiver must compute the same tag, so take `most` from the whole schedule: `max(map(len, schedule))`. (Not from `hash`: it differs between processes for strings.)
 # </details>
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

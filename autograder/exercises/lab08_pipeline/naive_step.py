@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
 from autograder.exercises.lab08_pipeline import shared
-from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of, shape_of
+from autograder.exercises.lab08_pipeline.shared import (
+    Plan,
+    Stage,
+    contents,
+    gradients_of,
+    shape_of,
+)
 
 
 def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
@@ -20,8 +28,16 @@ def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     stage = Stage(*given["weights"][0])
     x, target = (None if end is None else end[0] for end in (given["inputs"], given["targets"]))
+    computed: list[Tensor] = []
+    stage.bias.register_hook(computed.append)
+    before = contents(stage)
     loss = subject(stage, x, target, shape_of(case))
-    return {"loss": loss, "gradients": [gradients_of(stage)]}
+    return {
+        "loss": loss,
+        "gradients": [gradients_of(stage)],
+        "had_gradients": [bool(computed)],
+        "changed": ["parameters"] * (contents(stage) != before),
+    }
 
 
 def in_turn(case: Case) -> Plan:
@@ -45,6 +61,7 @@ EXERCISE = OnRanks(
         shared.waits_for_messages,
     ),
     allows=shared.P2P_ONLY,
+    rules=(shared.changes_arguments,),
     signs=(
         shared.other_dtype,
         shared.other_peer(in_turn),

@@ -29,6 +29,7 @@ from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import (
     Plan,
     Stage,
+    contents,
     gradients_of,
     shape_of,
     stages_of_ranks,
@@ -38,6 +39,7 @@ from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
 
 IN_VARIABLES = 2  # micro-batches whose tensors the names of local variables may still hold
 KEPT = "kept too long"
+ENDS = "inputs", "targets"
 
 
 def run_case(name: str, schedule: Sequence[Sequence[Sequence[Any]]], **params: Any) -> Case:
@@ -78,6 +80,7 @@ class Record:
     in_flight: int = 0  # the most received x in flight at any time
     # Checksums: of the tensor that each action received, and of its result.
     used: list[list[Any]] = field(default_factory=list)
+    x_of: dict[Any, weakref.ref[Tensor]] = field(default_factory=dict)  # by (stage, k)
     made: list[list[Any]] = field(default_factory=list)
 
     def add(self, *action: Any) -> None:
@@ -88,6 +91,11 @@ class Record:
         sizes = {ref.cdata: size // of_x for ref, size, of_x in self.storages if not ref.expired()}
         self.kept = max(self.kept, len(kept), sum(sizes.values()) - self.in_flight)
         self.executed.append([*action])
+
+    def in_use(self, x: Tensor) -> int | None:
+        """The micro-batch whose forward had this very x, if its backward is still to come."""
+        keys = [key for key, ref in self.x_of.items() if ref() is x]
+        return next((key[1] for key in keys if ["B", *key] not in self.executed), None)
 
     def backward(self, *stage_and_k: int, y_grad: Tensor) -> None:
         self.add("B", *stage_and_k)
@@ -107,8 +115,11 @@ class RecordingStage(Stage):
     record: Record
 
     def forward(self, x: Tensor) -> Tensor:
-        k = self.upcoming.pop(0) if self.upcoming else -1
+        k = self.record.in_use(x)
+        if k is None:
+            k = self.upcoming.pop(0) if self.upcoming else -1
         self.record.add("F", self.number, k)
+        self.record.x_of[self.number, k] = weakref.ref(x)
         if self.number > 0:
             memory = x.untyped_storage()
             self.record.storages.append((StorageWeakRef(memory), memory.nbytes(), x.nbytes))
@@ -117,8 +128,10 @@ class RecordingStage(Stage):
         # The graph from x to y ends in x, so x is alive as long as y; but `inputs` holds stage 0's.
         self.record.tensors[self.number, k] = weakref.ref(x if self.number > 0 else y)
         self.record.made.append(["F", self.number, k, checksum(y)])
-        if y.requires_grad:
-            y.register_hook(lambda grad: self.record.backward(self.number, k, y_grad=grad))
+        if y.grad_fn is not None:  # a hook of y would also run in autograd.grad(loss, y)
+            y.grad_fn.register_prehook(
+                lambda grads: self.record.backward(self.number, k, y_grad=grads[0])
+            )
         if x.requires_grad:
             made = self.record.made
             x.register_hook(lambda grad: made.append(["B", self.number, k, checksum(grad)]))
@@ -155,12 +168,20 @@ def run_once(
         stage.upcoming = [k for kind, s, k in own if (kind, s) == ("F", number)]
         stage.number, stage.record = number, record
     m = 1 + max(k for _, _, k in own)
-    ends = (None if end is None else list(end[:m]) for end in (given["inputs"], given["targets"]))
-    loss = subject([[*actions] for actions in plan], dict(stages), *ends, shape)
+    ends = {end: None if given[end] is None else list(given[end][:m]) for end in ENDS}
+    passed = {"schedule": [[*actions] for actions in plan], "stages": dict(stages), **ends}
+    watched = {"parameters": stages, **passed}
+    before = contents(watched)
+    loss = subject(*passed.values(), shape)
+    after = contents(watched)
     return {
         "loss": loss,
         "executed": record.executed,
         "gradients": [gradients_of(stage) for stage in stages.values()],
+        "had_gradients": [
+            any(a[:2] == ["B", number] for a in record.executed) for number in stages
+        ],
+        "changed": [name for name in watched if after[name] != before[name]],
         "kept": record.kept,
         "used": record.used,
         "made": record.made,
@@ -207,6 +228,12 @@ length_of_none = raises(
 )
 
 
+tag_as_group = raises(
+    "Group .* is not registered",
+    "passes a tag as the third positional argument, which is a group: write tag=…",
+)
+
+
 @on_each_rank
 def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     wanted, executed = attempt.expected[rank]["executed"], output["executed"]
@@ -214,6 +241,10 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None  # without any backward: see shared.no_gradients
     pairs = enumerate(zip(executed, wanted, strict=False))
     different = [f"action {i} is {a}, it should be {b}" for i, (a, b) in pairs if a != b]
+    for i, action in enumerate(executed):
+        if action[0] == "F" and action in executed[:i]:
+            mistake = "runs a forward again: each runs once, keep its x and y until the backward"
+            return mistake, f"action {i} is {action}"
     mistake = "does not follow the schedule: run the actions of schedule[rank] in order"
     return mistake, different[0] if different else ""
 
@@ -233,6 +264,12 @@ def confuses_messages(attempt: Attempt) -> Finding | None:
             others = [action for action, (other, _) in made.items() if other == value]
             if not value or needed not in made or needed in others or not others:
                 continue
+            source = made[needed][1]
+            if [*needed, value] in attempt.outputs[source]["used"]:
+                passed_on = "x, the activation that it received: the next stage needs y"
+                if kind == "B":
+                    passed_on = "the gradient that it received: the previous stage needs x.grad"
+                return Finding(f"rank {source}", f"sends on {passed_on}", f"after {needed}")
             pair = "send", made[others[0]][1], rank
             tags = [c.tag for c in attempt.run.calls if (c.op, c.rank, c.peer) == pair]
             plan = attempt.case.params["plan"]
@@ -240,6 +277,8 @@ def confuses_messages(attempt: Attempt) -> Finding | None:
             mistake = "uses the result of a different action from the one it needs"
             if len(set(tags)) < len(tags):
                 mistake += "; messages that are sent to a rank at a time need different tags"
+            else:
+                mistake += ", or its sender changed the tensor before the send was over"
             used = f"{(kind, stage, k)} uses that of {others[0]}, it needs that of {needed}"
             return Finding(f"rank {rank}", mistake, used)
     return None
@@ -309,7 +348,7 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=shared.P2P_ONLY,
-    rules=(keeps_growing,),
+    rules=(shared.changes_arguments, keeps_growing),
     signs=(
         shared.other_dtype,
         shared.other_peer(plan_of),
@@ -318,6 +357,7 @@ EXERCISE = OnRanks(
         waits_in_send,
         shared.sends_none,
         length_of_none,
+        tag_as_group,
         wrong_order,
         shared.uses_before_arrival,
         shared.no_gradients,

@@ -78,6 +78,17 @@ def gradients_of(stage: nn.Module) -> list[Tensor | None]:
     return [parameter.grad for parameter in stage.parameters()]
 
 
+def contents(value: Any) -> Any:
+    """Of an argument, for a comparison: values of its tensors and of its modules' parameters."""
+    if isinstance(value, nn.Module):
+        return contents([*value.parameters()])
+    if isinstance(value, dict):
+        return {key: contents(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [contents(each) for each in value]
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
 def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
     """``messages``: by rank, how many tensors of one micro-batch it sends to other ranks."""
 
@@ -313,9 +324,21 @@ def sends_none(attempt: Attempt) -> Finding | None:
     if isinstance(error, RankError) and re.search(pattern, error.message):
         mistake = (
             "passes None to a send or receive, in place of a tensor (a .grad is None before the "
-            "backward, and stays None for a tensor that does not require a gradient)"
+            "backward; it stays None for a tensor that did not require a gradient when the stage "
+            "used it, for one that was computed from others, and if the path from it to the loss "
+            "was detached)"
         )
         return Finding(f"rank {error.rank}", mistake, error.source)
+    return None
+
+
+@on_each_rank
+def changes_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """A rule.  ``drive`` returns the names of what has changed."""
+    if "parameters" in output["changed"]:
+        return "changes its stage's parameters: only their gradients are asked for"
+    for name in output["changed"]:
+        return f"changes its argument {name}: the caller uses it again for the next step"
     return None
 
 
@@ -324,8 +347,16 @@ def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     has_some = [any(grad is not None for grad in stage) for stage in output["gradients"]]
     if all(has_some):
         return None
+    if any(had and not some for had, some in zip(output["had_gradients"], has_some, strict=True)):
+        return (
+            "ends without the gradients that it has computed: they belong in .grad of the "
+            "parameters, and zero_grad() after the backward removes them"
+        )
     if attempt.case.world_size == 1:
-        return "ends without gradients: call loss.backward()"
+        return (
+            "ends without gradients: call loss.backward(), on a loss of the very y that the stage "
+            "returned (y.detach() has no path back to the stage)"
+        )
     ends = "has a stage" if any(has_some) else "ends"
     return (
         f"{ends} without gradients: a stage receives its output's gradient, calls "

@@ -218,9 +218,17 @@ def test_each_kind_of_wrong_action_is_named():
         ([[[kind, s + 1, k] for kind, s, k in each] for each in right], "do not exist"),
         ([[*right[0], ["F", 0, 3]], right[1]], "past the last micro-batch"),
         ([[*right[0], ["F", 0, 2]], right[1]], "twice"),
+        ([[*right[0], ["I", 0, 2]], right[1]], "both whole and in halves"),
+        (
+            [[[*action[:2], min(action[2], 1)] for action in each] for each in right],
+            "leaves out others",
+        ),
+        ([[[*action[:2], action[2] + 1] for action in each] for each in right], "from 1"),
+        ([[*right[0], ["B", 0, -1]], right[1]], "a negative micro-batch"),
         (right[::-1], "on the wrong devices"),
     ):
-        assert says in plans.wrong_actions(submitted(wrong, 2, 3))
+        found = plans.wrong_actions(submitted(wrong, 2, 3))
+        assert says in (found if isinstance(found, str) else found[0])
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 3), (3, 3)])
@@ -271,13 +279,14 @@ def test_what_is_not_a_schedule_is_quoted():
 
 
 def test_stages_without_gradients_are_named():
-    for ranks, gradients, says in (
-        (1, [[None, None]], "call loss.backward()"),
-        (2, [[None, None]], "ends without gradients: a stage"),
-        (2, [[1, 1], [None, None]], "has a stage without gradients"),
-        (2, [[1, 1]], None),
+    for ranks, gradients, had, says in (
+        (1, [[None, None]], [False], "call loss.backward()"),
+        (1, [[None, None]], [True], "zero_grad() after the backward"),
+        (2, [[None, None]], [False], "ends without gradients: a stage"),
+        (2, [[1, 1], [None, None]], [True, False], "has a stage without gradients"),
+        (2, [[1, 1]], [True], None),
     ):
-        outputs = [{"gradients": gradients}] * ranks
+        outputs = [{"gradients": gradients, "had_gradients": had}] * ranks
         attempt = Attempt(Case("", ranks), [], [{}] * ranks, outputs, None, None)
         found = shared.no_gradients(attempt)
         assert says in found.mistake if says else found is None
@@ -357,6 +366,17 @@ def test_a_send_that_blocks_is_named_only_after_the_calls_of_a_right_run(is_righ
     attempt = deadlock(calls, "send to rank 1", "send to rank 0")
     attempt = replace(attempt, case=Case("2 ranks", 2, {"plan": plan}))
     assert bool(run_schedule.waits_in_send(attempt)) is is_right
+
+
+@pytest.mark.parametrize(("tags", "says"), [((2, 3), "before the send was over"), ((2, 2), "tags")])
+def test_a_result_of_another_action_is_named(tags, says):
+    """On real ranks it depends on the timing whether a changed tensor is sent."""
+    of_rank_0 = {"used": [], "made": [["F", 0, 0, 5], ["F", 0, 1, 7]]}
+    outputs = [of_rank_0, {"used": [["F", 1, 0, 7]], "made": []}]
+    run = type("Run", (), {"calls": [call(0, "send", 1, tag=tag) for tag in tags]})
+    case = Case("2 ranks", 2, {"plan": plain(library.gpipe(2, 2))})
+    attempt = Attempt(case, [], [], outputs, run, None)
+    assert says in run_schedule.confuses_messages(attempt).mistake
 
 
 @pytest.mark.parametrize(("sends", "who"), [(1, "rank 1"), (2, "rank 0")])

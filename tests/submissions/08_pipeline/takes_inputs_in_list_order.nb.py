@@ -8,7 +8,7 @@
 def run_schedule(schedule, stages, inputs, targets, shape):
     rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}
     last, most = max(rank_of), max(map(len, schedule))
-    kept, losses, sending = {}, [], []
+    kept, losses, sending, next_input = {}, [], [], iter(inputs or ())
 
     def tag_of(kind, s, k):
         return (2 * s + (kind == "F")) * most + k
@@ -24,7 +24,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
 
     for kind, s, k in schedule[dist.get_rank()]:
         if kind == "F":
-            x = inputs.pop(0) if s == 0 else receive(s - 1, kind, s, k).requires_grad_()
+            x = next(next_input) if s == 0 else receive(s - 1, kind, s, k).requires_grad_()
             y = stages[s](x)
             if s == last:
                 y = functional.mse_loss(y, targets[k]) / len(targets)
