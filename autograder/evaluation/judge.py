@@ -320,6 +320,8 @@ def _finding_of(error: LaunchError, trust: Trust) -> Finding:
             # none of the answer's lines was running
             why = shorten(f"{error.kind}: {error.message}".splitlines()[0])
             what = "the check cannot call the answer, or cannot use what it returned"
+            if "is not plain data" in error.message:
+                what = "the check cannot use what the answer returned"
             if re.match(r"[Ff]unction \w+Backward returned ", error.message):
                 what = "autograd cannot use what the answer's backward returned"
             in_full = f"rank {error.rank}: {what} ({why})"

@@ -12,12 +12,14 @@ import numpy as np
 from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import difference, equal, is_number, with_key
 from autograder.exercise.form import Exercise, Named, Outputs
+from autograder.exercise.signs import MistakeText
 from autograder.guest.case import Case, Plain
 from autograder.guest.on_rank import formula_results, identity
 
 Question = Any  # a list of arguments, or a dict of named ones
-# (question, right answer, answer) -> what is wrong with the form of the answer, not its numbers
-FormSign = Callable[[Question, Plain, Plain], str | None]
+# (question, right answer, answer) -> what is wrong with the form of the answer, not its numbers;
+# without evidence, the first difference is shown
+FormSign = Callable[[Question, Plain, Plain], MistakeText]
 _partial = functools.cache(functools.partial)  # one object for all submissions, pickled once
 
 
@@ -66,7 +68,8 @@ class Formula(Exercise):
         (asked,), (expected,), (got,) = attempt.inputs, attempt.expected, attempt.outputs
         question, right, answer = asked[wrong[0]], expected[wrong[0]], got[wrong[0]]
         mistake, evidence = difference(right, answer, self.tolerance) or ("", "")
-        mistake = self._wrong_form(question, right, answer) or mistake
+        if form := self._wrong_form(question, right, answer):
+            mistake, evidence = (form, evidence) if isinstance(form, str) else form
         return self._finding(question, mistake, evidence + _ratio(right, answer))
 
     def named(
@@ -108,8 +111,8 @@ class Formula(Exercise):
             return []
         return [i for i, right in enumerate(expected) if not equal(right, got[i], self.tolerance)]
 
-    def _wrong_form(self, question: Question, right: Plain, got: Plain) -> str:
-        return next((text for form in self.forms if (text := form(question, right, got))), "")
+    def _wrong_form(self, question: Question, right: Plain, got: Plain) -> MistakeText:
+        return next((found for form in self.forms if (found := form(question, right, got))), None)
 
     def _finding(self, question: Question, mistake: str, evidence: str) -> Finding:
         call = (self.shown or call_of)(self.answer, question)
@@ -130,4 +133,5 @@ def _typed(value: Any) -> str:
 def _ratio(right: Plain, got: Plain) -> str:
     if not (is_number(right) and right and is_number(got) and got and np.isfinite(got)):
         return ""
-    return f", {got / right:.4g} × the expected value"
+    factor = f"{got / right:.4g}"
+    return f", {factor} × the expected value" if factor != "1" else ""

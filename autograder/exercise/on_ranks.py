@@ -57,7 +57,8 @@ class OnRanks(Exercise):
         wrong = [rank for rank, pair in pairs if not equal(*pair, self.tolerance)]
         evidence = f"{difference.who}: {with_key(difference.mistake, difference.evidence)}"
         if len(wrong) == len(attempt.outputs):
-            return Finding("every rank", mistake, evidence, who_if_hidden="every rank")
+            who = "each rank" if mistake.startswith("never ") else "every rank"
+            return Finding(who, mistake, evidence, who_if_hidden=who)
         each_of = "each of " if len(wrong) > 1 else ""  # mistakes are worded for one rank
         return Finding(f"{each_of}{ranks_text(wrong)}", mistake, evidence)
 

@@ -3,22 +3,25 @@
 from itertools import pairwise
 
 from autograder.exercise import Formula, questions
+from autograder.exercise.signs import MistakeText
 from autograder.exercises.common import as_pairs, is_pairs
 from autograder.exercises.lab03_ring_all_reduce.shared import Bounds
 
 
-def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> str | None:
+def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> MistakeText:
     length, world_size = question
     if not is_pairs(bounds):
         return None
     if len(bounds) != world_size:
         return "should return one pair for each rank, world_size in all"
-    if not all(0 <= start <= stop <= length for start, stop in bounds):
-        return "should satisfy 0 ≤ start ≤ stop ≤ length"
+    for item, ((start, stop), expected) in enumerate(zip(bounds, right, strict=True)):
+        if not 0 <= start <= stop <= length:
+            evidence = f"{start:,} and {stop:,}, expected {expected[0]:,} and {expected[1]:,}"
+            return "should satisfy 0 ≤ start ≤ stop ≤ length", f"item {item}: {evidence}"
     chunks = [(0, 0), *((start, stop) for start, stop in bounds if start < stop)]
     is_joined, end = all(a[1] == b[0] for a, b in pairwise(chunks)), chunks[-1][1]
     if is_joined and end == length - length % world_size != length:
-        return "skips the remainder: the last elements are in no chunk"
+        return "skips the remainder: some elements are in no chunk"
     if not is_joined or end != length:
         return "should put every element in exactly one chunk, in order"
     lengths = [stop - start for start, stop in bounds]
@@ -36,7 +39,7 @@ EXERCISE = Formula(
         questions("10 elements for 4 ranks", (10, 4)),
         questions("3 elements for 8 ranks", (3, 8)),
         # Beyond 2^53, where a float no longer holds every whole number.
-        questions("far more elements than fit in memory", (10**15 + 7, 1000), (10**18 + 7, 10)),
+        questions("far more elements than fit in memory", (10**18 - 1, 1000), (10**18 + 7, 10)),
     ),
     tolerance=0.0,  # whole numbers
     read=as_pairs,

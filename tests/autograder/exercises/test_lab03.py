@@ -86,4 +86,15 @@ def test_bounds_may_be_lists_of_numpy_integers():
     ],
 )
 def test_each_kind_of_wrong_bounds_is_named(n, bounds, message):
-    assert message in wrong_form([10, n], chunk_bounds.right(10, n), bounds)
+    found = wrong_form([10, n], chunk_bounds.right(10, n), bounds)
+    assert found is not None
+    assert message in (found if isinstance(found, str) else found[0])
+
+
+def test_the_item_that_breaks_the_rule_is_shown():
+    """The first items differ from the expected ones, and are in order."""
+    found = wrong_form([10, 4], chunk_bounds.right(10, 4), [(0, 2), (2, 4), (4, 3), (6, 9)])
+    assert found == (
+        "should satisfy 0 ≤ start ≤ stop ≤ length",
+        "item 2: 4 and 3, expected 6 and 8",
+    )

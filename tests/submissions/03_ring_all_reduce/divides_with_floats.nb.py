@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {chunk_bounds = 0.333}
-# says = {chunk_bounds = "the last elements are in no chunk"}
+# says = {chunk_bounds = "some elements are in no chunk"}
 # ///
 
 # %% nbgrader={"grade_id": "chunk_bounds", "solution": true}
