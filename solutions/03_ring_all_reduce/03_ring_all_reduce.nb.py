@@ -98,9 +98,9 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 # %% [markdown]
 # Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`, not a copy; the values of the other chunks do not matter afterwards.
 #
-# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
+# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps; do not modify it. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ for a tensor of S bytes · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = every chunk but one, once each ($\frac{N-1}{N} S$ for equal chunks of a tensor of S bytes) · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -169,7 +169,7 @@ all_gather_spec([torch.full((3,), r) for r in range(3)], [(0, 1), (1, 2), (2, 3)
 # %% [markdown]
 # Fill `tensor` in place. Again `bounds` may cut it anywhere, it may have any dtype, and every send has to be waited for.
 #
-# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = $\frac{N-1}{N} S$ · calls: send and recv only, to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
+# **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = every chunk but one, once each · calls: send and recv only, to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #
 # <details><summary>Hint 1 · follow one chunk</summary>
 #
@@ -265,7 +265,7 @@ check("ring_all_reduce.ring_all_reduce", ring_all_reduce)
 # %% [markdown]
 # ## 5 · `bytes_per_rank`
 #
-# How many bytes does each rank **send** in a whole ring all-reduce of `length` elements of `element_bytes` each? Write the formula; assume that `world_size` divides `length`.
+# How many bytes does each rank **send** in a whole ring all-reduce of `length` elements of `element_bytes` each? Write the formula; assume that `world_size` divides `length`. A single rank sends 0 bytes.
 
 # %%
 def bytes_per_rank_spec(length, element_bytes, world_size):

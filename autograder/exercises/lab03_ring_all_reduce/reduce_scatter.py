@@ -11,25 +11,20 @@ import torch.distributed as dist
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab03_ring_all_reduce import shared
-from autograder.exercises.lab03_ring_all_reduce.shared import (
-    Bounds,
-    bounds_in,
-    first_call,
-)
+from autograder.exercises.lab03_ring_all_reduce.shared import Bounds, bounds_in, call_half
 
 
 def drive(
     subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
 ) -> Plain:
-    if case.params.get("called_before"):
-        subject(*first_call(case, tensor))
-    returned = subject(tensor, bounds_in(case))
+    found = call_half(subject, tensor, case)
+    returned = found["returned"]
     start, stop = bounds_in(case)[dist.get_rank()]
     is_view = isinstance(returned, torch.Tensor) and (
         returned.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
     )
     return {
-        "returned": returned,
+        **found,
         "tensor[start:stop]": tensor[start:stop],
         "returned is a view": is_view,
     }
@@ -42,7 +37,8 @@ def own_values(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     return (
         "returns its chunk with only its own values: in the last of N - 1 steps the sum of "
-        "the others' values arrives, and is added in place"
+        "the others' values arrives, and is added in place (if it is: is it read before it has "
+        "arrived, or changed before it is sent?)"
     )
 
 
@@ -58,7 +54,7 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=shared.HALVES_BUDGETS,
     allows=shared.P2P_ONLY,
-    rules=shared.RULES,
+    rules=shared.HALVES_RULES,
     signs=(
         *shared.RING_SIGNS,
         NAMED_MISTAKES,

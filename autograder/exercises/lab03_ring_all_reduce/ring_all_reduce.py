@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
+from autograder.exercise.signs import never_waited
 from autograder.exercises.lab03_ring_all_reduce import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import (
     Bounds,
@@ -21,9 +22,20 @@ from autograder.exercises.lab03_ring_all_reduce.shared import (
 from autograder.guest.on_rank import with_functions_replaced
 
 
+def cut(name: str, tensor: torch.Tensor, bounds: Bounds) -> list[torch.Tensor]:
+    """Raises ValueError if these are not the bounds of this tensor."""
+    n, end = dist.get_world_size(), max((stop for _, stop in bounds), default=0)
+    if (len(bounds), end) != (n, len(tensor)):
+        raise ValueError(
+            f"{name}(tensor, bounds): tensor has {len(tensor)} elements and the group {n} ranks, "
+            f"bounds has {len(bounds)} chunks and ends at {end}"
+        )
+    return [tensor[start:stop] for start, stop in bounds]
+
+
 def direct_reduce_scatter(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
     """Replaces the student's: as many bytes as in a ring, sent directly to their owners."""
-    chunks = [tensor[start:stop] for start, stop in bounds]
+    chunks = cut("reduce_scatter", tensor, bounds)
     own = chunks[dist.get_rank()]
     received = [torch.zeros_like(own) for _ in chunks]
     exchange(chunks, received)
@@ -33,7 +45,7 @@ def direct_reduce_scatter(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
 
 
 def direct_all_gather(tensor: torch.Tensor, bounds: Bounds) -> None:
-    chunks = [tensor[start:stop] for start, stop in bounds]
+    chunks = cut("all_gather", tensor, bounds)
     exchange([chunks[dist.get_rank()]] * len(chunks), chunks)
 
 
@@ -63,7 +75,11 @@ def drive(subject: Callable[..., Any], tensor: torch.Tensor, case: Case) -> Plai
             return bounds_in(case)
         if world_size == case.world_size and length == len(before):
             return bounds_before
-        raise ValueError(f"chunk_bounds{length, world_size} is not for this tensor and group")
+        right = f"chunk_bounds{len(tensor), case.world_size}"
+        raise ValueError(
+            f"chunk_bounds{length, world_size}: tensor has {len(tensor)} elements and the group "
+            f"{case.world_size} ranks, so {right}"
+        )
 
     subject = with_functions_replaced(
         subject,
@@ -93,7 +109,7 @@ EXERCISE = OnRanks(
     drive=drive,
     budgets=(shared.WITHIN_ONE_PERCENT,),
     allows=shared.P2P_ONLY,
-    rules=shared.RULES,
+    rules=(never_waited,),
     signs=(
         shared.another_dtype,
         shared.works_on_a_copy,

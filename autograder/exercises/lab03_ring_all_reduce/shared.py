@@ -7,6 +7,7 @@ The ring: rank r sends to its right neighbor r + 1 and receives from its left ne
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ SIZES = (
     (3, 10, "float64"),
     *((ranks, HALF_MIB_OF_FLOAT32, "float32") for ranks in (2, 4, 8)),
 )
-UNEVEN = [(0, 6), (6, 7), (7, 10)]
+UNEVEN = [(0, 6), (6, 6), (6, 10)]
 HALVES_CASES = tuple(
     ring_case(*size, suffix=", uneven chunks", bounds=UNEVEN) if size[0] == 3 else ring_case(*size)
     for size in SIZES
@@ -75,6 +76,17 @@ def first_call(case: Case, tensor: torch.Tensor) -> tuple[torch.Tensor, Bounds]:
     half = len(tensor) // 2
     bounds = [(min(start, half), min(stop, half)) for start, stop in bounds_in(case)]
     return torch.ones(half, dtype=torch.float64), bounds
+
+
+def call_half(
+    subject: Callable[[torch.Tensor, Bounds], Any], tensor: torch.Tensor, case: Case
+) -> dict[str, Any]:
+    """The answer gets a view of ``tensor``, which only changes if it works in place."""
+    if case.params.get("called_before"):
+        subject(*first_call(case, tensor))
+    bounds = bounds_in(case)
+    returned = subject(tensor[:], bounds)
+    return {"returned": returned, "modifies bounds": bounds != bounds_in(case)}
 
 
 def chunks_of(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -192,7 +204,16 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
 
 
 RING_SIGNS = (hub, wrong_neighbor, another_dtype, whole_tensors)
-RULES = (never_waited,)
+
+
+@on_each_rank
+def modifies_bounds(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    if not (isinstance(output, dict) and output.get("modifies bounds")):
+        return None
+    return "modifies bounds, the caller's list: only read it"
+
+
+HALVES_RULES = (never_waited, modifies_bounds)
 
 
 @on_each_rank

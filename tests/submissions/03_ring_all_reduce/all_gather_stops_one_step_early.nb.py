@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {all_gather = 4.0}
-# says = {all_gather = "never gets its right neighbor's chunk"}
+# says = {all_gather = "lacks its right neighbor's chunk"}
 # ///
 
 # %% nbgrader={"grade_id": "all_gather", "solution": true}

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
-# loses = {reduce_scatter = 1.0}
+# loses = {reduce_scatter = 1.5}
 # says = {reduce_scatter = "cuts tensor into equal chunks"}
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}

@@ -7,7 +7,7 @@ from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
-CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
+CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(not_sent=(1,)), shared.bounds
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer("(rank - step) % world_size", "rank - step", shared.NEGATIVE_INDEX),
     EquivalentAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),
@@ -52,9 +52,7 @@ def unchanged(case: Case, inputs: Any) -> list[Plain]:
 
 
 MISTAKES = {
-    "never gets its right neighbor's chunk: all-gather over N ranks takes N - 1 steps": (
-        stops_early
-    ),
+    "lacks its right neighbor's chunk: all-gather over N ranks takes N - 1 steps": stops_early,
     "leaves tensor as it was: receive into views of tensor itself, not of a copy": unchanged,
     "adds a received chunk to the old values: in all-gather it replaces them": added,
     "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (

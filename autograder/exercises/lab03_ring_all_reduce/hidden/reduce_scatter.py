@@ -8,7 +8,7 @@ from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of
 
-CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(halves=1), shared.bounds
+CASES, LIMITS, facts = shared.HALVES_HIDDEN, shared.limits(not_sent=(0,)), shared.bounds
 BOUNDARIES = shared.HALVES_BOUNDARIES | shared.UNEVEN_CHUNKS
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer("(rank - step - 1) % world_size", "rank - step - 1", shared.NEGATIVE_INDEX),

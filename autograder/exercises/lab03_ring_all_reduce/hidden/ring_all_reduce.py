@@ -8,7 +8,7 @@ from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab03_ring_all_reduce.hidden import shared
 from autograder.exercises.lab03_ring_all_reduce.shared import chunks_of, ring_case
 
-LIMITS, facts = shared.limits(halves=2), shared.bounds
+LIMITS, facts = shared.limits(not_sent=(0, 1)), shared.bounds
 CASES = (
     ring_case(5, 75_001, "float64", op="mean"),
     with_random_delays(ring_case(4, 50, "int64", op="sum")),
@@ -68,6 +68,6 @@ MISTAKES = {
     "returns the sum, not the mean: divide by world_size, in place": total,
     "returns the mean, not the sum: divide for op='mean' only": mean,
     "divides by world_size twice": divided_twice,
-    "never gets the other ranks' chunks: all_gather them": never_gathered,
+    "lacks the other ranks' chunks: all_gather them": never_gathered,
     "divides its own chunk after all_gather: divide it before, or all of tensor": divided_late,
 }

@@ -1,6 +1,6 @@
 """Shared by hidden halves: bounds, and limits on bytes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,12 +17,14 @@ NEGATIVE_INDEX = "Python counts negative indices from the end"
 # Below this, gloo's own messages (about 100 bytes for each send) would blur a budget of 1 %.
 BUDGET_FROM_BYTES = 2**19
 
+# Who pads each chunk to the longest sends far more bytes than these have.
+VERY_UNEVEN = [(0, 200_000), (200_000, 200_002), (200_002, 200_002), (200_002, 300_002)]
 HALVES_HIDDEN = (
     ring_case(5, 75_001, "float64"),
     with_random_delays(ring_case(4, 50, "int64", bounds=[(0, 20), (20, 20), (20, 27), (27, 50)])),
     ring_case(5, 3, called_before=True),
     ring_case(3, 1, "float64"),
-    ring_case(4, 300_002, "bfloat16"),
+    ring_case(4, 300_002, "bfloat16", bounds=VERY_UNEVEN),
 )
 HALVES_BOUNDARIES = {
     "divides": "4 ranks, 12 elements",
@@ -44,22 +46,26 @@ def even_chunks(case: Case, tensor: torch.Tensor) -> list[torch.Tensor]:
     return list(tensor.tensor_split(case.world_size))
 
 
-def ideal_bytes(case: Case, halves: int) -> float | None:
-    """(N-1)/N·S, what each rank sends in one half of a ring; None if S is too small to measure."""
-    tensor_bytes = case.params["length"] * getattr(torch, case.params["dtype"]).itemsize
-    if tensor_bytes < BUDGET_FROM_BYTES:
+def ideal_bytes(case: Case, not_sent: Sequence[int]) -> list[float] | None:
+    """What each rank sends in a ring: in each half every chunk but one, for rank r the chunk
+    r + ``not_sent[half]``; None if the tensor is too small to measure."""
+    length, n = case.params["length"], case.world_size
+    element_bytes = getattr(torch, case.params["dtype"]).itemsize
+    if length * element_bytes < BUDGET_FROM_BYTES:
         return None
-    return halves * (case.world_size - 1) / case.world_size * tensor_bytes
+    chunks = [stop - start for start, stop in bounds(case)["bounds"]]
+    sent = [sum(length - chunks[(r + each) % n] for each in not_sent) for r in range(n)]
+    return [elements * element_bytes for elements in sent]
 
 
-def limits(halves: int) -> dict[str, Callable[[Case], Limit | None]]:
+def limits(not_sent: Sequence[int]) -> dict[str, Callable[[Case], Limit | None]]:
     def sent(case: Case) -> Limit | None:
-        ideal = ideal_bytes(case, halves)
+        ideal = ideal_bytes(case, not_sent)
         return Limit.around(ideal, 0.01) if ideal else None
 
     def elsewhere(case: Case) -> Limit | None:
         """Not 0: gloo's receiver reports to its sender, the left neighbor, that it is ready."""
-        ideal = ideal_bytes(case, 1)
-        return Limit(0.01 * ideal) if ideal else None
+        ideal = ideal_bytes(case, not_sent)
+        return Limit([0.01 * each for each in ideal]) if ideal else None
 
     return {WITHIN_ONE_PERCENT.label: sent, RIGHT_NEIGHBOR_ONLY.label: elsewhere}
