@@ -104,7 +104,7 @@ for name in "BCDEFGH":
 # - A missing key gets a default: clipping 1.0, stage 0, accumulation 1 (not the script's). If the micro-batch is missing, DeepSpeed divides `train_batch_size`. If the whole `bf16` section is missing, `mixed_precision` decides; an empty section means off.
 # - DeepSpeed ignores keys that it does not know at the top level. Inside `zero_optimization` it rejects them.
 # - Accelerate reads the file with `json.loads`: if a key is repeated, the last one counts. (DeepSpeed itself rejects such a file.)
-# - If the optimizer is offloaded to the CPU (a `device` other than `"none"`), Accelerate replaces the script's `AdamW` or `SGD` with `DeepSpeedCPUAdam`, and keeps only the learning rate and the weight decay: SGD becomes Adam, and nothing is printed. A script's `DummyOptim` stands for the file's `optimizer`; an `AdamW` there becomes `DeepSpeedCPUAdam`, too.
+# - If the optimizer is offloaded (`offload_optimizer` has a `device` other than `"none"`), Accelerate replaces the script's `AdamW` or `SGD` with `DeepSpeedCPUAdam`, and keeps only the learning rate and the weight decay: SGD becomes Adam, and nothing is printed. A script's `DummyOptim` stands for the file's `optimizer`; an `AdamW` there becomes `DeepSpeedCPUAdam`, too, an `SGD` there does not.
 #
 # <details><summary>Hint 1 · the micro-batch from the loaders</summary>
 #
@@ -138,7 +138,8 @@ def config_lint(json_text, yaml, script):
         bf16 = script["mixed_precision"] == "bf16"
     clipping = config.get("gradient_clipping", "auto")
     optimizer = config.get("optimizer", {"type": script["optimizer"]})["type"]
-    if zero.get("offload_optimizer", {"device": "none"})["device"] != "none":
+    is_offloaded = zero.get("offload_optimizer", {"device": "none"})["device"] != "none"
+    if is_offloaded and (optimizer == "AdamW" or script["optimizer"] == "SGD"):
         optimizer = "DeepSpeedCPUAdam"
     return {
         "stage": zero.get("stage", 0),
@@ -204,7 +205,7 @@ def train_with_ddp(model, dataset, batch_size, accumulation, lr, max_norm, save)
 # %% [markdown]
 # Rewrite it with Accelerate. `port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save)` takes the same arguments and returns the same list of losses, on every rank. The weights and the saved state dict are the same, too: `save` is a function that only the main process calls, with the names of the model that was passed in.
 #
-# The training steps should later run under fp16 or DeepSpeed without a change. So let the `Accelerator` do what it can: `prepare`, `accumulate`, `backward` and `clip_grad_norm_`. The optimizer is SGD. `model` and `dataset` are plain PyTorch; the samples divide evenly, so no sampler pads.
+# The training steps should later run under fp16 or DeepSpeed without a change. So let the `Accelerator` do what it can: `prepare` (model, optimizer and loader), `accumulate`, `backward` and `clip_grad_norm_`. The optimizer is SGD. `model` and `dataset` are plain PyTorch; the samples divide evenly, so no sampler pads.
 #
 # This is what the hand-written loop does on two ranks:
 

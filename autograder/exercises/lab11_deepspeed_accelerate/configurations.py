@@ -54,6 +54,7 @@ def asked_of(
 VISIBLE = {
     "A": asked_of(
         {
+            "train_batch_size": AUTO,
             MICRO: AUTO,
             ACCUMULATION: AUTO,
             "gradient_clipping": AUTO,
@@ -142,8 +143,13 @@ VISIBLE = {
         optimizer="DummyOptim",
     ),
     "H": asked_of(
-        {MICRO: 4, "zero_optimization": {"stage": 3, **ON_HOST}},
+        {
+            MICRO: 4,
+            "optimizer": {"type": "AdamW", "params": {"lr": AUTO}},
+            "zero_optimization": {"stage": 3, **ON_HOST},
+        },
         processes=2,
         loaders=(4,),
+        optimizer="DummyOptim",
     ),
 }

@@ -22,7 +22,8 @@ def config_lint(json_text, yaml, script):
         bf16 = script["mixed_precision"] == "bf16"
     clipping = config.get("gradient_clipping", "auto")
     optimizer = config.get("optimizer", {"type": script["optimizer"]})["type"]
-    if zero.get("offload_optimizer", {"device": "none"})["device"] != "none":
+    is_offloaded = zero.get("offload_optimizer", {"device": "none"})["device"] != "none"
+    if is_offloaded and (optimizer == "AdamW" or script["optimizer"] == "SGD"):
         optimizer = "DeepSpeedCPUAdam"
     return {
         "stage": zero.get("stage", 0),

@@ -51,7 +51,7 @@ def wrong(
     ranks = ranks or asked["yaml"]["num_processes"]
     accumulation = accumulation or ran["accumulation"]
     micro_batch = micro_batch or ran["micro_batch"]
-    if "train_batch_size" in json.loads(asked["json_text"]):
+    if MICRO not in json.loads(asked["json_text"]):
         micro_batch = ran["global_batch"] // accumulation // ranks
     return {
         **ran,
@@ -151,10 +151,16 @@ def top_level(**asked: Any) -> Ran:
     return obeying({**config["zero_optimization"], **config}, asked)
 
 
+def on_the_host(asked: dict[str, Any]) -> str:
+    """The optimizer with offload, which an SGD in the file survives."""
+    in_file = json.loads(asked["json_text"]).get("optimizer", {}).get("type")
+    return "SGD" if in_file == "SGD" else "DeepSpeedCPUAdam"
+
+
 def obeying(section: dict[str, Any], asked: dict[str, Any]) -> Ran:
     """The answer if this were the section zero_optimization."""
     on_host = section.get("offload_optimizer", {}).get("device", "none") != "none"
-    optimizer = "DeepSpeedCPUAdam" if on_host else right(**asked)["optimizer"]
+    optimizer = on_the_host(asked) if on_host else right(**asked)["optimizer"]
     return wrong(asked, stage=section.get("stage", 0), optimizer=optimizer)
 
 
@@ -162,6 +168,12 @@ def written_optimizer(**asked: Any) -> Ran:
     """The class that the file or the script names, even on the host."""
     in_file = json.loads(asked["json_text"]).get("optimizer", {}).get("type")
     return wrong(asked, optimizer=in_file or asked["script"]["optimizer"])
+
+
+def adamw_of_file(**asked: Any) -> Ran:
+    """Keep the file's AdamW, even with offload."""
+    in_file = json.loads(asked["json_text"]).get("optimizer", {}).get("type")
+    return wrong(asked, optimizer="AdamW" if in_file == "AdamW" else right(**asked)["optimizer"])
 
 
 def only_adamw(**asked: Any) -> Ran:
@@ -178,8 +190,8 @@ def optimizer_of_script(**asked: Any) -> Ran:
 
 def always_on_host(**asked: Any) -> Ran:
     """With any offload_optimizer section, even one whose device is "none"."""
-    section = json.loads(asked["json_text"])["zero_optimization"]
-    on_host = "offload_optimizer" in section
+    section = json.loads(asked["json_text"])["zero_optimization"].get("offload_optimizer", {})
+    on_host = section.get("device") == "none"
     return wrong(asked, optimizer="DeepSpeedCPUAdam" if on_host else right(**asked)["optimizer"])
 
 
@@ -210,8 +222,8 @@ MISTAKES = {
     ),
     "takes the script's mixed_precision, but a bf16 section in the file counts first: only "
     '"auto" or no section at all leaves it to the script': precision_of_script,
-    'ignores the script\'s mixed_precision: it replaces "auto", and adds a section where the file '
-    "has none": precision_of_file,
+    'does not take the script\'s mixed_precision where it counts: it replaces "auto", and adds a '
+    "bf16 section where the file has none, even next to an fp16 section": precision_of_file,
     "does not clip where the file has no number: DeepSpeed clips to 1.0 by default, and "
     '"auto" is 1.0, too': (
         lambda **asked: clipping_if_left_out(0.0, **asked),
@@ -228,7 +240,8 @@ MISTAKES = {
         only_adamw
     ),
     "keeps the optimizer's class with offload: Accelerate replaces the script's optimizer with "
-    "DeepSpeedCPUAdam": written_optimizer,
+    'DeepSpeedCPUAdam, for every device but "none"': written_optimizer,
+    "keeps the file's AdamW with offload: it becomes DeepSpeedCPUAdam, too": adamw_of_file,
     'replaces the optimizer for an offload section whose device is "none"': always_on_host,
     "names DummyOptim, which only stands for the optimizer of the file": optimizer_of_script,
     "takes the engine's global batch for the samples of a step: the training loader's batches stay "

@@ -111,10 +111,14 @@ OF_CASES = {
     "configurations with other numbers": {
         "auto": asked_of(
             {
+                "train_batch_size": AUTO,
                 MICRO: AUTO,
                 ACCUMULATION: AUTO,
                 "bf16": {"enabled": AUTO},
-                "zero_optimization": {"stage": 3},
+                "zero_optimization": {
+                    "stage": 3,
+                    "offload_param": {"device": "cpu", "pin_memory": False},
+                },
             },
             processes=4,
             machines=4,
@@ -193,6 +197,17 @@ OF_CASES = {
             loaders=(2,),
             optimizer="SGD",
         ),
+        "on NVMe": asked_of(  # not stage 3, which would need libaio
+            {
+                MICRO: AUTO,
+                "zero_optimization": {
+                    "stage": 1,
+                    "offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"},
+                },
+            },
+            processes=2,
+            loaders=(4, 2),
+        ),
         "on the device": asked_of(
             {
                 MICRO: 8,
@@ -204,6 +219,16 @@ OF_CASES = {
             {
                 MICRO: 8,
                 "optimizer": {"type": "AdamW", "params": {"lr": AUTO}},
+                "zero_optimization": {"stage": 1, **ON_HOST},
+            },
+            processes=2,
+            optimizer="DummyOptim",
+        ),
+        "from the file, no AdamW": asked_of(
+            {
+                MICRO: 8,
+                "optimizer": {"type": "SGD", "params": {"lr": AUTO}},
+                "zero_allow_untested_optimizer": True,
                 "zero_optimization": {"stage": 1, **ON_HOST},
             },
             processes=2,
