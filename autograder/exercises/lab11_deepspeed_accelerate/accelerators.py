@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, SupportsFloat
+
+from torch import Tensor
 
 EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter")  # of gradients or losses
+
+
+def as_number(value: Any) -> float | str:
+    """``value`` as a float, or what it is instead: "a Tensor of 2"."""
+    kind = f"a {type(value).__name__}"
+    if isinstance(value, Tensor) and value.numel() != 1:
+        return f"{kind} of {value.numel()}"
+    return float(value) if isinstance(value, SupportsFloat) else kind
 
 
 def forget_accelerators() -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
-from autograder.exercises.lab11_deepspeed_accelerate.accelerators import new_accelerator
+from autograder.exercises.lab11_deepspeed_accelerate.accelerators import as_number, new_accelerator
 from shardlab.errors import DeadlockError
 from shardlab.ranks.explain import ranks_text
 
@@ -61,19 +61,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         evaluated.append(len(inputs[0]))
 
     accelerator.unwrap_model(model).register_forward_pre_hook(count)
-    accuracy = subject(accelerator, model.eval(), loader)
-    is_number = isinstance(accuracy, int | float | Tensor) and torch.as_tensor(accuracy).ndim == 0
-    return {
-        "accuracy": float(accuracy) if is_number else None,
-        "returned": "" if is_number else type(accuracy).__name__,
-        "evaluated": sum(evaluated),
-    }
+    accuracy = as_number(subject(accelerator, model.eval(), loader))
+    return {"accuracy": accuracy, "evaluated": sum(evaluated)}
 
 
 @on_each_rank
 def returns_no_number(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if kind := output["returned"]:
-        return "should return the accuracy, one number, on every rank", f"a {kind}"
+    if isinstance(kind := output["accuracy"], str):
+        return "should return the accuracy, one number, on every rank", kind
     return None
 
 
@@ -99,7 +94,8 @@ def gathers_on_some_ranks(attempt: Attempt) -> Finding | None:
         "gathers answers while other ranks do not: every rank runs the loop over its own batches, "
         "not the main process alone"
     )
-    return Finding(ranks_text(gathering), mistake, who_if_hidden="a rank")
+    each_of = "each of " if len(gathering) > 1 else ""
+    return Finding(f"{each_of}{ranks_text(gathering)}", mistake, who_if_hidden="a rank")
 
 
 EXERCISE = OnRanks(

@@ -19,6 +19,7 @@ from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, On
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab11_deepspeed_accelerate.accelerators import (
     EXCHANGES,
+    as_number,
     forget_accelerators,
 )
 from shardlab.run import Run
@@ -29,6 +30,7 @@ SMALL_BYTES = 64  # for each step: losses
 FLOAT_BYTES = 4
 TOLERANCE = 2e-5
 ALL_REDUCED = "bytes all-reduced"
+TORCH_CLIP = "torch's clip_grad_norm_"
 METHODS = ("prepare", "accumulate", "no_sync", "backward", "clip_grad_norm_")
 
 
@@ -67,26 +69,28 @@ def kind_of(thing: Any) -> str:
 
 @contextmanager
 def watched() -> Iterator[tuple[Counter[str], list[str]]]:
-    """Count calls of an Accelerator's methods, and collect what is passed to `prepare`."""
+    """Count calls of an Accelerator's methods and of torch's clip_grad_norm_, which one of them
+    calls, and collect what is passed to `prepare`."""
     from accelerate import Accelerator
 
     used, prepared = Counter[str](), list[str]()
 
-    def counted(name: str) -> Callable[..., Any]:
-        method = getattr(Accelerator, name)
-
-        @wraps(method)
-        def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def count(*args: Any, **kwargs: Any) -> Any:
             used[name] += 1
             if name == "prepare":
-                prepared.extend(map(kind_of, args))
-            return method(self, *args, **kwargs)
+                prepared.extend(map(kind_of, args[1:]))
+            return function(*args, **kwargs)
 
         return count
 
     with ExitStack() as patches:
         for name in METHODS:
-            patches.enter_context(mock.patch.object(Accelerator, name, counted(name)))
+            count = counted(name, getattr(Accelerator, name))
+            patches.enter_context(mock.patch.object(Accelerator, name, count))
+        count = counted(TORCH_CLIP, nn.utils.clip_grad_norm_)
+        patches.enter_context(mock.patch.object(nn.utils, "clip_grad_norm_", count))
         yield used, prepared
 
 
@@ -98,18 +102,25 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
     def save(state: Any) -> None:
         is_dict = isinstance(state, dict)
-        saved.append({k: v.detach().clone() for k, v in state.items()} if is_dict else state)
+        copy = {k: v.detach().clone() for k, v in state.items()} if is_dict else None
+        saved.append(f"a {type(state).__name__}" if copy is None else copy)
 
-    model = make_model(given["weights"])
+    model, samples = make_model(given["weights"]), [0]
+
+    def count(_: nn.Module, inputs: Any, output: Tensor) -> None:
+        samples[0] += len(output)
+
+    model.register_forward_hook(count)
     loop = (params["batch_size"], params["accumulation"], LR, params["max_norm"], save)
     with watched() as (used, prepared):
         losses = subject(model, TensorDataset(*given["data"]), *loop)
     if isinstance(losses, list | tuple):
-        losses = [float(each) for each in losses]
+        losses = [as_number(each) for each in losses]
     return {
         "losses": losses,
         "parameters": [each.detach() for each in model.parameters()],
         "saved": saved,
+        "samples": samples[0],
         "used": dict(used),
         "prepared": prepared,
         "processes": PartialState._shared_state.get("num_processes", 0),
@@ -157,21 +168,24 @@ def not_ported(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     used = output["used"]
     if not used.get("prepare"):
         return "never calls accelerator.prepare"
-    if not used.get("accumulate") and not used.get("no_sync"):
+    accumulates = attempt.case.params["accumulation"] > 1
+    if accumulates and not used.get("accumulate") and not used.get("no_sync"):
         return (
             "never enters accelerator.accumulate(model): without it each backward pass all-reduces "
             "the gradients, and the prepared optimizer steps at every micro-batch"
         )
     if not used.get("backward"):
         return (
-            "calls loss.backward(): only accelerator.backward(loss) divides by the accumulation "
-            "steps, and scales the loss under fp16 or DeepSpeed"
+            "never calls accelerator.backward(loss): only this divides by the accumulation steps, "
+            "and scales the loss under fp16 or DeepSpeed"
         )
     if not used.get("clip_grad_norm_"):
         return (
             "never clips with accelerator.clip_grad_norm_: torch's function knows neither scaled "
             "nor sharded gradients"
         )
+    if used.get(TORCH_CLIP, 0) > used["clip_grad_norm_"]:
+        return "clips with torch's clip_grad_norm_ as well: leave it to the accelerator's alone"
     return None
 
 
@@ -187,10 +201,14 @@ def wraps_twice(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 @on_each_rank
 def leaves_unprepared(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    is_own_part = output["samples"] * attempt.case.world_size == attempt.case.params["samples"]
     reasons = {
-        "model": "its gradients are never averaged over the ranks",
-        "loader": "every rank trains on all batches",
-        "optimizer": "it steps at every micro-batch, with gradients that are not averaged yet",
+        "model": "only prepare wraps it for DDP or DeepSpeed, which average its gradients",
+        "loader": "the accelerator does not learn where it ends, and that the last step is due"
+        if is_own_part
+        else "every rank trains on all batches",
+        "optimizer": "only a prepared one waits for the last micro-batch of a step, and skips a "
+        "step whose fp16 gradients overflow",
     }
     for kind, reason in reasons.items():
         if kind not in output["prepared"]:
@@ -205,7 +223,9 @@ def saves_otherwise(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return "saves: only the main process writes the file, if accelerator.is_main_process"
     if rank == 0 and len(saved) != 1:
         return "should call save once, on the main process", f"{len(saved)} calls"
-    if rank == 0 and isinstance(saved[0], dict) and any("module." in name for name in saved[0]):
+    if rank == 0 and isinstance(saved[0], str):
+        return "calls save with something else than a state dict", saved[0]
+    if rank == 0 and any("module." in name for name in saved[0]):
         return (
             "saves the wrapper's names: take the state dict of accelerator.unwrap_model(model)",
             next(iter(saved[0])),
@@ -236,6 +256,8 @@ def losses_of_its_own(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     losses, others = output["losses"], attempt.outputs[0]["losses"]
     if losses is None:
         return "returns no losses: is a return missing?"
+    if isinstance(losses, list) and (kinds := [each for each in losses if isinstance(each, str)]):
+        return "should return a list of losses, one number for each step", kinds[0]
     if rank > 0 and losses != others:
         return "returns the losses of its own micro-batches: average them over the ranks"
     return None
@@ -269,13 +291,6 @@ EXERCISE = OnRanks(
             ALL_REDUCED,
         ),
     ),
-    rules=(trains_alone, not_ported),
-    signs=(
-        wraps_twice,
-        NAMED_MISTAKES,
-        leaves_unprepared,
-        saves_otherwise,
-        losses_of_its_own,
-        sends_too_much,
-    ),
+    rules=(trains_alone, not_ported, wraps_twice, leaves_unprepared),
+    signs=(NAMED_MISTAKES, saves_otherwise, losses_of_its_own, sends_too_much),
 )

@@ -121,7 +121,7 @@ class Job:
 
 @gets_pickled_answer
 def drive(pickled: bytes, given: Any, case: Case) -> Plain:
-    losses, saved, files = [], [], dict[str, bytes]()
+    losses, done, saved, files = [], [], [], dict[str, bytes]()
     states: list[Tensor] = []
     for start, end in enumerate(case.params["ends"]):
         with TemporaryDirectory() as name:
@@ -131,6 +131,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
             cloudpickle.loads(pickled)(job.accelerator, job, folder, end)
             files = with_changes(files, folder)
         losses.append(torch.tensor(job.losses, dtype=torch.float64))
+        done.append(job.progress.steps)
         saved.append(sorted(files))
         states += [job.first_state, job.last_state]
     final = torch.cat([each.flatten() for each in job.average.weights])
@@ -142,6 +143,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
     return {
         "losses": losses,
         "average": final,
+        "done": done,
         "saved": saved,
         "continues random numbers": all(map(torch.equal, states[1:-1:2], states[2::2])),
         "bit for bit": torch.equal(torch.cat(losses), exact),
@@ -188,6 +190,8 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if got == steps_due(attempt.case):
         return None
     evidence = f"{got} steps at its starts, expected {steps_due(attempt.case)}"
+    if got == list(ends) != output["done"]:
+        return "counts `until` from the restart: it is the total over all starts", evidence
     if got == list(ends):
         mistake = (
             "begins at step 0 after a restart: load the checkpoint, and register job.progress "
@@ -223,7 +227,8 @@ def other_random_numbers(attempt: Attempt) -> Finding | None:
             "each rank saves its own random states, so call save_state on every rank, not only on "
             "the main process"
         )
-    return Finding(ranks_text(ranks), mistake, who_if_hidden="a rank")
+    each_of = "each of " if len(ranks) > 1 else ""
+    return Finding(f"{each_of}{ranks_text(ranks)}", mistake, who_if_hidden="a rank")
 
 
 def stopping(name: str, ranks: int, samples: int, *ends: int) -> Case:

@@ -11,13 +11,18 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
-from autograder.exercises.lab11_deepspeed_accelerate.accelerators import EXCHANGES, new_accelerator
+from autograder.exercises.lab11_deepspeed_accelerate.accelerators import (
+    EXCHANGES,
+    as_number,
+    new_accelerator,
+)
 from shardlab import measure
 from shardlab.run import Run
 
 VOCABULARY, WIDTH, SEQUENCES = 11, 6, 4
 IGNORED = -100
 STEPS = 2
+FLOAT_BYTES = 4
 LR = 0.5
 TOLERANCE = 1e-5
 STEP = "step"
@@ -66,7 +71,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     for micro_batches in given["steps"]:
         with measure(STEP):
             loss = subject(accelerator, model, micro_batches)
-        losses.append(None if loss is None else float(loss))
+        losses.append(as_number(loss))
         of_step = [each.grad for each in model.parameters()]
         gradients.append([None if each is None else each.clone() for each in of_step])
         with torch.no_grad():
@@ -74,13 +79,17 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
                 if parameter.grad is not None:
                     parameter.sub_(LR * parameter.grad)
         model.zero_grad()
-    is_complete = None not in losses
-    return {"losses": as_tensor(losses) if is_complete else losses, "gradients": gradients}
+    are_numbers = all(isinstance(each, float) for each in losses)
+    return {"losses": as_tensor(losses) if are_numbers else losses, "gradients": gradients}
 
 
 def as_tensor(losses: Sequence[float]) -> Tensor:
     """The losses as a tensor, in whose comparison nan equals nan."""
     return torch.tensor(losses, dtype=torch.float64)
+
+
+def model_bytes() -> int:
+    return FLOAT_BYTES * (2 * VOCABULARY * WIDTH + VOCABULARY)
 
 
 def messages(run: Run) -> list[int]:
@@ -91,8 +100,11 @@ def messages(run: Run) -> list[int]:
 
 
 @on_each_rank
-def returns_nothing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    return "returns no loss: is a return missing?" if isinstance(output["losses"], list) else None
+def returns_no_number(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    kinds = [each for each in output["losses"] if isinstance(each, str)]
+    if "a NoneType" in kinds:
+        return "returns no loss: is a return missing?"
+    return ("should return the loss, one number, on every rank", kinds[0]) if kinds else None
 
 
 @on_each_rank
@@ -101,13 +113,16 @@ def sends_too_often(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None
     calls = [call for call in attempt.run.calls_in(STEP, rank) if call.op in EXCHANGES]
     large = [call for call in calls if call.bytes > 100]
+    by_ddp = [call for call in large if call.bytes == model_bytes()]  # all gradients in one bucket
     evidence = f"{len(large)} with gradients, {len(calls) - len(large)} others in {STEPS} steps"
-    if len(large) > STEPS:
+    if len(by_ddp) > STEPS:
         return (
             "all-reduces the gradients of every micro-batch: run forward and backward in "
             "accelerator.accumulate(model)",
             evidence,
         )
+    if len(large) > STEPS:
+        return "all-reduces the gradients again: DDP has already averaged them", evidence
     return (
         "exchanges numbers for every micro-batch: count the tokens of the whole step first, then "
         "reduce once",
@@ -150,5 +165,5 @@ EXERCISE = OnRanks(
             unit="messages",
         ),
     ),
-    signs=(returns_nothing, no_gradients, NAMED_MISTAKES, sends_too_often),
+    signs=(returns_no_number, no_gradients, NAMED_MISTAKES, sends_too_often),
 )

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {port_a_loop = 4.0}
-# says = {port_a_loop = "calls loss.backward()"}
+# says = {port_a_loop = "never calls accelerator.backward"}
 # ///
 
 # %% nbgrader={"grade_id": "port_a_loop", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {port_a_loop = 4.0}
-# says = {port_a_loop = "trains on all batches, as every other rank does: pass the loader to prepare"}
+# says = {port_a_loop = "does not pass the loader to prepare: every rank trains on all batches"}
 # ///
 
 # %% nbgrader={"grade_id": "port_a_loop", "solution": true}

@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
-# loses = {port_a_loop = 3.2}
+# loses = {port_a_loop = 4.0}
 # says = {port_a_loop = "does not pass the optimizer to prepare"}
 # ///
 

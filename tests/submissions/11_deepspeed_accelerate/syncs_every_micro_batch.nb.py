@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
-# loses = {port_a_loop = 4.0}
+# loses = {port_a_loop = 3.2}
 # says = {port_a_loop = "never enters accelerator.accumulate(model)"}
 # ///
 

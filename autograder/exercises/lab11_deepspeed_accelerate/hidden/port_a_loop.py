@@ -23,7 +23,13 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: then samplers repeat samples, each in its own way",
     "one micro-batch a step": "2 ranks, one micro-batch a step",
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
+EQUIVALENT_ANSWERS = (
+    EquivalentAnswer(
+        "with accelerator.accumulate(model):",
+        "with accelerator.accumulate(model) if accumulation > 1 else nullcontext():",
+        "a step of one micro-batch has nothing to accumulate",
+    ),
+)
 
 Factor = Callable[[int], float]
 
@@ -120,9 +126,10 @@ MISTAKES = {
     "step wait for accelerator.sync_gradients?": with_mistake(steps_each=True),
     "clips at every micro-batch, before the gradients are averaged over the ranks: clip if "
     "accelerator.sync_gradients": with_mistake(clips_each=True),
-    "has only the gradient of the last micro-batch: zero_grad before backward clears what the "
-    "others have added up, so call it after the step": with_mistake(clears_first=True),
-    "never clips the averaged gradients": with_mistake(clips=False),
+    "has only the gradient of the last micro-batch: zero_grad clears what the others have added "
+    "up; clear only after a step: the prepared optimizer's zero_grad does that, the model's does "
+    "not": with_mistake(clears_first=True),
+    "never clips the averaged gradients, or only after the step": with_mistake(clips=False),
     "trains on all batches, as every other rank does: pass the loader to prepare": (
         with_mistake(everything=True),
         with_mistake(everything=True, logged=one),

@@ -109,6 +109,9 @@ MISTAKES = {
     "multiplies the total, but not the warm-up: it is over after 1/num_processes of its optimizer "
     "steps": by(warmup=one),
     "multiplies the warm-up, but not the total": by(total=one),
+    # Before the next one, which has the same rates with split_batches, and is named by other cases.
+    "multiplies by num_processes even with split_batches: there the prepared scheduler makes one "
+    "step for each optimizer step": by(warmup=ranks, total=ranks),
     "multiplies the steps and does not prepare the scheduler: only a prepared one makes "
     "num_processes steps at a time": (
         by(steps=one, every_micro_batch=True),
@@ -119,8 +122,6 @@ MISTAKES = {
         by(warmup=one, total=one, steps=one, every_micro_batch=True),
         by(every_micro_batch=True),
     ),
-    "multiplies by num_processes even with split_batches: there the prepared scheduler makes one "
-    "step for each optimizer step": by(warmup=ranks, total=ranks),
     "also multiplies by the accumulation: the prepared scheduler waits for the optimizer's step": (
         by(warmup=with_accumulation, total=with_accumulation),
         by(

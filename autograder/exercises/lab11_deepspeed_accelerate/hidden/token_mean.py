@@ -124,6 +124,10 @@ MISTAKES = {
     "every sum by the tokens of the whole step": with_weight(
         lambda c, rank, i: one_of(c.tokens[rank][i]) / (c.ranks * c.micro_batches)
     ),
+    "returns nan: a micro-batch that is all padding has no mean, so start from its sum": partial(
+        reference,
+        logged=lambda c, rank, i: c.tokens[rank][i] * one_of(c.tokens[rank][i]) / c.all_tokens,
+    ),
     "counts only its own tokens: divide by the tokens of all ranks": (
         *with_weight(lambda c, rank, i: one_of(sum(c.tokens[rank])) / c.ranks),
         *with_weight(lambda c, rank, i: one_of(sum(c.tokens[rank]))),

@@ -1,0 +1,31 @@
+# /// shardlab-submission
+# lab = "11_deepspeed_accelerate"
+# loses = {port_a_loop = 4.0}
+# says = {port_a_loop = "or only after the step"}
+# ///
+
+# %% nbgrader={"grade_id": "port_a_loop", "solution": true}
+def port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save):
+    """same arguments, weights and losses as train_with_ddp"""
+    ### BEGIN SOLUTION
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    loader = DataLoader(dataset, batch_size)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    losses, total = [], torch.zeros(())
+    for x, labels in loader:
+        with accelerator.accumulate(model):
+            loss = cross_entropy(model(x), labels)
+            accelerator.backward(loss)
+            optimizer.step()
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.zero_grad()
+        total = total + loss.detach() / accumulation
+        if accelerator.sync_gradients:
+            losses.append(accelerator.reduce(total, "mean").item())
+            total = torch.zeros(())
+    if accelerator.is_main_process:
+        save(accelerator.unwrap_model(model).state_dict())
+    return losses
+    ### END SOLUTION
