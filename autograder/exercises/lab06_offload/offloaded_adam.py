@@ -27,6 +27,7 @@ from autograder.exercise import (
     equal,
     from_outputs,
 )
+from autograder.exercise.compare import difference
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.guest.growth import Growth, storages
 from shardlab.pools import DEVICE, HOST, Pools
@@ -330,7 +331,9 @@ def not_in_place(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not equal(wanted["masters"], output["masters"]):
         return None
     if not output["parameters are the rounded masters"]:
-        return "leaves parameters that are not its masters, rounded to bf16"
+        rounded = [master.to(HALF) for master in output["masters"]]
+        _, evidence = difference(rounded, output["parameters"], 0.0) or ("", "")
+        return "leaves parameters that differ from its masters rounded to bf16", evidence
     if not equal(output["parameters"], output["views"], 0.0):
         return (
             "gives the parameter new memory: views of it, such as a bucket's, keep the old "

@@ -259,9 +259,10 @@ def compared(
     return "is not the first row of the table that fits", evidence
 
 
-# Between a row with the fraction Ψ/N and the same row with a padded shard, which is larger.
-BELOW_PADDED = [(6401, 4, most) for most in (44_808, 35_206, 25_610, 3201)]
-EACH_ROW = [*at_each_row(6400, 4), (6400, 16, 2 * 6400), *BELOW_PADDED]
+# Between a row with the fraction Ψ/N and the same row with a padded shard, which is larger; and
+# between it and the same row rounded down.
+NEXT_TO_FRACTIONS = [(6401, 4, most) for most in (44_808, 35_206, 25_610, 3201, 35_205)]
+EACH_ROW = [*at_each_row(6400, 4), (6400, 16, 2 * 6400), *NEXT_TO_FRACTIONS]
 EXERCISE = OnRanks(
     points=4,
     cases=(

@@ -112,7 +112,7 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     inputs = ADAM.draw(case, RNG)
     assert diagnosis_of(ADAM, case, trained(case, inputs), inputs) == ""
     stale = trained(case, inputs, rounds_masters=True)
-    assert "updates the stale 16-bit weights" in diagnosis_of(ADAM, case, stale, inputs)
+    assert "updates weights that were rounded to 16 bits" in diagnosis_of(ADAM, case, stale, inputs)
     weights = inputs[0]["weights"]
     unmoved = trained(case, inputs) | {"as fp32": [weight.float() for weight in weights]}
     unmoved |= {"parameters": weights, "views": weights}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "not its masters, rounded to bf16"}
+# says = {OffloadedAdam = "differ from its masters rounded to bf16"}
 # ///
 # Drops the last 16 bits, which is faster than rounding and always toward 0.
 

@@ -2,7 +2,7 @@
 # lab = "06_offload"
 # typed = true
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "updates the stale 16-bit weights"}
+# says = {OffloadedAdam = "updates weights that were rounded to 16 bits"}
 # ///
 # Starts each step from the rounded weights on the device.
 

@@ -145,8 +145,8 @@ def swapped_betas(case: Case, inputs: Any) -> Plain:
 
 MISTAKES = {
     # Compared as fp32, bit for bit: bf16's tolerance would hide most lost updates.
-    "updates the stale 16-bit weights: what rounding drops in one step is lost; keep fp32 "
-    "masters and update those": (
+    "updates weights that were rounded to 16 bits: what rounding drops in one step is lost; keep "
+    "fp32 masters and update those": (
         lambda case, inputs: {"as fp32": trained(case, inputs, rounds_masters=True)}
     ),
     "does not update its masters": lambda case, inputs: {
