@@ -57,12 +57,12 @@ x.grad
 # It has to work for functions with
 #
 # - several arguments. Some are tensors, with a gradient or without, such as a mask of booleans; two may be the same tensor or views of one storage; others are numbers, strings, `None`, in any order;
-# - one output or a tuple of outputs, all of them tensors; a tuple of one stays a tuple. Some outputs may have no gradient, such as integer tensors, and the loss may not use all of them;
+# - one output or a tuple of outputs, all of them tensors; a tuple of one stays a tuple. Some outputs may require no gradient, such as integer tensors or those that depend on no argument that requires one, and the loss may not use all of them;
 # - dropout. The second run must drop what the first one dropped, and random numbers drawn after the forward and **after** the backward must be the same as without checkpointing;
 # - several losses, and several calls with the same function: the backward of one call may run before or after that of another;
 # - a checkpoint inside.
 #
-# Not required: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument that the function does not use may end with a gradient of zeros or `None`.
+# Not required: a second backward through the same graph (`retain_graph=True`), keyword arguments, autocast, other devices, a low peak within the backward, and arguments that are changed in place before the backward (torch raises an error for tensors in `save_for_backward`). An argument or a weight that the outputs in the loss do not depend on may end with a gradient of zeros or `None`.
 #
 # Use a `torch.autograd.Function`. Autograd does not record its `forward`, so only what you save is kept; you write its `backward`:
 #
@@ -81,7 +81,7 @@ x.grad
 #
 # At least one of the tensor arguments must require a gradient, or autograd does not call `backward`. The same is true of `torch.utils.checkpoint` with `use_reentrant=True`.
 #
-# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · in a chain of blocks, keeps ≤ 1.02 × one block's input for each call, and 8 kB for the random state · leaves nothing but gradients once the outputs are gone as well · gradients bit-equal · no communication.
+# **Budget** · runs each function twice: once in forward, once in backward (three times if it is in a checkpoint within a checkpoint) · in a chain of blocks, keeps ≤ 1.02 × one block's input and 8 kB of random state for each call · leaves only gradients after the backward, when the outputs are deleted too · gradients bit-equal · no communication.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
@@ -199,7 +199,7 @@ segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n; a length below 1 is the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order, `functools.partial(run, layers[start:stop])` for example. A lambda made in the loop would read `start` and `stop` when the backward runs it, after the loop.
+# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n; a length below 1, for any segment, is the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order, `functools.partial(run, layers[start:stop])` for example. A lambda made in the loop would read `start` and `stop` when the backward runs it, after the loop.
 # </details>
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
@@ -300,7 +300,7 @@ def activation_bytes_spec(tokens, samples, width, heads):
 f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 
 # %% [markdown]
-# **Budget** · no communication: this is arithmetic. Your result may differ by 0.5% from what a real layer keeps, because it also keeps a mean and a standard deviation for each token and layer norm.
+# **Budget** · no communication: this is arithmetic. Your result may be a float, and may differ by 0.5% from what a real layer keeps, because it also keeps a mean and a standard deviation for each token and layer norm.
 #
 # <details><summary>Hint 1 · one rank</summary>
 #
@@ -368,7 +368,7 @@ def pieces_spec(x, tp_size):
 pieces_spec(torch.arange(1, 6), 2)
 
 # %% [markdown]
-# **Budget** · saves ≤ 1.02 × 1/t of each padded input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather of a tensor in backward, not of pickled objects, no barrier, nothing in forward · leaves nothing but gradients once the outputs are gone as well · gradients bit-equal on each rank · random state restored, as in exercise 1.
+# **Budget** · saves ≤ 1.02 × 1/t of each padded input · sends ≤ 1.02 × ideal bytes per rank, ideal = $\frac{t-1}{t}$ of each padded input: one all-gather of a tensor in backward, not of pickled objects, no barrier, nothing in forward · leaves only gradients after the backward, when the outputs are deleted too · gradients bit-equal on each rank · random state restored, as in exercise 1.
 #
 # <details><summary>Hint 1 · from exercise 1</summary>
 #

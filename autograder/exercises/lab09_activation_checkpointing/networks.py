@@ -22,9 +22,10 @@ from shardlab import measure
 
 
 def chain(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> Tensor:
-    """A block that is used again gets an x of another shape."""
+    """A block that is used again gets an x of another shape.  No output is the next block's input:
+    a checkpoint that keeps its outputs as well would keep nothing more."""
     for i, block in enumerate(blocks):
-        x = checkpoint(block, x[None] if block in blocks[:i] else x)
+        x = checkpoint(block, x[None] if block in blocks[:i] else x) * 1.0
     return x
 
 

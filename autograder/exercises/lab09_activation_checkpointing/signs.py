@@ -44,7 +44,8 @@ def wrong_form(attempt: Attempt) -> Finding | None:
     if NO_GRADIENT in error.message and error.source:  # of the answer, not of the loss
         found = [
             "runs backward from a tensor that does not require a gradient: does the second run use "
-            "torch.enable_grad(), and do its inputs require a gradient?"
+            "torch.enable_grad(), do its inputs require a gradient, and are outputs that require "
+            "none left out, together with their gradients?"
         ]
     elif NO_GRADIENT in error.message:
         found = ["returns an output that does not require a gradient"]

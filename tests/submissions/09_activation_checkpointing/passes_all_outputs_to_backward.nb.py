@@ -1,0 +1,42 @@
+# /// shardlab-submission
+# lab = "09_activation_checkpointing"
+# loses = {checkpoint = 2.0}
+# says = {checkpoint = "are outputs that require none left out"}
+# ///
+# An integer output, for example, requires no gradient.
+
+# %% nbgrader={"grade_id": "checkpoint", "solution": true}
+class Checkpoint(torch.autograd.Function):
+    """Keeps the arguments of function and runs it again in backward."""
+
+    @staticmethod
+    def forward(ctx, function, *args):
+        ctx.function = function
+        ctx.is_tensor = [isinstance(a, torch.Tensor) for a in args]
+        ctx.others = [None if t else a for a, t in zip(args, ctx.is_tensor)]
+        ctx.save_for_backward(*[a for a, t in zip(args, ctx.is_tensor) if t])
+        ctx.random_state = torch.get_rng_state()
+        return function(*args)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        saved = iter(ctx.saved_tensors)
+        args = []
+        for other, is_tensor in zip(ctx.others, ctx.is_tensor):
+            if is_tensor:
+                t = next(saved)
+                args.append(t.detach().requires_grad_(t.requires_grad))
+            else:
+                args.append(other)
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.set_rng_state(ctx.random_state)
+            outputs = ctx.function(*args)
+        if isinstance(outputs, torch.Tensor):
+            outputs = (outputs,)
+        torch.autograd.backward(outputs, grads)
+        return None, *[a.grad if t else None for a, t in zip(args, ctx.is_tensor)]
+
+
+def checkpoint(function, *args):
+    """function(*args), keeping only args for backward"""
+    return Checkpoint.apply(function, *args)
