@@ -162,7 +162,7 @@ reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `functional.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk.
+# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `functional.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk. Return copies, as `torch.cat` makes: a mapped file may be replaced.
 # </details>
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
@@ -389,7 +389,7 @@ class Job:
 # %% [markdown]
 # `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`); a killed run may have left an unfinished folder as well. It returns `{step: loss}` of the steps that **this** call has run, counted from 0. It removes no checkpoint. But older ones may be missing after a restart, so each checkpoint contains everything that is needed to resume from it. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
 #
-# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros). A start that finds all steps done asks for no batch. Do not seed: the random numbers are those that the first start of the job would have drawn. The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, and `gather_object`, `all_gather_object` and `broadcast_object_list`.
+# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros). A start that finds all steps done asks for no batch. Call no seed function: restore the checkpoint's random states, so that the random numbers are those of a run without a kill. The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, and `gather_object`, `all_gather_object` and `broadcast_object_list`.
 
 # %%
 def resume_spec(curve, killed_in, every):

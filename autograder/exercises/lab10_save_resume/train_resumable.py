@@ -140,6 +140,8 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         "losses": [torch.tensor([loss for _, loss in pairs]).double() for pairs in returned],
         "kills": [killed for _, killed, _ in starts],
         "commits": [each.commits for each, _, _ in starts],
+        # Later starts may have begun at the wrong step.
+        "misnumbered in the first start": starts[0][0].misnumbered,
         "left": [left for _, _, left in starts],
         "written by several ranks": sorted(
             {text(n) for each, _, _ in starts for n in each.written_by_several()}
@@ -166,6 +168,7 @@ class JobObserver(Observer):
         self.first = done_before(case, start)
         self.done = [self.first] * self.ranks
         self.commits: list[int] = []
+        self.misnumbered: list[tuple[int, int]] = []  # number of a checkpoint, steps done
         self.is_done = self.first == case.params["steps"]  # from the beginning
         self.asked_for: list[list[int]] = [[] for _ in range(self.ranks)]  # batches, by rank
         self.used_again: list[int] = []  # batches that were used before the checkpoint
@@ -194,7 +197,10 @@ class JobObserver(Observer):
         if op == "written":
             return self.kill == ("save", self.done[rank] - 1, rank)
         if message and op == "renamed" and rank == 0:
-            self.commits.append(int(message["step"]))
+            number, done = int(message["step"]), self.done[0]
+            self.commits.append(number)
+            if number != done:
+                self.misnumbered.append((number, done))
         return False
 
     def answer(self, rank: int, message: Message) -> Plain:
@@ -312,22 +318,35 @@ def wrong_steps(attempt: Attempt) -> Finding | None:
         for rank, (due, got) in enumerate(zip(wanted, output["steps"], strict=True)):
             if got != due:
                 evidence = (
-                    f"{got}, expected {due}; it asked for batches {output['asked for'][rank]}"
+                    f"{got}, expected {due} with {of_case(attempt.case)}; it asked for batches "
+                    f"{output['asked for'][rank]}"
                 )
                 mistake = "does not return the losses of exactly the remaining steps"
                 return Finding(f"rank {rank}", f"{mistake} after a restart", evidence)
     return None
 
 
+def of_case(case: Case) -> str:
+    return f"steps={case.params['steps']}, every={case.params['every']}"
+
+
+@on_each_rank
+def wrong_numbers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for number, done in output["misnumbered in the first start"]:
+        mistake = "gives a checkpoint a number that is not that of the steps done"
+        if number == done - 1:
+            mistake = "gives a checkpoint the number of its last step: after step s, s + 1 are done"
+        return mistake, f"number {number} after {done} steps"
+    return None
+
+
 @on_each_rank
 def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for wanted, got in zip(attempt.expected[rank]["commits"], output["commits"], strict=True):
+    pairs = zip(attempt.expected[rank]["commits"], output["commits"], strict=True)
+    for start, (wanted, got) in enumerate(pairs):
         if got == wanted:
             continue
-        evidence = f"{got}, expected {wanted}"
-        if got == [step - 1 for step in wanted]:
-            mistake = "gives a checkpoint the number of its last step"
-            return f"{mistake}: after step s, s + 1 steps are done", evidence
+        evidence = f"{got}, expected {wanted} with {of_case(attempt.case)}, in start {start + 1}"
         if not Counter(wanted) - Counter(got):
             return "commits more checkpoints than one after every `every` steps", evidence
         return "does not commit a checkpoint after every `every` steps", evidence
@@ -398,6 +417,7 @@ EXERCISE = OnRanks(
         fails_on_a_rank,
         NAMED_MISTAKES,
         removes_checkpoints,
+        wrong_numbers,
         wrong_steps,
         wrong_commits,
         several_writers,
