@@ -284,7 +284,7 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 #
 # Now write a function that executes **any** schedule on real ranks. Rank r runs the actions of `schedule[r]` in order, and exchanges tensors with the ranks that hold the neighboring stages.
 #
-# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss as a tensor on the rank of the last stage. Leave the values of the parameters and all arguments unchanged: the caller uses them again for the next step.
+# `run_schedule(schedule, stages, inputs, targets, shape)`: `stages` maps stage indices to this rank's modules: `{1: module}`, or `{1: module, 3: module}` for two chunks. `inputs` is a list of micro-batches on the rank that holds stage 0, `targets` a list on the rank that holds the last stage; each is None elsewhere. Any rank may hold any stage, and some may hold more stages than others, but two neighboring stages are never on the same rank. Every tensor sent has `shape`, of two or more dimensions, in float32. Afterwards all parameters have the gradients of the **mean** loss over the micro-batches; return that loss as a tensor on the rank of the last stage. Leave the values of the parameters and all arguments unchanged, `requires_grad` too: the caller uses them again for the next step.
 
 # %%
 def run_schedule_spec(stages, inputs, targets):
@@ -302,7 +302,7 @@ run_schedule_spec([nn.Linear(3, 3), nn.Linear(3, 3)], *halves)
 #
 # Until a send is over, its tensor must be neither changed nor freed: the work that `dist.isend` returns has to be waited for, at the latest before your function returns.
 #
-# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · keeps a stage's input `x` and output `y` only while the micro-batch is in flight (local variables may hold two more); not counted: tensors being sent, if detached, and receive buffers whose action has not run yet · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule, each once.
+# **Budget** · sends each activation and each gradient once · waits for every `isend` (and `irecv`) · keeps a stage's input `x` and output `y` only while the micro-batch is in flight (local variables may hold those of two more); not counted: tensors being sent, if detached, and receive buffers whose action has not run yet · leaves nothing behind that grows from call to call, not even a list of numbers · calls: send and recv only (`dist.isend` is a send) · runs its actions in the order of the schedule, each once.
 #
 # <details><summary>Hint 1 · which rank holds a stage</summary>
 #
@@ -527,7 +527,7 @@ check("pipeline.zero_bubble_schedule", zero_bubble_schedule)
 # %% [markdown]
 # ## 8 · Which schedule?
 #
-# You train a model on 8 devices in a pipeline. Each device has memory for the activations of 8 micro-batches of its stage; the global batch gives 16 micro-batches; a forward and each half of a backward take the same time. Compare GPipe, 1F1B, interleaved 1F1B with 2 chunks (a chunk's activations are half a stage's) and your schedule from exercise 7: which of them fit, and what is the bubble of each as a fraction of the step? Which would you choose if the links between devices are slow? Give the numbers. Four to eight sentences.
+# You train a model on 8 devices in a pipeline. Each device has memory for the activations of 8 micro-batches of its stage; the global batch gives 16 micro-batches; a forward and each half of a backward take the same time. Compare GPipe, 1F1B, your interleaved 1F1B with 2 chunks (a chunk's activations are half a stage's) and your schedule from exercise 7: which of them fit, and what is the bubble of each as a fraction of the step? Which would you choose if the links between devices are slow? Give the numbers. Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "which_schedule", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

@@ -55,7 +55,7 @@ plt.style.use(palette.PLOT_STYLE)
 # - `linear`: the given `nn.Linear`, frozen, weight and bias (which may be `None`); and the parameters `A`, random, and `B`, zero. Nothing else is trained, and nothing else is a parameter or a buffer;
 # - `forward(x)`, x [batch, in], as above. The gradient of x is that of the whole layer;
 # - `merge()`: adds the adapter to `linear.weight`, so that `forward` does not compute it and costs no more than without an adapter. A second `merge()` changes nothing;
-# - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing.
+# - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing. The base may be loaded after `__init__`.
 #
 # The check inspects your A and B, then draws its own, wraps layers in `DistributedDataParallel`, trains, merges, unmerges, and continues training.
 
@@ -341,7 +341,7 @@ check("lora_quantization.quantize_blockwise", quantize_blockwise)
 # Write weights as the bytes of a GGUF file, in the format **Q4_0**. A block of 32 weights has one scale d and 32 **levels** from 0 to 15:
 #
 # 1. Find the weight of largest magnitude, with its sign (if there are several, the first). d is this weight / −8, in fp32. So that weight has level 0, and d may be negative.
-# 2. The level of a weight x is x · (1/d) + 8.5, with the fraction cut off, and at most 15. It is computed with the fp32 d. If d is 0, use 0 instead of 1/d.
+# 2. The level of a weight x is x · (1/d) + 8.5, with the fraction cut off, and at most 15. It is computed with the fp32 d, and not as x / d, which can round to another level. If d is 0, use 0 instead of 1/d.
 # 3. Only then is d rounded to fp16, and stored: 2 bytes, little-endian (the low byte first).
 # 4. 16 bytes follow. Byte j has the level of weight j in its low 4 bits, and the level of weight j + 16 in its high 4 bits.
 #
@@ -508,12 +508,12 @@ def qlora_forward_spec(layers, x, alpha):
 # %% [markdown]
 # Write `qlora_step(layers, x, loss_of, alpha, lr)`: one step of plain SGD, on several ranks.
 #
-# - `layers` is a list of dicts. `packed` and `absmax` are the frozen base, equal on all ranks: they never change and get no gradient. `A` `[r, in]` and `B` `[out, r]` are the adapters, `nn.Parameter`s, equal on all ranks as well. The layers follow one another, as in the spec.
+# - `layers` is a list of dicts. `packed` and `absmax` are the frozen base, equal on all ranks: they never change and get no gradient. `A` `[r, in]` and `B` `[out, r]` are the adapters, `nn.Parameter`s, equal on all ranks as well, with the same r in all layers. The layers follow one another, as in the spec.
 # - `loss_of(y)` is the mean loss over this rank's samples; call it once, with the output of the last layer.
 # - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the previous step must not count.
 # - `dequantize_nf4` is given. You decide when to call it: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
-# **Budget** · between forward and backward no dequantized weight is alive, only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × the ideal bytes plus 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · keeps nothing that grows from step to step · adapters equal those of one process after each of two steps, within 10⁻⁵.
+# **Budget** · between forward and backward no dequantized weight is alive, nor anything else as large: only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × the ideal bytes plus 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · keeps nothing that grows from step to step · adapters equal those of one process after each of two steps, within 10⁻⁵.
 #
 # <details><summary>Hint 1 · what the Function keeps</summary>
 #

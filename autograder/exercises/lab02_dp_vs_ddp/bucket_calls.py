@@ -184,7 +184,7 @@ def describe(got: list[int], case: Case) -> str:
     one_each = [parameter.nbytes for parameter in trainable(build(case))]
     if any(size > case.params["cap_bytes"] and size not in one_each for size in got):
         return "overfills a bucket: close it before a parameter that would exceed the cap"
-    return "does not fill its buckets as in the spec: each takes what still fits under the cap"
+    return "does not fill its buckets as in the spec: each takes what fits, up to the cap inclusive"
 
 
 @on_each_rank

@@ -88,7 +88,8 @@ def wrong_warm_up(submitted: Submitted) -> MistakeText:
     ]
     if not wrong:
         return None
-    how, evidence = wrong[0][0], f"forwards before the first backward: {wrong[0][1]}"
+    how = wrong[0][0]
+    evidence = f"forwards before the first backward, with that of the first pair: {wrong[0][1]}"
     is_mixed = len({each for each, _ in wrong}) == 2
     other = "short" if how == "long" else "long"
     where = f" on some devices and too {other} a one on others" if is_mixed else ""

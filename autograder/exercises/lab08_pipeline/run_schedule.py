@@ -182,10 +182,25 @@ def run_once(
             any(a[:2] == ["B", number] for a in record.executed) for number in stages
         ],
         "changed": [name for name in watched if after[name] != before[name]],
+        "requires_grad": [end for end, each in ends.items() if each and needs_grad(each)],
         "kept": record.kept,
         "used": record.used,
         "made": record.made,
     }
+
+
+def needs_grad(tensors: list[Tensor]) -> bool:
+    return any(isinstance(each, Tensor) and each.requires_grad for each in tensors)
+
+
+@on_each_rank
+def requires_grad_of_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    for name in output["requires_grad"]:
+        return (
+            f"turns on requires_grad of its argument {name}, where gradients then add up from step "
+            "to step: only an x that was received needs it"
+        )
+    return None
 
 
 def plan_of(case: Case) -> Plan:
@@ -348,7 +363,7 @@ EXERCISE = OnRanks(
         ),
     ),
     allows=shared.P2P_ONLY,
-    rules=(shared.changes_arguments, keeps_growing),
+    rules=(shared.changes_arguments, requires_grad_of_arguments, keeps_growing),
     signs=(
         shared.other_dtype,
         shared.other_peer(plan_of),

@@ -202,7 +202,7 @@ def _missing(
             return None  # it waits in a send, or for a message that comes first
     return Finding(
         f"rank {sender}",
-        f"{stops} before it sends a result that another rank needs",
+        f"{stops} before it sends a result that another rank needs, or never sends it",
         f"rank {rank} waits for the result of {wanted.action}, {receive.source}",
     )
 

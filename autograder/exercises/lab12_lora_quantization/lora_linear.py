@@ -74,12 +74,22 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
     ]
 
 
-def base_layer(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+def empty_layer(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias is not None)
-    with torch.no_grad():
-        layer.weight.copy_(weight)
-        if bias is not None:
-            layer.bias.copy_(bias)
+    nn.init.zeros_(layer.weight)
+    return layer
+
+
+@torch.no_grad()
+def load_base(layer: nn.Linear, weight: Tensor, bias: Tensor | None) -> None:
+    layer.weight.copy_(weight)
+    if bias is not None:
+        layer.bias.copy_(bias)
+
+
+def base_layer(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    layer = empty_layer(weight, bias)
+    load_base(layer, weight, bias)
     return layer
 
 
@@ -149,8 +159,10 @@ def names_of_all(layers: Sequence[nn.Module]) -> list[list[str]]:
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
-    bases = [base_layer(*each) for each in given["layers"]]
+    bases = [empty_layer(*each) for each in given["layers"]]
     layers = [subject(base, case.params["r"], case.params["alpha"]) for base in bases]
+    for base, values in zip(bases, given["layers"], strict=True):
+        load_base(base, *values)
     model = stacked(layers)
     trained, registered = names_trained(layers), names_of_all(layers)
     own_base = all(layer.linear is base for layer, base in zip(layers, bases, strict=True))
@@ -225,6 +237,17 @@ def leaves_rounding(output: Any, rank: int, attempt: Attempt) -> MistakeText:
                         "W in fp32, so keep W itself while it is merged"
                     )
                     return mistake, f"up to {(was - now).abs().max():.2g}"
+    return None
+
+
+@on_each_rank
+def restores_too_old(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    """The base's weight was 0 when the answer was created."""
+    if not output["form"]["linear is the given one"]:
+        return None  # its weight is a copy of the zeros
+    after = [weights for a, weights in zip(ACTIONS, output["weights"], strict=True) if a == UNMERGE]
+    if any(not weight.any() for weights in after for weight in weights):
+        return "restores the weight that linear had in __init__: keep it in merge()"
     return None
 
 
@@ -343,7 +366,7 @@ EXERCISE = OnRanks(
     budgets=(
         Budget("sends ≤ 1.05 × the adapters' gradients per step", sent_in_training, sent_limit),
     ),
-    rules=(leaves_rounding, not_random, keeps_growing),
+    rules=(restores_too_old, leaves_rounding, not_random, keeps_growing),
     signs=(
         raises(
             "have any parameters? that requires? a gradient",
@@ -374,10 +397,10 @@ EXERCISE = OnRanks(
             )
         ),
         other_parameters,
+        replaces_linear,
         jumps,
         NAMED_MISTAKES,
         computes_when_merged,
-        replaces_linear,
         registers_more,
     ),
 )

@@ -15,12 +15,17 @@ BLOCK = 32  # weights
 SCALED_BY = (0.8, 1.25)
 
 
+# With these levels and a largest weight of 7 · 2^k, x / d is halfway between two levels, while
+# x · (1/d) is less in fp32, whether or not the product is rounded before 8.5 is added.
+LESS_WITH_A_RECIPROCAL = (-5.5, -6.5, -7.5)
+
+
 def block_of(
     largest: float, opposite: bool = False, halfway: bool = False, exact: bool = False
 ) -> dict[str, Any]:
     """``largest``: the weight of largest magnitude, multiplied by a random number near 1 unless
     ``exact``.  ``opposite``: a later weight is its negative.  ``halfway``: the others are halfway
-    between two levels; ``largest`` must then be a power of two."""
+    between two levels; ``largest`` must then be a power of two, or 7 times one."""
     return {"largest": largest, "opposite": opposite, "halfway": halfway, "exact": exact or halfway}
 
 
@@ -33,10 +38,12 @@ def draw_block(
     rng: np.random.Generator, largest: float, opposite: bool, halfway: bool, exact: bool
 ) -> torch.Tensor:
     """Weights near levels, up to the largest magnitude, but never almost halfway between two
-    levels, where x · (1/d) and x / d may differ."""
+    levels, where rounding decides, except LESS_WITH_A_RECIPROCAL."""
     scale = np.float32(largest if exact else largest * rng.uniform(*SCALED_BY))
     offset = 0.5 if halfway else rng.uniform(-0.49, 0.49, BLOCK)
     levels = np.clip(rng.integers(-8, 9, BLOCK) + offset, -7.9, 7.9)
+    if halfway and np.frexp(largest)[0] == 7 / 8:
+        levels = rng.choice(LESS_WITH_A_RECIPROCAL, BLOCK)
     weights = torch.from_numpy(scale / -8 * levels + 0.0).float()  # zeros are 0, not -0
     first, later = sorted(rng.choice(BLOCK, 2, replace=False))
     weights[first] = float(scale)
@@ -70,7 +77,7 @@ EXERCISE = OnRanks(
         Case(
             "weights halfway between two levels",
             1,
-            {"blocks": [block_of(-0.25, halfway=True), block_of(2.0, halfway=True)]},
+            {"blocks": [block_of(each, halfway=True) for each in (-0.25, 2.0, 7 / 32)]},
         ),
         Case(
             "a block of zeros, and tiny weights",

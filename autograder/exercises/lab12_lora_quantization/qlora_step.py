@@ -235,8 +235,8 @@ EXERCISE = OnRanks(
         NAMED_MISTAKES,
         over_budget(
             KEPT.heading,
-            "keeps weights between forward and backward: keep the packed codes, and dequantize "
-            "them again in backward",
+            "keeps something as large as a weight between forward and backward: keep only the "
+            "packed codes, dequantize them again in backward, and do not form B·A",
         ),
         over_budget(SENT, "sends more than the adapters' gradients"),
     ),

@@ -117,13 +117,13 @@ def quantize_blockwise(weights, block, points=None):
         codes = torch.cdist(scaled.view(-1, 1), points.view(-1, 1)).argmin(1).byte()
     return [codes.view(-1)[:n].view(weights.shape), absmax]
 """,
-    ("pack_q4_0", "divides by d, block by block"): """
+    ("pack_q4_0", "block by block"): """
 def pack_q4_0(weights):
     rows = []
     for block in weights.split(32):
         largest = max(block.tolist(), key=abs)
         d = torch.tensor([largest]) / -8
-        steps = block / d if largest else block
+        steps = block * (1 / d) if largest else block
         levels = (steps + 8.5).int().clamp(0, 15)
         nibbles = (levels[:16] + 16 * levels[16:]).byte()
         rows.append(torch.cat([d.half().view(torch.uint8), nibbles]))
@@ -135,7 +135,7 @@ def pack_q4_0(weights):
     blocks = weights.numpy().reshape(-1, 2, 16)
     flat = blocks.reshape(-1, 32)
     d = flat[np.arange(len(flat)), np.abs(flat).argmax(1)] * np.float32(-0.125)
-    steps = blocks / np.where(d == 0, np.float32(1), d)[:, None, None]
+    steps = blocks * (1 / np.where(d == 0, np.float32(1), d))[:, None, None]
     low, high = np.minimum(np.floor(steps + 8.5), 15).astype(np.uint8).transpose(1, 0, 2)
     scale = d.astype("<f2").view(np.uint8).reshape(-1, 2)
     return torch.from_numpy(np.concatenate([scale, high * 16 + low], axis=1))

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {qlora_step = 1.6}
-# says = {qlora_step = "keeps weights between forward and backward"}
+# says = {qlora_step = "keeps something as large as a weight between forward and backward"}
 # ///
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}

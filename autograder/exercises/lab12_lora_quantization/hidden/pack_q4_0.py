@@ -50,6 +50,7 @@ EQUIVALENT_ANSWERS = (
 )
 
 Of = Callable[[Tensor], Tensor]
+OfBoth = Callable[[Tensor, Tensor], Tensor]
 
 
 def signed_largest(blocks: Tensor) -> Tensor:
@@ -68,6 +69,10 @@ def fp16_bytes(scale: Tensor) -> Tensor:
 def steps_from_zero(blocks: Tensor, scale: Tensor) -> Tensor:
     """x · (1/d) as in gguf.quants.Q4_0; 0 for a block of zeros."""
     return blocks * torch.where(scale == 0, 0.0, 1 / scale)
+
+
+def quotients(blocks: Tensor, scale: Tensor) -> Tensor:
+    return torch.where(scale == 0, 0.0, blocks / scale)
 
 
 def levels_of(steps: Tensor) -> Tensor:
@@ -90,13 +95,14 @@ def packed(
     levels: Of = levels_of,
     nibbles: Of = halves,
     scale_first: bool = True,
+    steps: OfBoth = steps_from_zero,
 ) -> Callable[[Case, Any], Plain]:
     """``used``: the scale that weights are divided by."""
 
     def blocks(case: Case, inputs: Any) -> Plain:
         weights = inputs[0]["weights"].view(-1, BLOCK)
         found = scale(weights)
-        parts = stored(found), nibbles(levels(steps_from_zero(weights, used(found))))
+        parts = stored(found), nibbles(levels(steps(weights, used(found))))
         return {"blocks": torch.cat(parts if scale_first else parts[::-1], dim=1)}
 
     return blocks
@@ -217,6 +223,9 @@ MISTAKES = {
     "divides by d after rounding it to fp16: levels are computed with the fp32 d": (
         packed(used=lambda scale: scale.half().float()),
         packed(used=lambda scale: scale.half().float(), levels=to_nearest),
+    ),
+    "divides by d: multiply by 1/d as gguf does, since x / d can have another level": packed(
+        steps=quotients
     ),
     "cuts off the fraction without adding a half first": (
         packed(levels=lambda steps: torch.floor(steps + 8).clamp(0, 15)),
