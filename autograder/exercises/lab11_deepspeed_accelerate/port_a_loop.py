@@ -224,7 +224,7 @@ def saves_otherwise(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if rank == 0 and len(saved) != 1:
         return "should call save once, on the main process", f"{len(saved)} calls"
     if rank == 0 and isinstance(saved[0], str):
-        return "calls save with something else than a state dict", saved[0]
+        return "calls save with something other than a state dict", saved[0]
     if rank == 0 and any("module." in name for name in saved[0]):
         return (
             "saves the wrapper's names: take the state dict of accelerator.unwrap_model(model)",

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {port_a_loop = 4.0}
-# says = {port_a_loop = "something else than a state dict"}
+# says = {port_a_loop = "something other than a state dict"}
 # ///
 
 # %% nbgrader={"grade_id": "port_a_loop", "solution": true}
