@@ -98,7 +98,7 @@ reduce_scatter_spec([torch.tensor([1, 2, 3]) * 10**r for r in range(3)], [(0, 1)
 # %% [markdown]
 # Work in place, on views of `tensor`: `tensor[start:stop]` is a view, so adding to it changes `tensor`. Return the view of chunk `rank`, not a copy; the values of the other chunks do not matter afterwards.
 #
-# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps; do not modify it. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
+# `bounds` may cut the tensor anywhere: chunks of any lengths, some of them empty, in order and without gaps; do not modify `bounds`. `tensor` may have any dtype; add and send in that dtype. **Wait** for every send: until then its part of `tensor` may not be changed. How many buffers you keep meanwhile does not matter.
 #
 # **Budget** · sends ≤ 1.01 × ideal bytes per rank, ideal = every chunk but one, once each ($\frac{N-1}{N} S$ for equal chunks of a tensor of S bytes) · calls: send and recv only (`dist.isend` and `dist.irecv` included), to the right and from the left neighbor (≤ 1% of the ideal bytes to other ranks: gloo's own messages).
 #

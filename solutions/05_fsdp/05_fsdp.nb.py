@@ -230,7 +230,7 @@ def gather_and_free_spec(units):
 gather_and_free_spec(3)
 
 # %% [markdown]
-# These hooks are called, and what they return is ignored, as long as it is `None`:
+# These hooks are called; they have to return `None`, since another value would replace the input, the output or the gradient:
 #
 # | registered with | called |
 # |---|---|

@@ -37,7 +37,7 @@ def drive(
 
 
 STARTS_WITH_ITS_OWN = (
-    "sends the wrong chunk: first its own, the only one it has, then the one it received last"
+    "sends the wrong chunk: it should send first its own, then always the one it received last"
 )
 
 EXERCISE = OnRanks(

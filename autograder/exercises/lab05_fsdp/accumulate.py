@@ -310,7 +310,7 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         return None  # it gathers something else
     return (
         "gathers units more than once a step: the parameters do not change between micro-batches, "
-        "so to save bytes keep them whole after forward, and after backward until the last",
+        "so to save bytes keep them whole after every forward, and every backward but the last",
         evidence,
     )
 

@@ -186,7 +186,10 @@ def too_large(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if len(units) == 1:
         mistake = "has one unit, the root: the whole model is gathered at once"
     else:
-        mistake = "has a unit that is too large: split it, some of its modules must be units"
+        mistake = (
+            "has a unit that is too large, a block's own parameters included: split it, some of "
+            "its modules must be units"
+        )
     return mistake, f"{name}: {units[name]:,} bytes, {attempt.case.params['unit_bytes']:,} allowed"
 
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # loses = {all_gather = 4.0}
-# says = {all_gather = "sends the wrong chunk: first its own"}
+# says = {all_gather = "sends the wrong chunk: it should send first its own"}
 # ///
 # %% nbgrader={"grade_id": "all_gather", "solution": true}
 def all_gather(tensor, bounds):
