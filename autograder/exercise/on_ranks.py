@@ -12,7 +12,7 @@ from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import equal, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
-from shardlab.ranks.explain import ranks_text
+from shardlab.ranks.explain import each_rank_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,7 @@ class OnRanks(Exercise):
         if len(wrong) == len(attempt.outputs):
             who = "each rank" if mistake.startswith("never ") else "every rank"
             return Finding(who, mistake, evidence, who_if_hidden=who)
-        each_of = "each of " if len(wrong) > 1 else ""  # mistakes are worded for one rank
-        return Finding(f"{each_of}{ranks_text(wrong)}", mistake, evidence)
+        return Finding(each_rank_text(wrong), mistake, evidence)
 
 
 def _all_equal(some: Sequence[Plain], others: Sequence[Plain], tolerance: float | None) -> bool:

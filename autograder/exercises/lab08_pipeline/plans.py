@@ -320,14 +320,12 @@ def wrong_actions(submitted: Submitted) -> MistakeText:
     wanted, found = all_actions(*sizes), in_halves(submitted.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
     missing, extra = right - there, there - right
-    shown = (
-        {"F": "F", "W": "W", "I": "I"}
-        if splits_backward(submitted.plan)
-        else {"F": "F", "I": "B", "W": "B"}
-    )
+    is_split = splits_backward(submitted.plan)
 
     def first(actions: Iterable[tuple[str, int, int]]) -> str:
-        return next((str((shown[kind], *rest)) for kind, *rest in sorted(actions)), "")
+        """As the student writes it: `found` has halves of every backward."""
+        kind, *rest = min(actions)
+        return str((kind if is_split or kind == "F" else "B", *rest))
 
     if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
         return "has stages that do not exist: they count from 0, one for each chunk of each device"
@@ -356,8 +354,8 @@ def wrong_actions(submitted: Submitted) -> MistakeText:
             mistake = "leaves out forwards and backwards: each stage has both for each micro-batch"
         return mistake, f"{first(missing)} is missing"
     whole, halves = (
-        {tuple(a[1:]) for plan in submitted.plan for a in plan if a[0] in kinds}
-        for kinds in ("B", "IW")
+        {tuple(rest) for plan in submitted.plan for kind, *rest in plan if kind in written}
+        for written in ("B", "IW")
     )
     if both := sorted(whole & halves):
         return (

@@ -14,7 +14,7 @@ from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab11_deepspeed_accelerate.accelerators import as_number, new_accelerator
 from shardlab.errors import DeadlockError
-from shardlab.ranks.explain import ranks_text
+from shardlab.ranks.explain import each_rank_text
 
 FEATURES, CLASSES = 6, 5
 
@@ -94,8 +94,7 @@ def gathers_on_some_ranks(attempt: Attempt) -> Finding | None:
         "gathers answers while other ranks do not: every rank runs the loop over its own batches, "
         "not the main process alone"
     )
-    each_of = "each of " if len(gathering) > 1 else ""
-    return Finding(f"{each_of}{ranks_text(gathering)}", mistake, who_if_hidden="a rank")
+    return Finding(each_rank_text(gathering), mistake, who_if_hidden="a rank")
 
 
 EXERCISE = OnRanks(

@@ -25,7 +25,7 @@ from autograder.exercise.compare import equal
 from autograder.exercise.signs import MistakeText, finished, on_each_rank
 from autograder.exercises.lab11_deepspeed_accelerate.accelerators import new_accelerator
 from autograder.guest.on_rank import gets_pickled_answer
-from shardlab.ranks.explain import ranks_text
+from shardlab.ranks.explain import each_rank_text
 
 FEATURES, WIDTH, BATCH = 6, 8, 2
 LR, DECAY, KEEP = 0.05, 0.8, 0.9
@@ -227,8 +227,7 @@ def other_random_numbers(attempt: Attempt) -> Finding | None:
             "each rank saves its own random states, so call save_state on every rank, not only on "
             "the main process"
         )
-    each_of = "each of " if len(ranks) > 1 else ""
-    return Finding(f"{each_of}{ranks_text(ranks)}", mistake, who_if_hidden="a rank")
+    return Finding(each_rank_text(ranks), mistake, who_if_hidden="a rank")
 
 
 def stopping(name: str, ranks: int, samples: int, *ends: int) -> Case:

@@ -21,12 +21,19 @@ LESS_WITH_A_RECIPROCAL = (-5.5, -6.5, -7.5)
 
 
 def block_of(
-    largest: float, opposite: bool = False, halfway: bool = False, exact: bool = False
+    largest: float,
+    opposite: bool = False,
+    halfway: bool = False,
+    exact: bool = False,
+    reciprocal: bool = False,
 ) -> dict[str, Any]:
     """``largest``: the weight of largest magnitude, multiplied by a random number near 1 unless
     ``exact``.  ``opposite``: a later weight is its negative.  ``halfway``: the others are halfway
-    between two levels; ``largest`` must then be a power of two, or 7 times one."""
-    return {"largest": largest, "opposite": opposite, "halfway": halfway, "exact": exact or halfway}
+    between two levels; ``largest`` must then be a power of two.  ``reciprocal``: their levels are
+    of LESS_WITH_A_RECIPROCAL; ``largest`` must then be 7 · 2^k."""
+    exact = exact or halfway or reciprocal
+    shape = {"opposite": opposite, "halfway": halfway, "reciprocal": reciprocal}
+    return {"largest": largest, "exact": exact, **shape}
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
@@ -35,14 +42,19 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
 
 
 def draw_block(
-    rng: np.random.Generator, largest: float, opposite: bool, halfway: bool, exact: bool
+    rng: np.random.Generator,
+    largest: float,
+    exact: bool,
+    opposite: bool,
+    halfway: bool,
+    reciprocal: bool,
 ) -> torch.Tensor:
     """Weights near levels, up to the largest magnitude, but never almost halfway between two
     levels, where rounding decides, except LESS_WITH_A_RECIPROCAL."""
     scale = np.float32(largest if exact else largest * rng.uniform(*SCALED_BY))
     offset = 0.5 if halfway else rng.uniform(-0.49, 0.49, BLOCK)
     levels = np.clip(rng.integers(-8, 9, BLOCK) + offset, -7.9, 7.9)
-    if halfway and np.frexp(largest)[0] == 7 / 8:
+    if reciprocal:
         levels = rng.choice(LESS_WITH_A_RECIPROCAL, BLOCK)
     weights = torch.from_numpy(scale / -8 * levels + 0.0).float()  # zeros are 0, not -0
     first, later = sorted(rng.choice(BLOCK, 2, replace=False))
@@ -77,7 +89,13 @@ EXERCISE = OnRanks(
         Case(
             "weights halfway between two levels",
             1,
-            {"blocks": [block_of(each, halfway=True) for each in (-0.25, 2.0, 7 / 32)]},
+            {
+                "blocks": [
+                    block_of(-0.25, halfway=True),
+                    block_of(2.0, halfway=True),
+                    block_of(7 / 32, reciprocal=True),
+                ]
+            },
         ),
         Case(
             "a block of zeros, and tiny weights",

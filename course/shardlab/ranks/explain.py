@@ -34,6 +34,11 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
+def each_rank_text(ranks: Sequence[int]) -> str:
+    """For a sentence that is worded for one rank: "rank 2", "each of ranks 0 and 1"."""
+    return f"{'each of ' if len(ranks) > 1 else ''}{ranks_text(ranks)}"
+
+
 def call_text(call: OpenCall) -> str:
     if call.is_p2p:
         direction = "to" if call.op == "send" else "from"
