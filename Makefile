@@ -7,6 +7,10 @@
 PYTHON ?= python3
 ARGS ?=
 
+# Container images often set it.  The many processes that we start would then compile the project
+# again, each for itself.
+unexport PYTHONDONTWRITEBYTECODE
+
 help: ## list all commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 

@@ -182,7 +182,7 @@ class Trials:
         return attempt, judged
 
     def _on_kept_ranks(
-        self, kind: RankKind, case: Case, inputs: list[Plain], expected: list[Plain]
+        self, kind: RankKind, case: Case, inputs: Sequence[Plain], expected: list[Plain]
     ) -> tuple[bool, Attempt, Judged]:
         """The first value says whether the ranks were new."""
         ranks = self.ranks.get(kind)
@@ -193,10 +193,10 @@ class Trials:
             self.leaves_ranks_usable = not judged.result.passed
         return were_new, attempt, judged
 
-    def inputs(self, case: Case) -> list[Plain]:
-        return list(self.exercise.draw(case, rng_for(self.exercise, case, self.seed)))
+    def inputs(self, case: Case) -> Sequence[Plain]:
+        return self.exercise.draw(case, rng_for(self.exercise, case, self.seed))
 
-    def expected(self, case: Case, inputs: list[Plain]) -> list[Plain]:
+    def expected(self, case: Case, inputs: Sequence[Plain]) -> list[Plain]:
         return list(self.exercise.expect(case, inputs))
 
     def _remember(self, judged: Judged) -> None:
@@ -206,7 +206,7 @@ class Trials:
         self.suspects = certain_in(judged.named) or self.suspects
 
     def _judged(
-        self, ranks: RankSet, case: Case, inputs: list[Plain], expected: list[Plain]
+        self, ranks: RankSet, case: Case, inputs: Sequence[Plain], expected: list[Plain]
     ) -> tuple[Attempt, Judged]:
         """A case with random delays fails if it fails in one of its orders."""
         for delay_s in delays_s(self.exercise, case, self.seed):
@@ -220,7 +220,7 @@ class Trials:
         self,
         ranks: RankSet,
         case: Case,
-        inputs: list[Plain],
+        inputs: Sequence[Plain],
         expected: list[Plain],
         delay_s: Sequence[float],
     ) -> Attempt:
@@ -292,7 +292,7 @@ class Trials:
         self,
         ranks: RankSet,
         case: Case,
-        inputs: list[Plain],
+        inputs: Sequence[Plain],
         delay_s: Sequence[float],
         fn: Callable[..., Any],
         *given: Any,

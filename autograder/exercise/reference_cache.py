@@ -1,4 +1,5 @@
-"""Caches the references' outputs: a class has one seed, and many students make the same mistake.
+"""Caches cases' inputs and the references' outputs: a class has one seed, and many students make
+the same mistake.
 
 A reference, right or wrong, may be a training run and take longer than the ranks.
 """
@@ -6,24 +7,29 @@ A reference, right or wrong, may be a training run and take longer than the rank
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Exercise, Outputs
 from autograder.exercise.hidden import HiddenHalf
+from autograder.exercise.on_ranks import OnRanks, on_every_rank
 from autograder.guest.case import Case, Plain
 from shardlab.ranks import codec
 
 MAX_BYTES = 64_000_000  # of an exercise's outputs; what would not fit is computed each time
 RIGHT = ""  # in place of a mistake's message
+Draw = Callable[[Case, np.random.Generator], Plain]
 
 
 @dataclass
 class _Entry:
     """Outputs for one case's inputs, by message."""
 
+    inputs: Sequence[Plain]
     digest: bytes
     outputs: dict[str, Any] = field(default_factory=dict)
     size_bytes: int = 0
@@ -32,17 +38,16 @@ class _Entry:
 @dataclass
 class _Cache:
     by_case: dict[str, _Entry] = field(default_factory=dict)
-    last: Sequence[Plain] | None = None  # inputs whose digest was computed last
-    last_digest: bytes = b""
 
     def of(self, case: Case, inputs: Sequence[Plain]) -> _Entry:
-        if inputs is not self.last:
-            # not a pickle: torch writes addresses into it, so equal inputs would seem to differ
-            encoded = codec.encode_plain(list(inputs))
-            self.last, self.last_digest = inputs, hashlib.blake2b(encoded).digest()
         entry = self.by_case.get(case.name)
-        if entry is None or entry.digest != self.last_digest:
-            entry = self.by_case[case.name] = _Entry(self.last_digest)
+        if entry is not None and entry.inputs is inputs:
+            return entry
+        # not a pickle: torch writes addresses into it, so equal inputs would seem to differ
+        digest = hashlib.blake2b(codec.encode_plain(list(inputs))).digest()
+        if entry is None or entry.digest != digest:
+            entry = self.by_case[case.name] = _Entry(inputs, digest)
+        entry.inputs = inputs
         return entry
 
     def keep(self, entry: _Entry, message: str, outputs: Any) -> None:
@@ -53,11 +58,27 @@ class _Cache:
 
 
 def with_cached_references(exercise: Exercise) -> Exercise:
-    """The same exercise, whose references are computed once for the same inputs."""
+    """The same exercise, whose references are computed once for the same inputs, which are drawn
+    once from the same generator."""
     half = exercise.required_half
     if not isinstance(half, HiddenHalf):  # recorded outputs
         return exercise
-    return replace(exercise, half=CachingHalf(half.module, half.solution))
+    exercise = replace(exercise, half=CachingHalf(half.module, half.solution))
+    if isinstance(exercise, OnRanks):
+        exercise = replace(exercise, inputs=_drawn_once(exercise.inputs))
+    return exercise
+
+
+def _drawn_once(draw: Draw) -> Draw:
+    found: dict[str, tuple[Any, list[Plain]]] = {}  # the generator's state and the inputs, by case
+
+    def inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+        state = rng.bit_generator.state
+        if case.name not in found or found[case.name][0] != state:
+            found[case.name] = state, on_every_rank(draw(case, rng), case)
+        return found[case.name][1]
+
+    return inputs
 
 
 @dataclass(frozen=True)

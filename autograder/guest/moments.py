@@ -35,6 +35,13 @@ def mark(moment: str) -> Any:
     return None if trace.recorder is None else trace.recorder.mark(moment)
 
 
+def mark_settled(moment: str) -> None:
+    """Marks a moment after gloo's threads have released the tensors of their last exchange."""
+    if trace.recorder is not None and trace.recorder.memory is not None:
+        trace.recorder.memory.wait_for_releases()
+    mark(moment)
+
+
 def note(moment: str) -> None:
     """An entry in the log, without a pause for the checker."""
     if trace.recorder is not None:

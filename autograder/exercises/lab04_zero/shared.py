@@ -19,7 +19,6 @@ from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
 from autograder.exercise.process_memory import process_memory_budget
 from autograder.exercise.signs import expensive_calls, half_precision, never_waited, raises
 from autograder.exercises.common import linear_of
-from autograder.guest.moments import mark
 from autograder.guest.on_rank import with_functions_replaced
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
@@ -178,13 +177,6 @@ def live_after(run: Run, moment: str, *categories: str) -> list[list[int]]:
         ]
         for rank in run.memory
     ]
-
-
-def mark_settled(moment: str) -> None:
-    """Marks a moment after gloo's threads have released the tensors of their last exchange: the
-    first mark waits for them."""
-    mark("gloo's threads release tensors")
-    mark(moment)
 
 
 RULES = (never_waited, half_precision)

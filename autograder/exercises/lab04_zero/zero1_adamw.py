@@ -16,9 +16,9 @@ from autograder.exercise.signs import (
     raises,
 )
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import loss_of, mark_settled, mlp, with_reference_bounds
+from autograder.exercises.lab04_zero.shared import loss_of, mlp, with_reference_bounds
 from autograder.guest.growth import Growth
-from autograder.guest.moments import START, mark
+from autograder.guest.moments import START, mark, mark_settled
 from shardlab.run import Run
 
 BETWEEN = "between steps"  # a moment: after some steps, once the gradients are freed

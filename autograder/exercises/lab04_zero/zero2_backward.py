@@ -16,12 +16,11 @@ from autograder.exercises.lab04_zero.shared import (
     AT_END,
     buckets_of,
     loss_of,
-    mark_settled,
     mlp,
     with_reference_bounds,
 )
 from autograder.guest.growth import STEPS, found_in_more_steps
-from autograder.guest.moments import START, mark, mark_in_backward
+from autograder.guest.moments import START, mark, mark_in_backward, mark_settled
 from shardlab.errors import RankError
 from shardlab.run import Run
 

@@ -14,11 +14,10 @@ from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
     AT_END,
     held_bytes,
-    mark_settled,
     with_reference_bounds,
 )
 from autograder.guest import growth
-from autograder.guest.moments import START, mark
+from autograder.guest.moments import START, mark, mark_settled
 from shardlab.live_memory import CATEGORIES
 from shardlab.run import Run
 

@@ -1,4 +1,4 @@
-"""References are cached for a case's inputs, and computed again for others."""
+"""References are cached for a case's inputs, and inputs for a seed; others are computed again."""
 
 from __future__ import annotations
 
@@ -75,3 +75,19 @@ def test_outputs_that_are_too_large_are_not_cached(
     for _ in range(2):
         half.expected(OTHER, drawn(5, size=2000))
     assert computed[2:] == ["right another 5"] * 2
+
+
+def test_inputs_are_drawn_once_for_each_case_and_seed() -> None:
+    drawn_for: list[str] = []
+
+    def inputs(case: Case, rng: np.random.Generator) -> float:
+        drawn_for.append(case.name)
+        return rng.random()
+
+    exercise = OnRanks(points=1, cases=(CASE, OTHER), inputs=inputs, drive=lambda *_: None)
+    hidden = HiddenHalf(SimpleNamespace())
+    cached = with_cached_references(exercise.with_hidden_half(hidden, "toy", "answer", ()))
+    for case, seed in ((CASE, 1), (CASE, 1), (OTHER, 1), (CASE, 2), (CASE, 1)):
+        rng = np.random.default_rng(seed)
+        assert cached.draw(case, rng) == [np.random.default_rng(seed).random()] * 2
+    assert drawn_for == ["a case", "another", "a case", "a case"]

@@ -14,7 +14,7 @@ from autograder.exercise.hidden import BOUNDARIES, EquivalentAnswer
 from shardlab.ranks import codec
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
-from tests.submissions.deciding import exercise_of, inputs_drawn_once
+from tests.submissions.deciding import exercise_of
 
 pytestmark = pytest.mark.long
 EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -46,12 +46,6 @@ def test_a_hidden_case_has_random_delays_if_ranks_communicate(lab: str, exercise
     if not isinstance(exercise, Formula) and on_several and exercise.engine != "deepspeed":
         assert any(case.random_delays for case in on_several)
     assert not any(case.random_delays for case in exercise.cases if not case.hidden)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def inputs() -> Iterator[None]:
-    with inputs_drawn_once():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from autograder.exercise import Exercise
 from shardlab.ranks import codec
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
-from tests.submissions.deciding import exercise_of, inputs_drawn_once
+from tests.submissions.deciding import exercise_of
 
 pytestmark = pytest.mark.long
 SEED = 7
@@ -33,12 +33,6 @@ MISTAKES = [
 def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verdict:
     subject = planted.subjects(lab, answers)[exercise.answer]
     return decide(exercise, codec.encode_any(subject), SEED)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def inputs() -> Iterator[None]:
-    with inputs_drawn_once():
-        yield
 
 
 @pytest.mark.ranks
@@ -127,16 +121,16 @@ def test_live_bytes_are_compared_with_the_process_memory(lab: str, answer: str) 
     assert all(case.hidden for case in checked)
 
 
-def raises(*_: object, **__: object) -> None:
-    raise RuntimeError("a mistake of the student's")
-
-
 @pytest.mark.ranks
 @pytest.mark.parametrize(("lab", "answer"), MEASURED)
 def test_an_answer_that_raises_immediately_gets_a_verdict(
     lab: str, answer: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The moments of its budgets are never reached, which is not an error of the grader."""
+
+    def raises(*_: object, **__: object) -> None:  # local, so that ranks need not import this file
+        raise RuntimeError("a mistake of the student's")
+
     caplog.set_level("INFO", "autograder.evaluation")
     verdict = decide(exercise_of(lab, answer), codec.encode_any(raises), SEED, trust=Trust.OWN)
     assert verdict.points == 0

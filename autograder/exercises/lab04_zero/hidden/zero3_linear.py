@@ -16,7 +16,7 @@ facts = shared.bounds
 CASES = (
     with_random_delays(Case("5 ranks, 2 layers", 5, {"widths": [3, 4, 2], "samples": 4})),
     Case("4 ranks, 3 layers, 2 batches", 4, {"widths": [5, 8, 8, 3], "batches": 2}),
-    Case("4 ranks, 12 layers of 512", 4, {"widths": [512] * 13}, weight=2),
+    Case("3 ranks, 6 layers of 724", 3, {"widths": [724] * 7}, weight=2),
 )
 BOUNDARIES = shared.NOT_ASKED | {
     "divides": "4 ranks, 8 layers of 256 KiB",

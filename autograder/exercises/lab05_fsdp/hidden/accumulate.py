@@ -23,10 +23,10 @@ def large(blocks: int) -> dict[str, Any]:
 
 CASES = (
     case_of(
-        "3 ranks, 5 micro-batches, both in turn",
+        "3 ranks, 4 micro-batches, both in turn",
         3,
         {"vocabulary": 3, "width": 8, "parts": [BLOCK] * 3 + [(8, 2)]},
-        5,
+        4,
         BYTES,
         MEMORY,
         BYTES,
@@ -57,7 +57,7 @@ BOUNDARIES = {
     "more ranks than elements": "2 ranks, 3 micro-batches, the least memory",
     "one micro-batch": "2 ranks, one micro-batch",
     "one unit": "4 ranks, one unit, fewer rows than ranks",
-    "bytes after memory": "3 ranks, 5 micro-batches, both in turn",
+    "bytes after memory": "3 ranks, 4 micro-batches, both in turn",
     "memory after bytes": "2 ranks, 3 micro-batches, both in turn",
 }
 EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()

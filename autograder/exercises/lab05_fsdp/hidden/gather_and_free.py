@@ -14,8 +14,8 @@ CASES = (
         Case("5 ranks, 3 units", 5, {"width": 1, "inner": [1, 4, 2], "batches": 2}, weight=0.5)
     ),
     Case(
-        "4 ranks, 10 units of 1 MiB",
-        4,
+        "3 ranks, 10 units of 1 MiB",
+        3,
         {"width": 512, "inner": [*range(250, 260)], "batches": 1},
         weight=1.5,
     ),
