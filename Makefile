@@ -18,7 +18,7 @@ lab: env ## open JupyterLab on the front page; ARGS="--ip 0.0.0.0" is passed to 
 	@.venv/bin/python tools/lab.py $(ARGS)
 
 # In parallel, since mypy keeps only one core busy.  The suite runs even if a check fails.
-test: env ## check the code and run all tests, including browser tests
+test: env ## check the code and run the tests; ARGS=--all: also the exhaustive ones, as CI does
 	@$(MAKE) --no-print-directory --keep-going --jobs 2 check suite
 
 env: ## create .venv from requirements.lock, unless it is up to date

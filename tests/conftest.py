@@ -26,6 +26,14 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.browser.jupyterlab import JupyterLab
 from tests.running_lab import ROOT, LabServer, copy_repository, running_lab
+
+# Hooks of pytest, which it finds in this module.
+from tests.selection import (
+    pytest_addoption,  # noqa: F401
+    pytest_collection_modifyitems,  # noqa: F401
+    pytest_configure,  # noqa: F401
+    pytest_report_header,  # noqa: F401
+)
 from tools import browser as chromium
 
 # Set before torch is loaded, here and in child processes: idle OpenMP threads must not spin on
@@ -49,10 +57,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         begin_artifacts()
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--screenshots", action="store_true", help="also take screenshots, for review")
-
-
 class FilesAndLabs(LoadFileScheduling):
     """Each worker runs whole files, so that module fixtures are set up once.  The planted mistakes,
     a fifth of all work, are split by lab."""
@@ -66,12 +70,6 @@ class FilesAndLabs(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)  # where pytest-xdist is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndLabs:
     return FilesAndLabs(config, log)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--screenshots"):
-        items[:] = [item for item in items if item.get_closest_marker("screenshots") is None]
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def pytest_collection_finish() -> None:

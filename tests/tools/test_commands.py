@@ -31,7 +31,7 @@ from tools.lock import oldest_python
 
 pytestmark = pytest.mark.long
 LAB = "03_ring_all_reduce"
-IN_CI = {"make env", "make test", "make check"}
+IN_CI = {"make env", "make test", "make test ARGS=--all", "make check"}
 NOT_INSTALLED = {"conda", "sudo"}  # not available on test machines
 TESTED = set[str]()
 
@@ -106,6 +106,7 @@ def test_make_picture_draws_the_readmes_picture(repository: Path) -> None:
 
 
 @runs("make bench")
+@pytest.mark.exhaustive
 @pytest.mark.ranks
 @pytest.mark.nbgrader
 @pytest.mark.timeout(900)  # two minutes on an idle machine

@@ -46,13 +46,15 @@ class Grader(ExitStack):
         super().__init__()
         self._unsandboxed, self._fork_servers = unsandboxed, fork_servers
         self._opened_for: object = None
+        self._has_frozen = False
 
     def grade(self, task: Task) -> Reply:
         # Imported here: the workers' parent does not need torch.
         from autograder.grading.record.grade_submission import grade_submission
 
-        if not gc.get_freeze_count():
+        if not self._has_frozen:
             gc.freeze()  # or each full collection would look at all that torch has imported
+            self._has_frozen = True
         try:
             return grade_submission(task, self._open(task))
         except (Unavailable, CourseError) as error:

@@ -20,9 +20,17 @@ pytestmark = pytest.mark.long
 EXERCISES = [(lab, exercise) for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
 NAMES = [exercise.name for _, exercise in EXERCISES]
 EQUIVALENT = [
-    pytest.param(lab, exercise, equivalent, id=f"{exercise.name}: {equivalent.new}")
+    pytest.param(
+        lab,
+        exercise,
+        equivalent,
+        id=f"{exercise.name}: {equivalent.new}",
+        marks=(pytest.mark.exhaustive,) if number else (),
+    )
     for lab, exercise in EXERCISES
-    for equivalent in getattr(exercise.required_half.module, "EQUIVALENT_ANSWERS", ())
+    for number, equivalent in enumerate(
+        getattr(exercise.required_half.module, "EQUIVALENT_ANSWERS", ())
+    )
 ]
 
 

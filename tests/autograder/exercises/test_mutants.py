@@ -19,6 +19,7 @@ SAMPLE = 3  # of each exercise
 
 
 @pytest.mark.ranks
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lab", exercises.labs())
 def test_no_unexplained_mutant_earns_full_marks(lab: str) -> None:
     unexplained = []
