@@ -16,12 +16,12 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from xdist.scheduler import LoadFileScheduling
 
 from tests.browser.jupyterlab import JupyterLab
@@ -118,20 +118,34 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def new_page(browser: Browser) -> Iterator[Page]:
-    """A page of 1400 x 1000 pixels in its own browser context."""
+def new_context(browser: Browser) -> Iterator[BrowserContext]:
+    """Its pages have 1400 x 1000 pixels."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
     context.set_default_timeout(STEP_LIMIT_MS)
-    yield context.new_page()
+    yield context
     context.close()
+
+
+@contextmanager
+def new_page(browser: Browser) -> Iterator[Page]:
+    """A page in its own browser context."""
+    with new_context(browser) as context:
+        yield context.new_page()
+
+
+@pytest.fixture(scope="session")
+def lab_context(browser: Browser) -> Iterator[BrowserContext]:
+    """For all JupyterLab pages, so that only the first loads and compiles its scripts."""
+    with new_context(browser) as context:
+        yield context
 
 
 @pytest.fixture(scope="module")
 def lab(
-    browser: Browser, lab_server: LabServer, request: pytest.FixtureRequest
+    lab_context: BrowserContext, lab_server: LabServer, request: pytest.FixtureRequest
 ) -> Iterator[JupyterLab]:
     """One JupyterLab page for all tests of a module, without tabs of other modules."""
-    with new_page(browser) as page:
+    with closing(lab_context.new_page()) as page:
         yield JupyterLab(page, lab_server, request.config.getoption("--screenshots"))
 
 

@@ -306,6 +306,7 @@ def test_no_attack_is_an_infrastructure_error(graded: Class) -> None:
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
 @pytest.mark.skipif(os.geteuid() != 0, reason="already without root")
+@pytest.mark.exhaustive
 def test_grading_without_root_is_as_safe() -> None:
     """Runs this file again without root, with the attacks for which that could matter or those in
     SHARDLAB_CORPUS."""
