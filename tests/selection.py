@@ -15,9 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # a worker of pytest-xdist gets the option from its parent
-        return
-    option = config.option
+    option = config.option  # a worker of pytest-xdist gets the same arguments as its parent
     are_named = config.args_source is pytest.Config.ArgsSource.ARGS
     option.all = bool(option.all or are_named or option.keyword or option.markexpr)
 

@@ -48,7 +48,8 @@ def project(tmp_path: Path) -> Path:
         ("--numprocesses 1", ["long", "short"]),
         ("--numprocesses 1 --all", ["long", "short", "one_of_many"]),
         ("some/test_it.py", ["long", "short", "one_of_many"]),
-        ("-k one_of", ["one_of_many"]),
+        ("--numprocesses 1 some/test_it.py", ["long", "short", "one_of_many"]),
+        ("--numprocesses 1 -k one_of", ["one_of_many"]),
         ("--screenshots", ["long", "short", "takes_a_screenshot"]),
     ],
 )

@@ -43,7 +43,7 @@ def decide_answer(lab: str, exercise: Exercise, answers: dict[str, str]) -> Verd
 
 @pytest.mark.ranks
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mistake", mistakes())
+@pytest.mark.parametrize("mistake", [*mistakes()])
 def test_mistake_loses_its_own_points_and_is_named(
     mistake: planted.Submission, caplog: pytest.LogCaptureFixture
 ) -> None:
