@@ -25,14 +25,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = {
-        name
-        for name, is_selected in (
-            ("screenshots", config.option.screenshots),
-            ("exhaustive", config.option.all),
-        )
-        if not is_selected
-    }
+    selected = {"screenshots": config.option.screenshots, "exhaustive": config.option.all}
+    left_out = {name for name, is_selected in selected.items() if not is_selected}
     items[:] = [item for item in items if left_out.isdisjoint(names_of_marks(item))]
     items.sort(key=lambda item: "long" not in names_of_marks(item))
 

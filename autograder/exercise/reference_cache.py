@@ -45,9 +45,10 @@ class _Cache:
             return entry
         # not a pickle: torch writes addresses into it, so equal inputs would seem to differ
         digest = hashlib.blake2b(codec.encode_plain(list(inputs))).digest()
-        if entry is None or entry.digest != digest:
-            entry = self.by_case[case.name] = _Entry(inputs, digest)
-        entry.inputs = inputs
+        if entry is not None and entry.digest == digest:
+            entry.inputs = inputs
+            return entry
+        entry = self.by_case[case.name] = _Entry(inputs, digest)
         return entry
 
     def keep(self, entry: _Entry, message: str, outputs: Any) -> None:
