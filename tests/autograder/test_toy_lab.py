@@ -22,14 +22,6 @@ pytestmark = [pytest.mark.ranks, pytest.mark.nbgrader, pytest.mark.timeout(600)]
 LAB = "05_toy"
 OTHER_LAB = "03_ring_all_reduce"
 EXERCISES = f"autograder/exercises/lab{LAB}"
-SUBMISSION = """# /// shardlab-submission
-# lab = "05_toy"
-# loses = {{{loses}}}
-# says = {{{says}}}
-# ///
-# %% nbgrader={{"grade_id": "{answer}", "solution": true}}
-{source}
-"""
 FILES = {
     f"course/chapters/{LAB}.nb.py": "# %% [markdown]\n# # Means\n\n# %%\n1 + 1\n",
     f"solutions/{LAB}/{LAB}.nb.py": """# %% [markdown]
@@ -135,18 +127,22 @@ def total(case, inputs):
 
 MISTAKES = {"returns the sum, not the mean": total}
 """,
-    f"tests/submissions/{LAB}/counts_elements.nb.py": SUBMISSION.format(
-        answer="mean_bytes",
-        loses="mean_bytes = 2.0",
-        says='mean_bytes = "counts elements"',
-        source="def mean_bytes(length, n):\n    return 2 * (n - 1) * length / n",
-    ),
-    f"tests/submissions/{LAB}/sums.nb.py": SUBMISSION.format(
-        answer="mean_of_all",
-        loses="mean_of_all = 3.0",
-        says='mean_of_all = "returns the sum, not the mean"',
-        source="def mean_of_all(tensor):\n    dist.all_reduce(tensor)\n    return tensor",
-    ),
+    f"tests/submissions/{LAB}/mean_bytes.toml": """[counts_elements]
+loses = 2.0
+says = "counts elements"
+diff = '''
+-    return 2 * (world_size - 1) * 4 * length / world_size
++    return 2 * (world_size - 1) * length / world_size
+'''
+""",
+    f"tests/submissions/{LAB}/mean_of_all.toml": """[sums]
+loses = 3.0
+says = "returns the sum, not the mean"
+diff = '''
+-    return tensor / dist.get_world_size()
++    return tensor
+'''
+""",
 }
 
 
