@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from autograder.guest.case import Case, Plain
 from shardlab.errors import LaunchError
 from shardlab.ranks.trust import Trust
-from shardlab.run import Run
+from shardlab.run import Call, Run
 
 MAX_QUOTE = 300
 SENT = "sent by a rank"  # the heading of budgets of traffic
@@ -89,6 +89,14 @@ class Attempt:
     spent: tuple[BudgetUsage, ...] = ()
     trust: Trust = Trust.OWN  # untrusted: its diagnosis must be the same in every run
     unmeasured: tuple[str, ...] = ()  # labels of budgets for which the run has no measurement
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The recorded calls of all ranks; none if there was no run."""
+        return self.run.calls if self.run else ()
+
+    def calls_of(self, rank: int) -> list[Call]:
+        return [call for call in self.calls if call.rank == rank]
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,20 @@
 """Signs: functions that detect mistakes from calls, memory and errors, not outputs alone.
 
 @on_each_rank
-def returns_nothing(output, rank, attempt):
-    if output["returned"] is None:
-        return "returns nothing: return the chunk that it reduced"
+def returns_its_input(output, given):
+    if torch.equal(output["returned"], given):
+        return "returns its input: return the chunk that it reduced"
+
+A sign's parameters say what it reads, by name:
+    output, rank, given, expected   of one rank (`on_each_rank`); given is its input
+    call                            one recorded call (`on_each_call`)
+    case, attempt                   the case, and all of its results
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,8 +28,7 @@ from shardlab.errors import RankError
 from shardlab.run import Call
 
 MistakeText = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
-RankSign = Callable[[Any, int, Attempt], MistakeText]
-CallSign = Callable[[Call, Attempt], MistakeText]
+PartSign = Callable[..., MistakeText]  # of one rank or one call; see above for its parameters
 HALF_PRECISION = "float16", "bfloat16"
 GROWS = "keeps something of every step: release what later steps do not need"
 
@@ -41,29 +46,41 @@ def finished(attempt: Attempt) -> Iterator[tuple[int, Any]]:
         yield from enumerate(attempt.outputs)
 
 
-def on_each_rank(rank_sign: RankSign) -> Sign:
-    """``rank_sign(output, rank, attempt)`` on each rank, if none failed; the first match counts."""
+def on_each_rank(rank_sign: PartSign) -> Sign:
+    """``rank_sign`` on each rank, if none failed; the first match counts."""
+    names = tuple(inspect.signature(rank_sign).parameters)
 
     @functools.wraps(rank_sign)
     def sign(attempt: Attempt) -> Finding | None:
         for rank, output in finished(attempt):
-            who = f"rank {rank}" if len(attempt.outputs) > 1 else "your answer"
-            who_if_hidden = "a rank" if len(attempt.outputs) > 1 else "your answer"
-            if found := finding(who, rank_sign(output, rank, attempt), who_if_hidden):
+            values = {
+                "output": output,
+                "rank": rank,
+                "given": attempt.inputs[rank],
+                "expected": attempt.expected[rank],
+                "case": attempt.case,
+                "attempt": attempt,
+            }
+            is_one = len(attempt.outputs) == 1
+            who, who_if_hidden = ("your answer",) * 2 if is_one else (f"rank {rank}", "a rank")
+            mistake = rank_sign(**{name: values[name] for name in names})
+            if found := finding(who, mistake, who_if_hidden):
                 return found
         return None
 
     return sign
 
 
-def on_each_call(call_sign: CallSign) -> Sign:
-    """``call_sign(call, attempt)`` for each recorded call, also if a rank failed; the first match
-    counts.  By default, the evidence is the line of the call."""
+def on_each_call(call_sign: PartSign) -> Sign:
+    """``call_sign`` for each recorded call, also if a rank failed; the first match counts.  By
+    default, the evidence is the line of the call."""
+    names = tuple(inspect.signature(call_sign).parameters)
 
     @functools.wraps(call_sign)
     def sign(attempt: Attempt) -> Finding | None:
-        for call in attempt.run.calls if attempt.run else []:
-            if found := call_sign(call, attempt):
+        for call in attempt.calls:
+            values = {"call": call, "case": attempt.case, "attempt": attempt}
+            if found := call_sign(**{name: values[name] for name in names}):
                 found = (found, call.source) if isinstance(found, str) else found
                 return finding(f"rank {call.rank}", found)
         return None
@@ -101,10 +118,10 @@ def over_budget(
     """A rank is over the budget of that heading, and used more than ``beyond``."""
 
     @on_each_rank
-    def sign(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+    def sign(rank: int, case: Case, attempt: Attempt) -> MistakeText:
         for spent in attempt.spent:
             over = spent.heading == heading and rank in spent.ranks_over
-            if over and spent.used[rank] > beyond(attempt.case):
+            if over and spent.used[rank] > beyond(case):
                 return mistake, f"{spent.used[rank]:,} {unit}, {spent.limit[rank]:,} are enough"
         return None
 
@@ -134,7 +151,7 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
 
 
 @on_each_call
-def never_waited(call: Call, attempt: Attempt) -> MistakeText:
+def never_waited(call: Call) -> MistakeText:
     """A rule: a call that was started with isend, irecv or async_op=True is waited for."""
     started = {
         "send": ("starts a send with isend", "its buffer may be reused before it is sent"),
@@ -148,7 +165,7 @@ def never_waited(call: Call, attempt: Attempt) -> MistakeText:
 
 
 @on_each_call
-def half_precision(call: Call, attempt: Attempt) -> MistakeText:
+def half_precision(call: Call) -> MistakeText:
     """A rule: no rank sends 16-bit numbers.  In a small case, the result may be right by luck."""
     if call.dtype not in HALF_PRECISION:
         return None
@@ -159,7 +176,7 @@ def half_precision(call: Call, attempt: Attempt) -> MistakeText:
 
 
 @on_each_call
-def no_barrier(call: Call, attempt: Attempt) -> MistakeText:
+def no_barrier(call: Call) -> MistakeText:
     """A rule, where collectives are all the synchronization that is needed."""
     if call.op not in ("barrier", "monitored_barrier"):
         return None
@@ -167,7 +184,7 @@ def no_barrier(call: Call, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def keeps_growing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_growing(output: Any) -> MistakeText:
     """A rule, where `drive` returns what guest/growth.py has found under "grows"."""
     grows = output.get("grows") if isinstance(output, dict) else None
     if not grows:

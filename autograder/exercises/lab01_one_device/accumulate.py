@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain, equal
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain, equal
 from autograder.exercise.budget import from_outputs
 from autograder.exercise.process_memory import OVERHEAD_BYTES, process_memory_budget
 from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
@@ -164,10 +164,10 @@ ONCE = Budget(
 
 
 @on_each_rank
-def undefined_mean(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def undefined_mean(output: Any, case: Case) -> MistakeText:
     """torch's mean over no targets is nan, although its gradients are 0."""
     is_nan = any(isinstance(loss, float) and math.isnan(loss) for loss in output["losses"])
-    if not is_nan or 0.0 not in attempt.case.params["counts"]:
+    if not is_nan or 0.0 not in case.params["counts"]:
         return None
     return (
         "returns nan, from 0/0, where no target of a micro-batch counts: divide the sum of the "
@@ -192,7 +192,7 @@ SIDE_EFFECTS = {
 
 
 @on_each_rank
-def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def side_effect(output: Any) -> MistakeText:
     """The step may be right; what it leaves behind is not."""
     for key, (right, mistake) in SIDE_EFFECTS.items():
         if output[key] is not right:
@@ -201,9 +201,9 @@ def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def wrong_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wrong_loss(output: Any, expected: Any) -> MistakeText:
     """The step is right, but the returned loss is not."""
-    wanted, got = attempt.expected[rank], output["losses"]
+    wanted, got = expected, output["losses"]
     if not equal(wanted["weights"], output["weights"], TOLERANCE):
         return None
     if None in got:
@@ -231,7 +231,7 @@ more_forward_passes = over_budget(
 
 
 @on_each_rank
-def computes_in_16_bits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def computes_in_16_bits(output: Any) -> MistakeText:
     """A rule, because autocast also keeps copies of weights, which are not recorded."""
     if output["16 bits"]:
         return "runs the model in 16 bits: leave torch.autocast out, as the spec does"

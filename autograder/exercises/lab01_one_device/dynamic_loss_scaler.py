@@ -151,7 +151,7 @@ def misses_an_all_reduce(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def changes_the_loss(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_the_loss(output: Any) -> MistakeText:
     if output["loss unchanged"]:
         return None
     return "changes the loss that it was given: return loss * scale, a new tensor"

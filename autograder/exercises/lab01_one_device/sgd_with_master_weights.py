@@ -154,10 +154,10 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 
 @on_each_rank
-def never_writes_back(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def never_writes_back(output: Any, given: Any, expected: Any) -> MistakeText:
     """Weights are as they were, all or those in matrices, and ``state`` has the right ones."""
-    before, got = attempt.inputs[rank]["weights"], output["weights"]
-    wanted = attempt.expected[rank]["weights"]
+    before, got = given["weights"], output["weights"]
+    wanted = expected["weights"]
     if not isinstance(got, list) or len(got) != len(wanted):
         return None
     wide = [tensor for tensor in output["state"] if tensor.dtype in (torch.float32, torch.float64)]
@@ -178,7 +178,7 @@ def never_writes_back(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def side_effect(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def side_effect(output: Any) -> MistakeText:
     """The weights may be right; what else the step changes is not."""
     if not equal(output["weights"], output["views"], 0.0):
         return (

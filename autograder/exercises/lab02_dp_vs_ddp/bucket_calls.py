@@ -148,8 +148,8 @@ def uses_none(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def fewer_in_the_second_step(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted, steps = attempt.case.params["buckets"], sizes_by_step(attempt.run, rank)
+def fewer_in_the_second_step(rank: int, case: Case, attempt: Attempt) -> MistakeText:
+    wanted, steps = case.params["buckets"], sizes_by_step(attempt.run, rank)
     if sorted(steps[0]) != sorted(wanted) or len(steps[1]) >= len(wanted):
         return None
     return (
@@ -160,12 +160,12 @@ def fewer_in_the_second_step(output: Any, rank: int, attempt: Attempt) -> Mistak
 
 
 @on_each_rank
-def wrong_buckets(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wrong_buckets(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     """By the bytes of the first step's collectives."""
-    got, wanted = sizes_by_step(attempt.run, rank)[0], attempt.case.params["buckets"]
+    got, wanted = sizes_by_step(attempt.run, rank)[0], case.params["buckets"]
     if sorted(got) == sorted(wanted):
         return None
-    return describe(got, attempt.case), f"bytes of its collectives: {got}, expected {wanted}"
+    return describe(got, case), f"bytes of its collectives: {got}, expected {wanted}"
 
 
 def describe(got: list[int], case: Case) -> str:
@@ -188,8 +188,8 @@ def describe(got: list[int], case: Case) -> str:
 
 
 @on_each_rank
-def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted, got = attempt.expected[rank]["step 0"], output["step 0"]
+def right_in_wrong_places(output: Any, expected: Any) -> MistakeText:
+    wanted, got = expected["step 0"], output["step 0"]
     if equal(wanted["gradients"], got["gradients"]):
         return None
     if not equal(wanted["summary"], got["summary"]):
@@ -201,7 +201,7 @@ def right_in_wrong_places(output: Any, rank: int, attempt: Attempt) -> MistakeTe
 
 
 @on_each_rank
-def starts_late(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def starts_late(rank: int, attempt: Attempt) -> MistakeText:
     """The first all-reduce that starts after the gradient that follows those of its bucket."""
     run, case = attempt.run, attempt.case
     if run is None:

@@ -103,7 +103,7 @@ def _op(row: Waiting) -> str:
 
 
 @on_each_rank
-def replaces_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def replaces_parameters(output: Any, rank: int) -> MistakeText:
     if rank or not output["replaced"]:
         return None
     return (
@@ -112,10 +112,10 @@ def replaces_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText
 
 
 @on_each_rank
-def sends_to_others(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def sends_to_others(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     if attempt.run is None or not rank:
         return None
-    if attempt.run.traffic.sent_bytes[rank, 1:].sum() < shared.parameter_bytes(attempt.case) / 2:
+    if attempt.run.traffic.sent_bytes[rank, 1:].sum() < shared.parameter_bytes(case) / 2:
         return None
     return "sends to ranks other than the hub: each gradient goes straight to the hub"
 

@@ -131,9 +131,9 @@ def hub(attempt: Attempt) -> Finding | None:
 
 
 @on_each_call
-def wrong_neighbor(call: Call, attempt: Attempt) -> MistakeText:
+def wrong_neighbor(call: Call, case: Case) -> MistakeText:
     step, side = (1, "right") if call.op == "send" else (-1, "left")
-    neighbor = (call.rank + step) % attempt.case.world_size
+    neighbor = (call.rank + step) % case.world_size
     if not call.is_p2p or call.peer in (None, neighbor):
         return None
     verb = "sends to" if call.op == "send" else "receives from"
@@ -149,7 +149,7 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
     if longest >= attempt.case.params["length"]:
         return None
     chunk_bytes = longest * attempt.inputs[0].element_size()
-    for call in attempt.run.calls if attempt.run else []:
+    for call in attempt.calls:
         if call.op == "send" and call.bytes >= attempt.inputs[0].nbytes:
             return Finding(
                 f"rank {call.rank}",
@@ -160,9 +160,9 @@ def whole_tensors(attempt: Attempt) -> Finding | None:
 
 
 @on_each_call
-def another_dtype(call: Call, attempt: Attempt) -> MistakeText:
-    own = attempt.case.params["dtype"]
-    called_before = attempt.case.params.get("called_before")  # with another dtype
+def another_dtype(call: Call, case: Case) -> MistakeText:
+    own = case.params["dtype"]
+    called_before = case.params.get("called_before")  # with another dtype
     if called_before or call.op != "send" or call.dtype == own:
         return None
     mistake = "sends a different dtype from the tensor's, which costs precision or bytes"
@@ -207,7 +207,7 @@ RING_SIGNS = (hub, wrong_neighbor, another_dtype, whole_tensors)
 
 
 @on_each_rank
-def modifies_bounds(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def modifies_bounds(output: Any) -> MistakeText:
     if not (isinstance(output, dict) and output.get("modifies bounds")):
         return None
     return "modifies bounds, the caller's list: only read it"
@@ -217,8 +217,8 @@ HALVES_RULES = (never_waited, modifies_bounds)
 
 
 @on_each_rank
-def works_on_a_copy(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted = attempt.expected[rank]["tensor"]
+def works_on_a_copy(output: Any, expected: Any) -> MistakeText:
+    wanted = expected["tensor"]
     if equal(wanted, output["returned"]) and not equal(wanted, output["tensor"]):
         return "modifies a copy: it returns the right values but leaves tensor itself unchanged"
     return None

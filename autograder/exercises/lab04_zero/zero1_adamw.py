@@ -111,7 +111,7 @@ HELD_STATES = shared.live(
 
 
 @on_each_rank
-def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def holds_too_much(rank: int, attempt: Attempt) -> MistakeText:
     """How much more it holds, not what it is: that is unknown."""
     run, case = attempt.run, attempt.case
     if run is None or rank not in is_over(attempt, HELD_STATES.heading):

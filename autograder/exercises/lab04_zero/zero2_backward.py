@@ -88,22 +88,22 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def no_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_slices(output: Any, case: Case) -> MistakeText:
     if any(output["buckets changed"]):
         return "changes the lists of buckets: the caller uses them again"
     for slices in output["slices"]:
-        if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(attempt.case)):
+        if not isinstance(slices, list) or len(slices) != len(shared.unit_bytes(case)):
             return "should return a list with one slice per bucket, in the buckets' order"
         if any(not isinstance(part, Tensor) for part in slices):
             return "has a bucket that was never reduced"
-        elements = [size // shared.FLOAT_BYTES for size in shared.unit_bytes(attempt.case)]
+        elements = [size // shared.FLOAT_BYTES for size in shared.unit_bytes(case)]
         if [part.numel() for part in slices] == elements:
             return "returns whole buckets: slice i is this rank's part of bucket i"
     return None
 
 
 @on_each_rank
-def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def leaves_something(output: Any) -> MistakeText:
     """What is not as before the call, or not done in one backward pass."""
     passes = max(output["backward passes"])
     if passes > 1:
@@ -142,13 +142,13 @@ def uses_none(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def holds_too_much(output: Any, rank: int, case: Case, attempt: Attempt) -> MistakeText:
     """Too many live gradients during backward, or buckets that outlive their exchange."""
     run, over = attempt.run, [rank in is_over(attempt, each) for each in (KEPT, LIVE_GRADIENTS)]
     if run is None or not (any(over) or rank in is_over(attempt, IN_EXCHANGE)):
         return None
     if over[0]:
-        own_bytes = sum(shared.unit_bytes(attempt.case)) / attempt.case.world_size
+        own_bytes = sum(shared.unit_bytes(case)) / case.world_size
         if max(output["storages"]) > 1.5 * own_bytes:
             return "returns views of whole buckets: a view keeps its whole tensor alive"
         return (

@@ -122,11 +122,11 @@ emptied = raises(
 
 
 @on_each_rank
-def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_gradient(output: Any, case: Case) -> MistakeText:
     """A rule, because an answer without backward does not reach the moments of the budgets."""
     if output["frozen"]:
         return "has a slice that requires no gradient: leave requires_grad of its nn.Parameter True"
-    slices, sizes = output["slices"], shared.unit_elements(attempt.case)[::-1]
+    slices, sizes = output["slices"], shared.unit_elements(case)[::-1]
     if slices[-1] is not None and any(each is None for each in output["x.grad"]):
         return (
             "gives x no gradient: pass x itself to apply, not a detached one, and return its "
@@ -140,7 +140,7 @@ def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
                 "ends without a gradient in its slice: your backward should return it, because "
                 "autograd does not differentiate collectives"
             )
-        if got.numel() != (right := shared.slice_elements(size, attempt.case)):
+        if got.numel() != (right := shared.slice_elements(size, case)):
             mistake = "has a parameter of the wrong length: a slice has ⌈Ψ/N⌉ elements"
             return mistake, f"{got.numel():,}, expected {right:,}"
     return None
@@ -158,7 +158,7 @@ def changes_y_grad(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def keeps_a_call(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_a_call(output: Any) -> MistakeText:
     """A rule."""
     for where, _, n_bytes in output["kept"]:
         return (
@@ -169,7 +169,7 @@ def keeps_a_call(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def keeps_units(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_units(rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     if run is None:
         return None

@@ -205,9 +205,9 @@ def process_memory(moment: str, most: Callable[[Case], float]) -> Budget:
 
 
 @on_each_rank
-def other_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def other_order(output: Any, case: Case) -> MistakeText:
     """Named by what was seen: how often, on how many samples, in which order."""
-    count = attempt.case.params["micro_batches"]
+    count = case.params["micro_batches"]
     for events in output["order"]:
         forwards = [each for each in events if each.startswith("forward")]
         if len(forwards) != count or any(each != forwards[0] for each in forwards):
@@ -224,7 +224,7 @@ def other_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def keeps_activations(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_activations(rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     if run is None or not steps_of(case, MEMORY):
         return None
@@ -239,15 +239,15 @@ def keeps_activations(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def changes_the_list(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_the_list(output: Any) -> MistakeText:
     if not all(output["micro-batches"]):
         return "changes the list of micro-batches, which is the caller's: leave it as it is"
     return None
 
 
 @on_each_rank
-def still_whole(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for save, names in zip(attempt.case.params["saves"], output["whole"], strict=True):
+def still_whole(output: Any, case: Case) -> MistakeText:
+    for save, names in zip(case.params["saves"], output["whole"], strict=True):
         if names:
             mistake = (
                 "leaves parameters whole at the end: the optimizer updates the shards, so let the "
@@ -258,15 +258,15 @@ def still_whole(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def steps_itself(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def steps_itself(output: Any) -> MistakeText:
     if any(output["changed"]):
         return "changes the parameters: the caller's optimizer steps, accumulate does not"
     return None
 
 
 @on_each_rank
-def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for save, gradients in zip(attempt.case.params["saves"], output["gradients"], strict=True):
+def no_gradients(output: Any, rank: int, case: Case, attempt: Attempt) -> MistakeText:
+    for save, gradients in zip(case.params["saves"], output["gradients"], strict=True):
         if any(each is None for each in gradients):
             run = attempt.run
             if run and any(call.op == SCATTER for call in run.calls_in(save, rank)):
@@ -280,7 +280,7 @@ def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def sends_too_much(rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     if run is None or rank not in is_over(attempt, CARRIED):
         return None
@@ -316,7 +316,7 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def holds_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def holds_too_much(rank: int, attempt: Attempt) -> MistakeText:
     run, case = attempt.run, attempt.case
     headings = [f"live {BETWEEN}", f"live {AT_A_BLOCK}"]
     if run is None or not any(rank in is_over(attempt, heading) for heading in headings):

@@ -280,8 +280,8 @@ def following(moment: str, k: int, units: int) -> int | None:
 
 
 @on_each_rank
-def wrong_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    right = [size // FLOAT_BYTES // attempt.case.world_size for size in unit_bytes(attempt.case)]
+def wrong_slices(output: Any, case: Case) -> MistakeText:
+    right = [size // FLOAT_BYTES // case.world_size for size in unit_bytes(case)]
     if output["sizes"] != right:
         evidence = f"{output['sizes']} elements, expected {right}"
         return "should return one slice for each unit, of ⌈Ψ/N⌉ elements", evidence
@@ -289,11 +289,11 @@ def wrong_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def schedule(output: Any, case: Case) -> MistakeText:
     """The first moment at which the wrong units have memory."""
     if output["built"]:
         return "has whole units before the first forward pass", _listed(output["built"])
-    units = len(attempt.case.params["inner"])
+    units = len(case.params["inner"])
     for step, left in enumerate(output[AT_END]):
         kept: list[int] = []  # from forward to backward
         for moment in (IN_FORWARD, IN_BACKWARD):
@@ -447,7 +447,7 @@ def uses_freed(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_gradient(output: Any) -> MistakeText:
     if any(each is None for each in output["gradients"][0]):
         return (
             "returns a slice that has no .grad after backward: return each unit's own, and set its "

@@ -152,21 +152,21 @@ two_dtypes = raises(
 
 
 @on_each_rank
-def returns_no_pair(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def returns_no_pair(output: Any) -> MistakeText:
     if kind := output["returned"]:
         return "should return the model and its optimizer: return model, optimizer", f"a {kind}"
     return None
 
 
 @on_each_rank
-def changes_the_rate(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_the_rate(output: Any) -> MistakeText:
     if factor := next((each for each in output["lr"] if not 0.999 < each < 1.001), None):
         return "changes the learning rate: keep lr, and let small updates count", f"{factor:g} × lr"
     return None
 
 
 @on_each_rank
-def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def another_optimizer(output: Any) -> MistakeText:
     if output["optimizer"] != "AdamW":
         return "changes the optimizer: keep AdamW", output["optimizer"]
     if output["options"]:
@@ -175,7 +175,7 @@ def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def not_sharded(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def not_sharded(output: Any) -> MistakeText:
     if output["whole"]:
         return "has parameters that are not sharded: fully_shard each block, then the model"
     if not output["updates the model"]:
@@ -187,7 +187,7 @@ def not_sharded(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def masters_are_not_fp32(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def masters_are_not_fp32(output: Any) -> MistakeText:
     if (dtypes := output["dtypes"]) == ["float32"]:
         return None
     moved, elements = output["moved"]
@@ -199,7 +199,7 @@ def masters_are_not_fp32(output: Any, rank: int, attempt: Attempt) -> MistakeTex
 
 
 def calls_of(attempt: Attempt, prefix: str) -> list[Call]:
-    calls = attempt.run.calls if attempt.run else []
+    calls = attempt.calls
     return [call for call in calls if call.op.startswith(prefix)]
 
 

@@ -143,14 +143,14 @@ twice = raises(
 
 
 @on_each_rank
-def no_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_optimizer(output: Any) -> MistakeText:
     if "optimizer" in output:
         return "should return an optimizer of torch.optim", f"it returns {output['optimizer']}"
     return None
 
 
 @on_each_rank
-def other_tensors(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def other_tensors(output: Any) -> MistakeText:
     if count := output["strangers"]:
         mistake = (
             "builds an optimizer of tensors that are not the model's parameters: fully_shard "
@@ -161,7 +161,7 @@ def other_tensors(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def not_sharded(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def not_sharded(output: Any) -> MistakeText:
     names = output["unsharded"]
     if not names:
         return None
@@ -178,7 +178,7 @@ def not_sharded(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def too_large(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def too_large(output: Any, rank: int, case: Case, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, LARGEST):
         return None
     units: dict[str, int] = output["units"]
@@ -190,7 +190,7 @@ def too_large(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "has a unit that is too large, a block's own parameters included: split it, some of "
             "its modules must be units"
         )
-    return mistake, f"{name}: {units[name]:,} bytes, {attempt.case.params['unit_bytes']:,} allowed"
+    return mistake, f"{name}: {units[name]:,} bytes, {case.params['unit_bytes']:,} allowed"
 
 
 def per_step(attempt: Attempt, rank: int) -> Counter[str]:
@@ -210,7 +210,7 @@ def grouped(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def gathered_once(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def gathered_once(rank: int, attempt: Attempt) -> MistakeText:
     """As many all-gathers as reduce-scatters, though the root is not the only unit."""
     ops = per_step(attempt, rank)
     if ops[GATHER] == ops[SCATTER] > 1:
@@ -223,7 +223,7 @@ def gathered_once(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def too_many(rank: int, attempt: Attempt) -> MistakeText:
     for spent in attempt.spent:
         if spent.heading != MESSAGES or rank not in spent.ranks_over:
             continue
@@ -248,7 +248,7 @@ def too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def another_optimizer(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def another_optimizer(output: Any) -> MistakeText:
     if output["kind"] != "SGD":
         return "returns a different optimizer: the task asks for torch.optim.SGD", output["kind"]
     if options := output["options"]:

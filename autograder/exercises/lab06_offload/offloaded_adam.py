@@ -248,18 +248,18 @@ mixes_pools = raises(
 
 
 @on_each_rank
-def shares(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def shares(output: Any, expected: Any) -> MistakeText:
     key = "another optimizer's master"
-    is_right = equal(attempt.expected[rank][key], output[key])
+    is_right = equal(expected[key], output[key])
     return (SHARES, f"{TWO_HOLD} {output['shared']}") if output["shared"] and not is_right else None
 
 
 @on_each_rank
-def moves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def moves_too_much(output: Any, case: Case) -> MistakeText:
     """More than 2Ψ bytes each way, or another dtype."""
     for way, moved_bytes in itertools.chain.from_iterable(output["moved"]):
         place, dtype = way.split()
-        each = moved_bytes / elements(attempt.case)
+        each = moved_bytes / elements(case)
         evidence = f"{moved_bytes:,} bytes of {dtype} in a step, {each:.3g}Ψ"
         what = "gradients go down" if place == HOST else "parameters go up"
         if dtype != "bfloat16":
@@ -270,8 +270,8 @@ def moves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def updates_some(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    weights, masters = attempt.inputs[rank]["weights"], output["masters"]
+def updates_some(output: Any, given: Any) -> MistakeText:
+    weights, masters = given["weights"], output["masters"]
     if [each.shape for each in weights] != [each.shape for each in masters]:
         return None
     both = zip(weights, masters, strict=True)
@@ -289,7 +289,7 @@ FP32_ON_THE_DEVICE = (
 
 
 @on_each_rank
-def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def misplaced(output: Any, case: Case) -> MistakeText:
     if output["fp32 on the device"] > SCALARS_BYTES:
         evidence = f"{output['fp32 on the device']:,} bytes at the peak"
         return FP32_ON_THE_DEVICE, evidence
@@ -298,13 +298,13 @@ def misplaced(output: Any, rank: int, attempt: Attempt) -> MistakeText:
     if not output["12Ψ bytes of fp32 are on the host"]:
         return (
             "keeps less than 12Ψ bytes of fp32 on the host: masters, momentum and variance",
-            f"{output['fp32 on the host']:,} bytes, at least {12 * elements(attempt.case):,}",
+            f"{output['fp32 on the host']:,} bytes, at least {12 * elements(case):,}",
         )
     return None
 
 
 @on_each_rank
-def keeps_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_too_much(output: Any, attempt: Attempt) -> MistakeText:
     if not output["nothing else stays on the host"]:
         return (
             "keeps more than 12Ψ bytes on the host between steps: a later step needs only masters, "
@@ -325,9 +325,9 @@ def stays(by_step: list[int], attempt: Attempt) -> str:
 
 
 @on_each_rank
-def not_in_place(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def not_in_place(output: Any, expected: Any) -> MistakeText:
     """The masters are right; the parameters are not their rounded values, in the same memory."""
-    wanted = attempt.expected[rank]
+    wanted = expected
     if not equal(wanted["masters"], output["masters"]):
         return None
     if not output["parameters are the rounded masters"]:

@@ -26,7 +26,7 @@ def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 @on_each_rank
-def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def bias_of_other_ranks(rank: int, attempt: Attempt) -> MistakeText:
     """A bias that only some ranks train: the other copies would become stale."""
     gradients = [each.get("bias.grad") for each in attempt.outputs]
     trained = [gradient is not None and bool(gradient.any()) for gradient in gradients]
@@ -39,8 +39,8 @@ def bias_of_other_ranks(output: Any, rank: int, attempt: Attempt) -> MistakeText
 
 
 @on_each_rank
-def other_bias(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if "bias" not in output or equal(attempt.expected[rank]["bias"], output["bias"]):
+def other_bias(output: Any, expected: Any) -> MistakeText:
+    if "bias" not in output or equal(expected["bias"], output["bias"]):
         return None
     return (
         "holds another bias than the layer's: keep it whole and equal on every rank, and add it "

@@ -263,10 +263,10 @@ def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
 
 
 @on_each_rank
-def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wrong_parameters(output: Any, given: Any, expected: Any) -> MistakeText:
     """The whole weights, other names, or the right shapes with the whole weights behind them."""
-    wanted, got = attempt.expected[rank]["parameters"], output["parameters"]
-    if got == shapes_of(attempt.inputs[rank]["whole"]):
+    wanted, got = expected["parameters"], output["parameters"]
+    if got == shapes_of(given["whole"]):
         return "holds the whole weights: a rank keeps only its share"
     if got.keys() != wanted.keys():
         mistake = f"should have parameters named {', '.join(wanted)}"
@@ -291,8 +291,8 @@ def wrong_parameters(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def other_shapes(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted, got = attempt.expected[rank]["parameters"], output["parameters"]
+def other_shapes(output: Any, expected: Any) -> MistakeText:
+    wanted, got = expected["parameters"], output["parameters"]
     for name, shape in wanted.items():
         if got[name] != shape:
             evidence = f"{name} is {got[name]}, expected {shape}"
@@ -301,11 +301,11 @@ def other_shapes(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def no_gradient(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_gradient(output: Any, expected: Any) -> MistakeText:
     """A missing gradient, if backward ran at all."""
-    if getattr(output.get("y"), "shape", None) != attempt.expected[rank]["y"].shape:
+    if getattr(output.get("y"), "shape", None) != expected["y"].shape:
         return None
-    wanted = [key for key in attempt.expected[rank] if key.endswith(".grad")]
+    wanted = [key for key in expected if key.endswith(".grad")]
     left_out = [key for key in wanted if output.get(key) is None]
     return f"leaves no gradient for {left_out[0].removesuffix('.grad')}" if left_out else None
 
@@ -328,7 +328,7 @@ def other_later_passes(attempt: Attempt) -> Finding | None:
 
 
 @on_each_call
-def other_dtype(call: Call, attempt: Attempt) -> MistakeText:
+def other_dtype(call: Call) -> MistakeText:
     if call.dtype not in HALF_PRECISION:
         return None
     return f"passes {call.dtype} to a collective: half precision loses digits of a sum"

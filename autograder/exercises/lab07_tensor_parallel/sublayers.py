@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.shared import (
@@ -84,7 +84,7 @@ def all_reduced_bytes(case: Case) -> int:
 
 
 @on_each_rank
-def no_module(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_module(output: Any) -> MistakeText:
     if "returned" in output:
         return "should return a module", f"it is {output['returned']}"
     return None

@@ -123,17 +123,17 @@ def large_tensors(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def not_one_tensor(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def not_one_tensor(output: Any, given: Any) -> MistakeText:
     loss = output["loss"]
     if not isinstance(loss, Tensor):
         return "should return the loss as a tensor, for backward"
-    if loss.shape == attempt.inputs[rank]["targets"].shape:
+    if loss.shape == given["targets"].shape:
         return "returns one loss per token: return their mean"
     return None
 
 
 @on_each_rank
-def changes_its_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_its_arguments(output: Any) -> MistakeText:
     return "changes its arguments: the caller may use them again" if output["changed"] else None
 
 

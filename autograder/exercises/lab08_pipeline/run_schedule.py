@@ -194,7 +194,7 @@ def needs_grad(tensors: list[Tensor]) -> bool:
 
 
 @on_each_rank
-def requires_grad_of_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def requires_grad_of_arguments(output: Any) -> MistakeText:
     for name in output["requires_grad"]:
         return (
             f"turns on requires_grad of its argument {name}, where gradients then add up from step "
@@ -250,8 +250,8 @@ tag_as_group = raises(
 
 
 @on_each_rank
-def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted, executed = attempt.expected[rank]["executed"], output["executed"]
+def wrong_order(output: Any, expected: Any) -> MistakeText:
+    wanted, executed = expected["executed"], output["executed"]
     if executed == wanted or all(kind == "F" for kind, *_ in executed):
         return None  # without any backward: see shared.no_gradients
     pairs = enumerate(zip(executed, wanted, strict=False))
@@ -314,9 +314,9 @@ def keeps_micro_batches(output: Any, rank: int, attempt: Attempt) -> MistakeText
 
 
 @on_each_rank
-def remembers_a_schedule(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def remembers_a_schedule(output: Any, expected: Any) -> MistakeText:
     """The first schedule's results are right; those of a later one, of one micro-batch, are not."""
-    wanted = attempt.expected[rank]
+    wanted = expected
     first = {name: value for name, value in wanted.items() if name != "smaller"}
     if not equal(first, output, shared.TOLERANCE) or equal(wanted, output, shared.TOLERANCE):
         return None

@@ -169,7 +169,7 @@ def message_never_arrives(plan_of: Callable[[Case], Plan]) -> Sign:
 
 
 def _missing(
-    row: Waiting, calls: list[Call], right: list[list[Message]], error: DeadlockError
+    row: Waiting, calls: Sequence[Call], right: list[list[Message]], error: DeadlockError
 ) -> Finding | None:
     rank = row.rank
     receive, wanted = _place(_of(calls, rank, "recv"), right[rank])
@@ -211,7 +211,7 @@ def _left_out(
     row: Waiting,
     receive: Call,
     wanted: Message,
-    calls: list[Call],
+    calls: Sequence[Call],
     right: list[list[Message]],
     error: DeadlockError,
 ) -> Finding | None:
@@ -234,7 +234,7 @@ def _left_out(
     return None
 
 
-def _of(calls: list[Call], rank: int, op: str) -> list[Call]:
+def _of(calls: Sequence[Call], rank: int, op: str) -> list[Call]:
     return [call for call in calls if (call.rank, call.op) == (rank, op)]
 
 
@@ -256,7 +256,7 @@ def other_peer(plan_of: Callable[[Case], Plan]) -> Sign:
     def sign(attempt: Attempt) -> Finding | None:
         for rank, messages in enumerate(messages_of(plan_of(attempt.case))):
             peers = sorted({message.peer for message in messages if message.op == "send"})
-            for call in _of(attempt.run.calls if attempt.run else [], rank, "send"):
+            for call in _of(attempt.calls, rank, "send"):
                 if call.peer not in peers:
                     return Finding(
                         f"rank {rank}",
@@ -293,7 +293,7 @@ def never_received(plan_of: Callable[[Case], Plan]) -> Sign:
 
 
 @on_each_rank
-def uses_before_arrival(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def uses_before_arrival(rank: int, attempt: Attempt) -> MistakeText:
     for call in not_waited_for(attempt.run, rank) if attempt.run else []:
         if call.op == "recv":
             return "does not wait for an irecv: its data may arrive too late", call.source
@@ -301,7 +301,7 @@ def uses_before_arrival(output: Any, rank: int, attempt: Attempt) -> MistakeText
 
 
 @on_each_rank
-def leaves_sends(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def leaves_sends(rank: int, attempt: Attempt) -> MistakeText:
     for call in not_waited_for(attempt.run, rank) if attempt.run else []:
         mistake = (
             "does not wait for its isends: until a send is over its tensor must not be changed or "
@@ -312,7 +312,7 @@ def leaves_sends(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_call
-def other_dtype(call: Call, attempt: Attempt) -> MistakeText:
+def other_dtype(call: Call) -> MistakeText:
     if call.op == "send" and call.dtype not in ("float32", ""):
         return f"sends {call.dtype}: every tensor sent is float32"
     return None
@@ -333,7 +333,7 @@ def sends_none(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def changes_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_arguments(output: Any) -> MistakeText:
     """A rule.  ``drive`` returns the names of what has changed."""
     if "parameters" in output["changed"]:
         return "changes its stage's parameters: only their gradients are asked for"
@@ -343,7 +343,7 @@ def changes_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_gradients(output: Any, case: Case) -> MistakeText:
     has_some = [any(grad is not None for grad in stage) for stage in output["gradients"]]
     if all(has_some):
         return None
@@ -352,7 +352,7 @@ def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
             "ends without the gradients that it has computed: they belong in .grad of the "
             "parameters, and zero_grad() after the backward removes them"
         )
-    if attempt.case.world_size == 1:
+    if case.world_size == 1:
         return (
             "ends without gradients: call loss.backward(), on a loss of the very y that the stage "
             "returned (y.detach() has no path back to the stage)"

@@ -35,7 +35,7 @@ def inputs_bytes(case: Case) -> int:
 
 
 @on_each_rank
-def keeps_a_graph(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_a_graph(output: Any, attempt: Attempt) -> MistakeText:
     """Autograd was on when a block ran for the first time."""
     if is_over(attempt, shared.KEPT) and output["log"][0]["grad"]:
         return "runs the function with autograd on in forward, and keeps more than its arguments"

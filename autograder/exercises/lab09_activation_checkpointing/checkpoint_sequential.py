@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
@@ -150,8 +150,8 @@ class Unusable(TypeError):
 
 
 @on_each_rank
-def is_unusable(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if output["raises ValueError"] and not attempt.expected[rank]["raises ValueError"]:
+def is_unusable(output: Any, expected: Any) -> MistakeText:
+    if output["raises ValueError"] and not expected["raises ValueError"]:
         return "raises ValueError although a cut fits", output["message"]
     if "changes the list" in output:
         return "changes the list of layers: it should stay as it is"
@@ -161,7 +161,7 @@ def is_unusable(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def other_layers_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def other_layers_again(output: Any) -> MistakeText:
     """A segment's second run has other layers than its first."""
     for first, *others in output.get("segments", ()):
         for again in others:
@@ -177,8 +177,8 @@ def other_layers_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    layers = attempt.case.params["blocks"]
+def wrong_order(output: Any, case: Case) -> MistakeText:
+    layers = case.params["blocks"]
     ran = [run["block"] for run in output.get("log", ())[:layers]]
     if "log" not in output or ran == list(range(layers)):
         return None
@@ -186,8 +186,8 @@ def wrong_order(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def worse_than_the_best(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    best = attempt.expected[rank]
+def worse_than_the_best(output: Any, expected: Any) -> MistakeText:
+    best = expected
     if best["raises ValueError"]:
         return None if output["raises ValueError"] else "raises no ValueError although no cut fits"
     if output["fits the budget"] != "yes":

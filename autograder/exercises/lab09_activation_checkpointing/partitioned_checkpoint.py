@@ -81,7 +81,7 @@ def sent_limit(case: Case) -> Limit | None:
 def unequal_pieces(attempt: Attempt) -> Finding | None:
     """An error, and ranks whose first gathers take tensors of different sizes."""
     first: dict[int, int] = {}
-    for call in attempt.run.calls if attempt.run else []:
+    for call in attempt.calls:
         if call.op.startswith("all_gather"):
             first.setdefault(call.rank, call.bytes)
     if attempt.error is None or len(set(first.values())) < 2:
@@ -107,7 +107,7 @@ def calls_in_forward(attempt: Attempt) -> Finding | None:
 
 
 @on_each_call
-def calls_a_barrier(call: Call, attempt: Attempt) -> MistakeText:
+def calls_a_barrier(call: Call) -> MistakeText:
     if call.op != "barrier":
         return None
     return (
@@ -119,7 +119,7 @@ def calls_a_barrier(call: Call, attempt: Attempt) -> MistakeText:
 def sends_objects(attempt: Attempt) -> Finding | None:
     """A pickled object is sent as uint8, right after its length from the same line."""
     last: dict[int, Call] = {}
-    for call in attempt.run.calls if attempt.run else []:
+    for call in attempt.calls:
         before = last.get(call.rank)
         last[call.rank] = call
         if call.dtype != "uint8" or before is None or before.dtype != "int64":
@@ -135,7 +135,7 @@ def sends_objects(attempt: Attempt) -> Finding | None:
 
 
 def calls_all_reduce(attempt: Attempt) -> Finding | None:
-    calls = attempt.run.calls if attempt.run else []
+    calls = attempt.calls
     if not any(call.op.startswith("all_gather") for call in calls):
         return None
     for call in calls:
@@ -161,9 +161,9 @@ def gathers_in_the_background(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def permutes_the_pieces(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def permutes_the_pieces(output: Any, given: Any, case: Case) -> MistakeText:
     """The first block ran again on the pieces of its x in another order."""
-    x, t = attempt.inputs[rank]["x"], attempt.case.world_size
+    x, t = given["x"], case.world_size
     pieces = functional.pad(x.flatten(), (0, -x.numel() % t)).chunk(t)
     orders = (torch.cat(order)[: x.numel()].view(x.shape) for order in permutations(pieces))
     permuted = {*map(shared.checksum, orders)} - {shared.checksum(x)}
@@ -177,10 +177,10 @@ def permutes_the_pieces(output: Any, rank: int, attempt: Attempt) -> MistakeText
 
 
 @on_each_rank
-def saves_the_whole_input(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def saves_the_whole_input(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, shared.KEPT):
         return None
-    whole_bytes = attempt.case.params["blocks"] * shared.x_bytes(attempt.case)
+    whole_bytes = case.params["blocks"] * shared.x_bytes(case)
     if shared.live_rise(attempt.run)[rank] < 0.98 * whole_bytes:
         return "keeps more than 1/t of each input"
     return (

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from autograder.exercise import Attempt, Finding
+from autograder.exercise import Attempt, Case, Finding
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing.shared import (
     AFTER,
@@ -56,7 +56,7 @@ def wrong_form(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def runs_again_without_autograd(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def runs_again_without_autograd(output: Any) -> MistakeText:
     """The first run of a checkpoint within another has no graph, so some runs may be without."""
     again = output["log"][output["runs in forward"] :]
     if not again or any(run["grad"] for run in again):
@@ -68,9 +68,9 @@ def runs_again_without_autograd(output: Any, rank: int, attempt: Attempt) -> Mis
 
 
 @on_each_rank
-def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wrong_run_counts(output: Any, expected: Any) -> MistakeText:
     """Runs no block again, or one too often or too rarely."""
-    runs, wanted = output["runs"], attempt.expected[rank]["runs"]
+    runs, wanted = output["runs"], expected["runs"]
     evidence = f"blocks ran {runs} times, expected {wanted}"
     if len(output["log"]) == output["runs in forward"]:
         return "never runs the function again", evidence
@@ -88,7 +88,7 @@ def wrong_run_counts(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def runs_again_differently(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def runs_again_differently(output: Any) -> MistakeText:
     """The first run in backward that equals no run of its block in forward."""
     for run in output["log"][output["runs in forward"] :]:
         forward = output["log"][: output["runs in forward"]]
@@ -110,9 +110,9 @@ def runs_again_differently(output: Any, rank: int, attempt: Attempt) -> MistakeT
 
 
 @on_each_rank
-def draws_in_forward(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def draws_in_forward(output: Any, expected: Any) -> MistakeText:
     name = "state after forward"
-    if output[name] == attempt.expected[rank][name]:
+    if output[name] == expected[name]:
         return None
     return (
         "leaves a different random state after forward from the function alone: only save "
@@ -121,20 +121,20 @@ def draws_in_forward(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def leaves_something(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def leaves_something(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     if attempt.run is None or rank not in is_over(attempt, LEFT):
         return None
     left = live_rise(attempt.run, AFTER)[rank]
     return (
         "keeps tensors after backward, when the outputs' graph is gone: for example in a global "
         "variable, or in a cycle, such as an output on ctx",
-        f"{left:,} bytes, of which at most {results_bytes(attempt.case):,.0f} are results",
+        f"{left:,} bytes, of which at most {results_bytes(case):,.0f} are results",
     )
 
 
 @on_each_rank
-def does_not_restore_the_generator(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if torch.equal(output["next draw"], attempt.expected[rank]["next draw"]):
+def does_not_restore_the_generator(output: Any, expected: Any) -> MistakeText:
+    if torch.equal(output["next draw"], expected["next draw"]):
         return None
     return (
         "leaves a different random state after backward from before it: restore the state after "

@@ -73,7 +73,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def broken_by_a_kill(output: Any, attempt: Attempt) -> MistakeText:
     """The mistake that the first disk state shows which no kill may leave."""
     if output["broken"] is None:
         return None
@@ -126,7 +126,7 @@ def broken_by_a_kill(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def wrong_without_a_kill(output: Any, rank: int, attempt: Attempt) -> Any:
+def wrong_without_a_kill(output: Any, attempt: Attempt) -> Any:
     left_by_all = output["left"]
     if output["in the current folder"]:
         mistake = "puts a folder or a file into the current folder, not into root: a relative name "
@@ -169,7 +169,7 @@ FAILURES = {
 
 
 @on_each_rank
-def failed_restart(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def failed_restart(output: Any) -> MistakeText:
     if not output["failures"]:
         return None
     kind, evidence = output["failures"][0]
@@ -177,7 +177,7 @@ def failed_restart(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def name_like_a_step(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def name_like_a_step(output: Any) -> MistakeText:
     if not output["names like a step"]:
         return None
     return TAKEN_FOR_A_STEP, ", ".join(output["names like a step"])

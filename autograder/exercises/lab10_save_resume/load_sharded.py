@@ -171,11 +171,11 @@ def opens_another_file(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
-def wrong_second_load(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wrong_second_load(output: Any, expected: Any, attempt: Attempt) -> MistakeText:
     pairs = [*zip(attempt.expected, attempt.outputs, strict=True)]
     if not all(equal(wanted["slices"], got.get("slices"), 0.0) for wanted, got in pairs):
         return None
-    if found := difference(attempt.expected[rank]["second load"], output.get("second load"), 0.0):
+    if found := difference(expected["second load"], output.get("second load"), 0.0):
         mistake = "loads the first checkpoint correctly, but not a second one that replaces it in "
         return f"{mistake}the same folder: does it keep anything from the first?", with_key(*found)
     return None

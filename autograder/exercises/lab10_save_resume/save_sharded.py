@@ -139,7 +139,7 @@ OWN_SLICES = Budget(LABEL, from_outputs("bytes"), written_limit, WRITTEN)
 
 
 @on_each_rank
-def one_saves_for_all(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def one_saves_for_all(output: Any, attempt: Attempt) -> MistakeText:
     writers = [each for each in attempt.outputs if each["names"]]
     if output["names"] or len(writers) != 1:
         return None
@@ -162,15 +162,15 @@ def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
 
 
 @on_each_rank
-def wrong_name(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if shard_name(rank, attempt.case.world_size) in output["names"]:
+def wrong_name(output: Any, rank: int, case: Case) -> MistakeText:
+    if shard_name(rank, case.world_size) in output["names"]:
         return None
     written = ", ".join(output["names"]) or "no file"
     return "does not write shard_name(rank, world_size)", written
 
 
 @on_each_rank
-def keeps_an_earlier_file(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def keeps_an_earlier_file(output: Any) -> MistakeText:
     if not output["kept"]:
         return None
     mistake = "leaves a file from an earlier save unchanged: a save has to replace it"
@@ -178,7 +178,7 @@ def keeps_an_earlier_file(output: Any, rank: int, attempt: Attempt) -> MistakeTe
 
 
 @on_each_rank
-def removes_others_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def removes_others_files(output: Any) -> MistakeText:
     if not output["lost"]:
         return None
     mistake = "removes other ranks' files, which may be new on a shared disk: replace only its own "
@@ -187,14 +187,14 @@ def removes_others_files(output: Any, rank: int, attempt: Attempt) -> MistakeTex
 
 
 @on_each_rank
-def changes_slices(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_slices(output: Any) -> MistakeText:
     if not output["changed"]:
         return None
     return "replaces tensors in the caller's dict: save a new dict", ", ".join(output["changed"])
 
 
 @on_each_rank
-def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
+def wrong_index(rank: int, attempt: Attempt) -> Any:
     wanted, got = (each[rank].get(INDEX) for each in (attempt.expected, attempt.outputs))
     if wanted is None or equal(wanted, got):
         return None
@@ -212,16 +212,16 @@ def wrong_index(output: Any, rank: int, attempt: Attempt) -> Any:
 
 
 @on_each_rank
-def other_files(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    others = set(output["names"]) - set(attempt.expected[rank]["names"])
+def other_files(output: Any, expected: Any) -> MistakeText:
+    others = set(output["names"]) - set(expected["names"])
     if not others:
         return None
     return "leaves files that the task does not name", ", ".join(sorted(others))
 
 
 @on_each_rank
-def other_content(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    saved = output.get(shard_name(rank, attempt.case.world_size))
+def other_content(output: Any, rank: int, case: Case) -> MistakeText:
+    saved = output.get(shard_name(rank, case.world_size))
     wrong = [saved] if isinstance(saved, str) else []
     if isinstance(saved, dict):
         wrong = [each for each in saved.values() if not isinstance(each, Tensor)]
@@ -229,14 +229,14 @@ def other_content(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def whole_storage(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def whole_storage(output: Any, rank: int, expected: Any, case: Case) -> MistakeText:
     """The right tensors, but with the bytes of the views' whole storage."""
-    more = (attempt.case.world_size - 1) * slice_bytes(attempt.case)
-    limit = written_limit(attempt.case).most
+    more = (case.world_size - 1) * slice_bytes(case)
+    limit = written_limit(case).most
     assert isinstance(limit, list)
     if not limit[rank] < output["bytes"] <= limit[rank] + more:
         return None
-    if output["bytes"] < more or not equal(attempt.expected[rank], output):
+    if output["bytes"] < more or not equal(expected, output):
         return None
     return (
         "writes more than its slices: a slice is a view, and torch.save writes all of a view's "

@@ -289,7 +289,7 @@ COMMON_STATE_ONCE = Budget(
 
 
 @on_each_rank
-def several_writers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def several_writers(output: Any) -> MistakeText:
     if not output["written by several ranks"]:
         return None
     return (
@@ -300,13 +300,13 @@ def several_writers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def removes_checkpoints(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def removes_checkpoints(output: Any, case: Case) -> MistakeText:
     found: list[str] = []
     for commits, left in zip(output["commits"], output["left"], strict=True):
         committed = [name_of(step) for step in commits]
         if gone := sorted({*found, *committed}.difference(left)):
             return "removes checkpoints: old ones stay", f"missing: {', '.join(gone)}"
-        found = left if attempt.case.params["keeps old"] else left[-1:]
+        found = left if case.params["keeps old"] else left[-1:]
     return None
 
 
@@ -331,7 +331,7 @@ def of_case(case: Case) -> str:
 
 
 @on_each_rank
-def wrong_numbers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wrong_numbers(output: Any) -> MistakeText:
     for number, done in output["misnumbered in the first start"]:
         mistake = "gives a checkpoint a number that is not that of the steps done"
         if number == done - 1:
@@ -341,12 +341,12 @@ def wrong_numbers(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    pairs = zip(attempt.expected[rank]["commits"], output["commits"], strict=True)
+def wrong_commits(output: Any, expected: Any, case: Case) -> MistakeText:
+    pairs = zip(expected["commits"], output["commits"], strict=True)
     for start, (wanted, got) in enumerate(pairs):
         if got == wanted:
             continue
-        evidence = f"{got}, expected {wanted} with {of_case(attempt.case)}, in start {start + 1}"
+        evidence = f"{got}, expected {wanted} with {of_case(case)}, in start {start + 1}"
         if not Counter(wanted) - Counter(got):
             return "commits more checkpoints than one after every `every` steps", evidence
         return "does not commit a checkpoint after every `every` steps", evidence
@@ -354,7 +354,7 @@ def wrong_commits(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def repeats_steps(output: Any) -> MistakeText:
     if output["batches after the end"]:
         return "asks for batches although the checkpoint contains all steps"
     if output["used again"] and not output["bit for bit"]:
@@ -365,8 +365,8 @@ def repeats_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    wanted, got = attempt.expected[rank]["losses"], output["losses"]
+def wrong_losses(output: Any, expected: Any) -> MistakeText:
+    wanted, got = expected["losses"], output["losses"]
     if found := difference(wanted, got, TOLERANCE):
         return "returns different losses after a restart from those of an uninterrupted run", found[
             1
@@ -377,7 +377,7 @@ def wrong_losses(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def saves_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def saves_too_much(output: Any, attempt: Attempt) -> MistakeText:
     if not is_over(attempt, IN_A_CHECKPOINT):
         return None
     files = sorted(output["file bytes"], key=lambda each: -each[1])

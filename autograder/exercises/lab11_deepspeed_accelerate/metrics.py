@@ -66,15 +66,14 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def returns_no_number(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def returns_no_number(output: Any) -> MistakeText:
     if isinstance(kind := output["accuracy"], str):
         return "should return the accuracy, one number, on every rank", kind
     return None
 
 
 @on_each_rank
-def evaluates_too_many(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    case = attempt.case
+def evaluates_too_many(output: Any, case: Case) -> MistakeText:
     own = (case.params["samples"] + repeats(case)) // case.world_size
     if output["evaluated"] > own:
         mistake = (

@@ -150,8 +150,8 @@ def exchanged_limit(case: Case) -> Limit:
 
 
 @on_each_rank
-def trains_alone(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    processes, n = output["processes"], attempt.case.world_size
+def trains_alone(output: Any, case: Case) -> MistakeText:
+    processes, n = output["processes"], case.world_size
     if processes == 0:
         return "never creates an Accelerator"
     if processes == n:
@@ -164,11 +164,11 @@ def trains_alone(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def not_ported(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def not_ported(output: Any, case: Case) -> MistakeText:
     used = output["used"]
     if not used.get("prepare"):
         return "never calls accelerator.prepare"
-    accumulates = attempt.case.params["accumulation"] > 1
+    accumulates = case.params["accumulation"] > 1
     if accumulates and not used.get("accumulate") and not used.get("no_sync"):
         return (
             "never enters accelerator.accumulate(model): without it each backward pass all-reduces "
@@ -190,7 +190,7 @@ def not_ported(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def wraps_twice(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def wraps_twice(output: Any) -> MistakeText:
     if "DDP" in output["prepared"]:
         return (
             "passes a DistributedDataParallel model to prepare, which wraps it again: accumulate "
@@ -200,8 +200,8 @@ def wraps_twice(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def leaves_unprepared(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    is_own_part = output["samples"] * attempt.case.world_size == attempt.case.params["samples"]
+def leaves_unprepared(output: Any, case: Case) -> MistakeText:
+    is_own_part = output["samples"] * case.world_size == case.params["samples"]
     reasons = {
         "model": "only prepare wraps it for DDP or DeepSpeed, which average its gradients",
         "loader": "the accelerator does not learn where it ends, and that the last step is due"
@@ -217,7 +217,7 @@ def leaves_unprepared(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def saves_otherwise(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def saves_otherwise(output: Any, rank: int) -> MistakeText:
     saved = output["saved"]
     if rank > 0 and saved:
         return "saves: only the main process writes the file, if accelerator.is_main_process"
@@ -234,7 +234,7 @@ def saves_otherwise(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def sends_too_much(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, ALL_REDUCED) or attempt.run is None:
         return None
     whole = [
@@ -242,13 +242,13 @@ def sends_too_much(output: Any, rank: int, attempt: Attempt) -> MistakeText:
         for call in attempt.run.calls
         if (call.rank, call.bytes) == (rank, model_bytes()) and call.op == "all_reduce"
     ]
-    if len(whole) <= steps_of(attempt.case):
+    if len(whole) <= steps_of(case):
         return None
     mistake = (
         "all-reduces gradients more than once a step: run forward and backward of each micro-batch "
         "in accelerator.accumulate(model)"
     )
-    return mistake, f"{len(whole)} all-reduces of gradients in {steps_of(attempt.case)} steps"
+    return mistake, f"{len(whole)} all-reduces of gradients in {steps_of(case)} steps"
 
 
 @on_each_rank

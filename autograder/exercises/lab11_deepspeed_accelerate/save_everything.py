@@ -178,18 +178,18 @@ def steps_due(case: Case) -> list[int]:
 
 
 @on_each_rank
-def saves_nothing(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def saves_nothing(output: Any) -> MistakeText:
     if not output["saved"][0]:
         return "leaves no checkpoint in `folder`: call accelerator.save_state at the end"
     return None
 
 
 @on_each_rank
-def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    got, ends = [len(each) for each in output["losses"]], attempt.case.params["ends"]
-    if got == steps_due(attempt.case):
+def wrong_steps(output: Any, case: Case) -> MistakeText:
+    got, ends = [len(each) for each in output["losses"]], case.params["ends"]
+    if got == steps_due(case):
         return None
-    evidence = f"{got} steps at its starts, expected {steps_due(attempt.case)}"
+    evidence = f"{got} steps at its starts, expected {steps_due(case)}"
     if got == list(ends) != output["done"]:
         return "counts `until` from the restart: it is the total over all starts", evidence
     if got == list(ends):
@@ -202,12 +202,12 @@ def wrong_steps(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def only_close(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def only_close(output: Any, expected: Any, case: Case) -> MistakeText:
     """Applies to two ranks, where sums have only one order.  DDP rebuilds its buckets after the
     first step, so with more ranks, a restarted ring adds that step's gradients in another order."""
-    if attempt.case.world_size > 2 or output["bit for bit"]:
+    if case.world_size > 2 or output["bit for bit"]:
         return None
-    if not equal(attempt.expected[rank], output, TOLERANCE):
+    if not equal(expected, output, TOLERANCE):
         return None  # and another mistake is named
     return "has losses close to those of an uninterrupted run, but not bit-equal ones"
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab11_deepspeed_accelerate.accelerators import new_accelerator
 
@@ -49,7 +48,7 @@ def drive(subject: Any, lr: float, case: Case) -> Plain:
 
 
 @on_each_rank
-def no_scheduler(output: Mapping[str, Any], rank: int, attempt: Attempt) -> MistakeText:
+def no_scheduler(output: Any) -> MistakeText:
     if "kind" not in output:
         return None
     return "should return the scheduler", f"it returns a value of type {output['kind']}"

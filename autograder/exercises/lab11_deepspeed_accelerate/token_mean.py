@@ -100,7 +100,7 @@ def messages(run: Run) -> list[int]:
 
 
 @on_each_rank
-def returns_no_number(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def returns_no_number(output: Any) -> MistakeText:
     kinds = [each for each in output["losses"] if isinstance(each, str)]
     if "a NoneType" in kinds:
         return "returns no loss: is a return missing?"
@@ -108,7 +108,7 @@ def returns_no_number(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def sends_too_often(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def sends_too_often(rank: int, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, MESSAGES) or attempt.run is None:
         return None
     calls = [call for call in attempt.run.calls_in(STEP, rank) if call.op in EXCHANGES]
@@ -131,7 +131,7 @@ def sends_too_often(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def no_gradients(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def no_gradients(output: Any) -> MistakeText:
     if any(each is None for of_step in output["gradients"] for each in of_step):
         return (
             "leaves no gradients: call accelerator.backward for each micro-batch; the optimizer's "

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 
 THRESHOLD = 6.0  # in most cases
@@ -81,7 +81,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
 
 
 @on_each_rank
-def divides_by_zero(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def divides_by_zero(output: Any) -> MistakeText:
     y = output["y"]
     if not isinstance(y, Tensor) or not y.is_floating_point() or not y.isnan().any():
         return None
@@ -89,7 +89,7 @@ def divides_by_zero(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def changes_its_arguments(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_its_arguments(output: Any) -> MistakeText:
     if output["arguments unchanged"]:
         return None
     return "changes x or w: other layers use them too, so work on copies"

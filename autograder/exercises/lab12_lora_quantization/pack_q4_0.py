@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
+from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 
 BLOCK = 32  # weights
@@ -71,7 +71,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
 
 
 @on_each_rank
-def changes_weights(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def changes_weights(output: Any) -> MistakeText:
     if not output["unchanged"]:
         return "changes the caller's weights: multiply a copy of them"
     return None

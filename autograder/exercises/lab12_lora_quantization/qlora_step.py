@@ -186,7 +186,7 @@ def process_limit(case: Case) -> float | None:
 
 
 @on_each_rank
-def trains_the_base(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def trains_the_base(output: Any) -> MistakeText:
     if output["base has a gradient"]:
         return "computes a gradient for the base's absmax: the base is frozen"
     if not output["base unchanged"]:
@@ -195,16 +195,16 @@ def trains_the_base(output: Any, rank: int, attempt: Attempt) -> MistakeText:
 
 
 @on_each_rank
-def calls_loss_of_again(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def calls_loss_of_again(output: Any) -> MistakeText:
     if (most := max(output["calls of loss_of"])) > 1:
         return "calls loss_of more than once in a step: keep its result", f"{most} calls"
     return None
 
 
 @on_each_rank
-def reduces_more(output: Any, rank: int, attempt: Attempt) -> MistakeText:
+def reduces_more(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     """A rule: what more calls send may be few bytes."""
-    params = attempt.case.params
+    params = case.params
     limit = (STEPS + params["more_steps"]) * 2 * (len(params["widths"]) - 1)
     if attempt.run and (calls := sum(call.rank == rank for call in attempt.run.calls)) > limit:
         mistake = "calls all_reduce more than once for each A and each B: nothing else is sent"

@@ -10,8 +10,7 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.judge import judge
-from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Attempt
 from autograder.exercises.common import linear_of
 from autograder.exercises.lab04_zero import shared, zero1_adamw
@@ -22,21 +21,12 @@ from autograder.exercises.lab04_zero.hidden import zero2_backward as hidden2
 from autograder.exercises.lab04_zero.hidden import zero3_linear as hidden3
 from shardlab.estimate import memory, traffic
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "04_zero"
 SEED = 11
 ZERO_BYTES, SHARD_BOUNDS, *ON_RANKS = exercises.of_lab(LAB)
 ZERO1_ADAMW, ZERO2_BACKWARD, ZERO3_LINEAR = ON_RANKS
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 def case_of(exercise, name):

@@ -10,8 +10,7 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.judge import judge
-from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Attempt
 from autograder.exercises.lab05_fsdp import stalled
 from autograder.exercises.lab05_fsdp.hidden import record_traces
@@ -21,21 +20,12 @@ from autograder.exercises.lab05_fsdp.hidden.record_traces import DDP, FSDP, HSDP
 from shardlab import launch, step_traces
 from shardlab.estimate import memory
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "05_fsdp"
 SEED = 11
 BY_NAME = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
 WHICH_IS_IT, STALLED = BY_NAME["which_is_it"], BY_NAME["stalled"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 # ---- which_is_it: the traces ---------------------------------------------------------------------

@@ -13,8 +13,7 @@ from torch import nn
 from autograder import exercises
 from autograder.evaluation.decide import decide
 from autograder.evaluation.judge import judge
-from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Attempt
 from autograder.exercises.lab05_fsdp import gather_and_free
 from autograder.exercises.lab05_fsdp.hidden import gather_and_free as hidden_gather
@@ -23,20 +22,11 @@ from shardlab import launch
 from shardlab.estimate import traffic
 from shardlab.ranks.trust import Trust
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "05_fsdp"
 SEED = 11
 BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 def result_of(exercise, case, source):

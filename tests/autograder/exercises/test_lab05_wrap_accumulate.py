@@ -10,27 +10,16 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
-from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import rng_for
 from autograder.exercises.lab05_fsdp import accumulate, nested_model, wrap
 from autograder.exercises.lab05_fsdp.hidden import accumulate as hidden_accumulate
 from autograder.exercises.lab05_fsdp.hidden import wrap as hidden_wrap
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "05_fsdp"
 SEED = 11
 BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
 WRAP, ACCUMULATE = BY_ANSWER["wrap"], BY_ANSWER["accumulate"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 def whole_batch(batches):

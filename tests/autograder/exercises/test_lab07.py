@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from autograder import exercises
-from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercise import equal
 from autograder.exercises.lab07_tensor_parallel.hidden import (
@@ -35,12 +34,6 @@ def cases_of(*answers):
         for answer in answers
         for case in LAYERS[answer].cases
     ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
 
 
 def drawn(exercise, case):

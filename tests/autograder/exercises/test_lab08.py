@@ -12,8 +12,7 @@ from torch.nn import functional
 
 from autograder import exercises
 from autograder.evaluation.present import as_text
-from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Attempt, Case
 from autograder.exercises.lab08_pipeline import (
@@ -30,17 +29,12 @@ from shardlab.errors import DeadlockError, Waiting
 from shardlab.run import Call
 from shardlab.simulate import pipeline as library
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "08_pipeline"
 SEED = 11
 BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
 SIZES = [(2, 4), (4, 8), (4, 2), (3, 7), (8, 12), (5, 5)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
 
 
 def plain(schedule):
@@ -49,10 +43,6 @@ def plain(schedule):
 
 def submitted(schedule, *sizes):
     return plans.Submitted(plain(schedule), *sizes, **plans.cost_of(plain(schedule)))
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 def results_of(answer, source, cases=slice(None)):

@@ -24,7 +24,6 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
-from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import rng_for
 from autograder.exercises.lab10_save_resume import (
     commits,
@@ -36,20 +35,11 @@ from autograder.exercises.lab10_save_resume import (
 from autograder.exercises.lab10_save_resume.hidden import load_sharded, train_resumable
 from autograder.guest import held_calls
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "10_save_resume"
 SEED = 11
 LOAD, COMMIT, TRAIN = exercises.of_lab(LAB)[1:]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 # ---- slices -------------------------------------------------------------------------------------

@@ -8,25 +8,15 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from autograder import exercises
-from autograder.evaluation.threads import one_thread
-from autograder.evaluation.trial import RankPool, Trials, rng_for
+from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercises.lab11_deepspeed_accelerate import port_a_loop, token_mean
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "11_deepspeed_accelerate"
 SEED = 11
 BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
 PORT, TOKENS = BY_ANSWER["port_a_loop"], BY_ANSWER["token_mean"]
-
-
-@pytest.fixture(autouse=True)
-def one_thread_as_in_the_checker():
-    with one_thread():
-        yield
-
-
-def inputs_of(exercise, case):
-    return list(exercise.draw(case, rng_for(exercise, case, SEED)))
 
 
 @pytest.mark.parametrize("case", PORT.cases, ids=lambda case: case.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -50,9 +51,8 @@ def test_hunks_replace_what_they_name() -> None:
     ],
 )
 def test_a_hunk_that_does_not_apply_says_why(diff: str, why: str) -> None:
-    with pytest.raises(ValueError, match="(?s).*") as raised:
+    with pytest.raises(ValueError, match=re.escape(why)):
         changed(SOLUTION, diff)
-    assert why in str(raised.value)
 
 
 def test_a_line_that_occurs_twice_needs_its_neighbors() -> None:
