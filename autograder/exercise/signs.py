@@ -22,7 +22,6 @@ from typing import Any
 
 from autograder.exercise.attempt import SENT, Attempt, Finding
 from autograder.exercise.form import Sign
-from autograder.guest.case import Case
 from autograder.guest.closed_modules import CLOSED
 from shardlab.errors import RankError
 from shardlab.run import Call
@@ -112,16 +111,13 @@ def is_over(attempt: Attempt, heading: str = SENT) -> list[int]:
     return [rank for s in attempt.spent if s.heading == heading for rank in s.ranks_over]
 
 
-def over_budget(
-    heading: str, mistake: str, unit: str = "bytes", beyond: Callable[[Case], float] = lambda _: 0
-) -> Sign:
-    """A rank is over the budget of that heading, and used more than ``beyond``."""
+def over_budget(heading: str, mistake: str, unit: str = "bytes") -> Sign:
+    """A rank is over the budget of that heading."""
 
     @on_each_rank
-    def sign(rank: int, case: Case, attempt: Attempt) -> MistakeText:
+    def sign(rank: int, attempt: Attempt) -> MistakeText:
         for spent in attempt.spent:
-            over = spent.heading == heading and rank in spent.ranks_over
-            if over and spent.used[rank] > beyond(case):
+            if spent.heading == heading and rank in spent.ranks_over:
                 return mistake, f"{spent.used[rank]:,} {unit}, {spent.limit[rank]:,} are enough"
         return None
 
@@ -135,9 +131,9 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
     """
 
     def sign(attempt: Attempt) -> Finding | None:
-        if attempt.run is None or not (over := is_over(attempt)):
+        if not (over := is_over(attempt)):
             return None
-        calls = [call for call in attempt.run.calls if call.rank == min(over)]
+        calls = attempt.calls_of(min(over))
         op_bytes = Counter[str]()
         for call in calls:
             op_bytes[call.op] += call.bytes
