@@ -141,7 +141,7 @@ def test_memory_categories_are_stacked_in_the_recorders_order() -> None:
     assert tuple(MEMORY) == tuple(MEMORY_CATEGORIES)
 
 
-@pytest.mark.parametrize("folder", ["course", "solutions"])
+@pytest.mark.parametrize("folder", ["course", "solutions", "tools"])
 def test_colors_come_from_the_palette(folder: str) -> None:
     """Except for text and lines, which have the page's colors or are black and white."""
     inks = {"palette.py", "scene.py", "readme_picture.py"}

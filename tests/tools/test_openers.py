@@ -6,13 +6,13 @@ from xml.etree import ElementTree
 import jupytext
 import pytest
 
-from shardlab import openers
-from shardlab.__main__ import CHAPTERS
 from tests.conftest import new_page
+from tools import openers
+from tools.openers.__main__ import CHAPTERS
 
 NAMES = sorted(path.name.removesuffix(".nb.py") for path in CHAPTERS.glob("*.nb.py"))
 MAX_BYTES = 60_000
-REFRESH = "run `python -m shardlab openers`"
+REFRESH = "run `python -m tools.openers`"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +71,7 @@ def test_each_stage_of_the_pipeline_runs_every_micro_batch_forward_and_backward(
 
 @pytest.mark.ranks
 def test_a_recipe_still_records_what_is_stored():
-    from shardlab.openers import recipes
+    from tools.openers import recipes
 
     def calls(opener):
         # Whether a rank waited for another depends on the machine.

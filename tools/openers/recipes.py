@@ -18,7 +18,10 @@ from torch.nn import functional
 
 from shardlab import data, models
 from shardlab.launch import launch
-from shardlab.openers.marks import (
+from shardlab.run import Run
+from shardlab.trace.measure import measure
+from shardlab.widgets.units import format_bytes
+from tools.openers.marks import (
     DIGITS,
     levels_of,
     of_calls,
@@ -27,10 +30,7 @@ from shardlab.openers.marks import (
     shifted,
     thinned,
 )
-from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
-from shardlab.run import Run
-from shardlab.trace.measure import measure
-from shardlab.widgets.units import format_bytes
+from tools.openers.opener import WAITS, Block, Level, Message, Opener
 
 
 def record(name: str) -> Opener:

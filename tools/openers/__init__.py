@@ -4,12 +4,12 @@ A recipe (recipes.py) runs real ranks and gives an `Opener`, which is data: rows
 blocks, messages and levels (marks.py). It is stored in ``recorded/`` and drawn as an animated SVG
 (draw.py), which a markdown cell shows (cell.py). New data, or a new look:
 
-    python -m shardlab openers --record 03_ring_all_reduce
-    python -m shardlab openers
+    python -m tools.openers --record 03_ring_all_reduce
+    python -m tools.openers
 """
 
-from shardlab.openers.cell import cell
-from shardlab.openers.draw import draw
-from shardlab.openers.opener import Block, Level, Message, Opener, load, names, save
+from tools.openers.cell import cell
+from tools.openers.draw import draw
+from tools.openers.opener import Block, Level, Message, Opener, load, names, save
 
 __all__ = ["Block", "Level", "Message", "Opener", "cell", "draw", "load", "names", "save"]

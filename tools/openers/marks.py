@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from shardlab.live_memory import RankMemory
-from shardlab.openers.opener import WAITS, Block, Level, Message, Opener
 from shardlab.run import Call, Run
 from shardlab.trace.matching import match_calls
+from tools.openers.opener import WAITS, Block, Level, Message, Opener
 
 DIGITS = 7  # of seconds: tenths of a microsecond
 

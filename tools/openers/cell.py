@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardlab.openers.opener import Opener
+from tools.openers.opener import Opener
 
 
 def cell(name: str, opener: Opener) -> str:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from shardlab import __main__, readme_picture
 from shardlab.run import Run, Traffic
+from tools import readme_picture
 
 
 def ring_run(sent_bytes=6_293_000):
@@ -28,12 +28,12 @@ def test_shows_measured_and_predicted_bytes():
 @pytest.mark.parametrize(("name", "start"), [("a.png", b"\x89PNG"), ("new/b.svg", b"<?xml")])
 def test_draws_a_real_run_to_a_file(tmp_path, capsys, name, start):
     path = tmp_path / name
-    assert __main__.main(["picture", str(path)]) == 0
+    assert readme_picture.main([str(path)]) == 0
     assert path.read_bytes().startswith(start)
     assert "4 ranks" in capsys.readouterr().out
 
 
 def test_an_unknown_suffix_raises_before_anything_runs(tmp_path, capsys):
-    assert __main__.main(["picture", str(tmp_path / "a.gif")]) == 2
+    assert readme_picture.main([str(tmp_path / "a.gif")]) == 2
     assert ".png or .svg" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -1,11 +1,13 @@
 """The README's picture: a ring all-reduce on four ranks, drawn from a real run.
 
-python -m shardlab picture docs/traffic.png
+python -m tools.readme_picture docs/traffic.png
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -146,3 +148,20 @@ def _bars(axes: Axes, run: Run) -> None:
         loc="lower left", bbox_to_anchor=(-0.035, 0.99), ncols=2, frameon=False, fontsize=9,
         handlelength=0.9, handleheight=0.9, columnspacing=1.2, handletextpad=0.5,
     )  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tools.readme_picture")
+    parser.add_argument("path", type=Path, help="a .png or .svg file")
+    path = parser.parse_args(argv).path
+    try:
+        run = save(path)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"drew {path} from {run}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
