@@ -17,8 +17,8 @@ from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
 from shardlab.estimate import ring_sent_bytes
 from shardlab.launch import launch
+from shardlab.notebook.palette import MEASURED, PREDICTED, ink_on, rank_color
 from shardlab.run import Run
-from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on, rank_color
 from shardlab.widgets.units import format_bytes
 
 WORLD_SIZE = 4

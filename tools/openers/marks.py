@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shardlab.live_memory import RankMemory
 from shardlab.run import Call, Run
+from shardlab.run.live_memory import RankMemory
 from shardlab.trace.matching import match_calls
 from tools.openers.opener import WAITS, Block, Level, Message, Opener
 

@@ -235,7 +235,7 @@ def offload() -> Opener:
 
 
 def offloaded_step() -> tuple[list[Any], list[Any]]:
-    from shardlab.pools import Pools
+    from shardlab.placement import Pools
 
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -372,7 +372,7 @@ def checkpointing() -> Opener:
 def kept_and_recomputed() -> list[tuple[list[int], int]]:
     from torch.utils.checkpoint import checkpoint
 
-    from shardlab import lifetimes
+    from shardlab.trace import lifetimes
 
     batch, found = data.batch(0, 4, 64), []
     for again in (False, True):

@@ -13,8 +13,8 @@ import threading
 from typing import Any, Protocol
 
 from shardlab.errors import LaunchError
+from shardlab.notebook.source import in_kernel
 from shardlab.ranks import engines, messages
-from shardlab.source import in_kernel
 
 # Inherited by every rank.  One thread and a fixed hash seed: the same run gives the same digits and
 # the same order of sets on a machine with 2 cores and on one with 64.

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
+from shardlab.notebook.source import is_user_code, locate, quoted
 from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
 from shardlab.ranks.process import RankProcess
-from shardlab.source import is_user_code, locate, quoted
 from shardlab.trace.calls import Mismatch, OpenCall
 
 SIGNAL_HINTS = {

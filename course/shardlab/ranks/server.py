@@ -35,8 +35,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.ranks import builds, engines, messages, thread
-from shardlab.ranks.pages import collapse_heap
+from shardlab.linux import thread
+from shardlab.linux.pages import collapse_heap
+from shardlab.ranks import builds, engines, messages
 
 PRELOAD = (
     "torch",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import traitlets
 
+from shardlab.notebook.palette import MEASURED, PREDICTED
 from shardlab.widgets import guess_line
 from shardlab.widgets.guess_line import circle, diamond
-from shardlab.widgets.palette import MEASURED, PREDICTED
 from shardlab.widgets.picture import Picture, asset, module
 from shardlab.widgets.scene import Mark, Text, line, text_width, to_svg, wrap
 from shardlab.widgets.verdict import Verdict, format_amount, on_numbers, on_options

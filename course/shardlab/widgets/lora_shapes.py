@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from shardlab.estimate.lora import TRAINED_BYTES
 from shardlab.estimate.memory import FP32_BYTES, STATE_BYTES
+from shardlab.notebook.palette import ink_on
 from shardlab.widgets.lora_shapes_marks import (
     HEIGHT,
     LOOKS,
@@ -21,7 +22,6 @@ from shardlab.widgets.lora_shapes_marks import (
     marks_of,
     trained_text,
 )
-from shardlab.widgets.palette import ink_on
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import to_svg
 from shardlab.widgets.units import format_count, format_si

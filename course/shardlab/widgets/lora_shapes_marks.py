@@ -8,7 +8,7 @@ from typing import Any
 
 from shardlab.estimate import lora
 from shardlab.estimate.memory import FP32_BYTES, STATE_BYTES
-from shardlab.widgets.palette import CALLS, MEMORY, ink_on
+from shardlab.notebook.palette import CALLS, MEMORY, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text
 from shardlab.widgets.units import format_count, format_si
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardlab.estimate.memory import ModelStates, model_states
-from shardlab.widgets.palette import ERROR, MEMORY, PREDICTED, ink_on
+from shardlab.notebook.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width
 from shardlab.widgets.units import format_bytes, format_si
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import traitlets
 from numpy.typing import ArrayLike
 
+from shardlab.notebook.palette import PREDICTED
 from shardlab.widgets.comparison import Comparison
-from shardlab.widgets.palette import PREDICTED
 from shardlab.widgets.picture import Picture, asset, module
 from shardlab.widgets.scene import Mark, Text, to_svg, wrap
 from shardlab.widgets.verdict import format_amount

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardlab.estimate.memory import FP32_BYTES
 from shardlab.estimate.quantization import SCALE_BITS, nf4_code_points
-from shardlab.widgets.palette import MEASURED, MEMORY
+from shardlab.notebook.palette import MEASURED, MEMORY
 from shardlab.widgets.scene import Mark, Rect, Text
 from shardlab.widgets.units import fixed, format_bytes
 

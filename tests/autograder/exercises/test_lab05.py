@@ -18,8 +18,9 @@ from autograder.exercises.lab05_fsdp.hidden import record_traces
 from autograder.exercises.lab05_fsdp.hidden import stalled as hidden_stalled
 from autograder.exercises.lab05_fsdp.hidden import which_is_it as hidden_which
 from autograder.exercises.lab05_fsdp.hidden.record_traces import DDP, FSDP, HSDP, KEPT, TP, ZERO2
-from shardlab import launch, step_traces
+from shardlab import launch
 from shardlab.estimate import memory
+from shardlab.recorded import step_traces
 from tests.submissions import planted
 
 LAB = "05_fsdp"

@@ -8,10 +8,10 @@ import pytest
 import traitlets
 
 from shardlab.estimate import memory
+from shardlab.notebook.palette import MEMORY
 from shardlab.widgets import memory_bars
 from shardlab.widgets.memory_bars import measured_bytes
 from shardlab.widgets.memory_rows import LEFT, RIGHT, WIDTH, MemoryBarsLayout, ticks
-from shardlab.widgets.palette import MEMORY
 from shardlab.widgets.scene import Rect, Text, text_width
 
 MEASURED = {

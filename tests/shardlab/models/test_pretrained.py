@@ -2,7 +2,8 @@
 
 import torch
 
-from shardlab import data, models, pretrained
+from shardlab import data, models
+from shardlab.models import pretrained
 
 
 @torch.no_grad()

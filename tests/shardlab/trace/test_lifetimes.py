@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from shardlab import data, models
 from shardlab.estimate.activations import cpu_kernels, gpt_terms, small_terms
-from shardlab.lifetimes import Life, Lifetimes, part_of, record
+from shardlab.trace.lifetimes import Life, Lifetimes, part_of, record
 
 CONFIG = models.GPTConfig(layers=3, heads=2, width=32, context=32)
 

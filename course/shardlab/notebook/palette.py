@@ -43,7 +43,7 @@ RANKS = (
     "#8684B6",
 )
 
-# From the bottom of a stack, in the order of `shardlab.run.MEMORY_CATEGORIES`.
+# From the bottom of a stack, in the order of `shardlab.run.live_memory.CATEGORIES`.
 MEMORY = {
     "parameters": "#329FBF",
     "gradients": "#AC497F",

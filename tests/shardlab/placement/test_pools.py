@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from shardlab import RankError, launch
-from shardlab.pools import PoolError, Pools
+from shardlab.placement import PoolError, Pools
 
 BF16 = torch.bfloat16
 

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from typing import Any
 
 from shardlab.errors import LaunchError, RankError
-from shardlab.live_memory import Memory, RankMemory, unknown_memory
-from shardlab.machine import choose_device, max_ranks
+from shardlab.notebook.source import locate
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.execution import Execution
 from shardlab.ranks.explain import exception_error
+from shardlab.ranks.machine import choose_device, max_ranks
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run, Traffic
-from shardlab.source import locate
+from shardlab.run.live_memory import Memory, RankMemory, unknown_memory
 from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-DEVICE, HOST = "device", "host"
+from shardlab.placement.pools import DEVICE, HOST
 
 
 def of_deepspeed(engine: Any) -> dict[str, Any]:

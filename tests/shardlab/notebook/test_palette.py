@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardlab.widgets import color_legend, palette
-from shardlab.widgets.palette import CALLS, MEMORY, PHASES, RANKS, luminance
+from shardlab.notebook import palette
+from shardlab.notebook.palette import CALLS, MEMORY, PHASES, RANKS, luminance
+from shardlab.run.live_memory import CATEGORIES
+from shardlab.widgets import color_legend
 
 ROOT = Path(__file__).parents[3]
 LIGHT_PAGE, DARK_PAGE = "#ffffff", "#111111"  # JupyterLab's --jp-layout-color0
@@ -136,9 +138,7 @@ def test_the_legend_explains_every_color() -> None:
 
 
 def test_memory_categories_are_stacked_in_the_recorders_order() -> None:
-    from shardlab.run import MEMORY_CATEGORIES
-
-    assert tuple(MEMORY) == tuple(MEMORY_CATEGORIES)
+    assert tuple(MEMORY) == CATEGORIES
 
 
 @pytest.mark.parametrize("folder", ["course", "solutions", "tools"])

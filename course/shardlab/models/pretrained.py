@@ -1,7 +1,7 @@
 """A small GPT trained on Python's documentation: real weights, to fine-tune and to quantize.
 
-``pretrained_gpt.safetensors`` is the result of ``python -m shardlab.pretrained``: minutes of
-training on two CPU cores, which no notebook should repeat.
+``pretrained_gpt.safetensors`` is the result of ``python -m shardlab.models.pretrained``: minutes
+of training on two CPU cores, which no notebook should repeat.
 """
 
 from __future__ import annotations

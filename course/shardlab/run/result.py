@@ -9,10 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlab.live_memory import CATEGORIES as MEMORY_CATEGORIES
-from shardlab.live_memory import Memory
-
-__all__ = ["MEMORY_CATEGORIES", "Call", "MeasuredBlock", "Run", "Traffic"]
+from shardlab.run.live_memory import Memory
 
 Bytes = NDArray[np.int64]
 

@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 
 from shardlab import RankError, measure
-from shardlab.rank_set import RankSet, imports_needed
 from shardlab.ranks import messages
 from shardlab.ranks.process import MAX_READINGS
 from shardlab.ranks.rank import RECORDER
+from shardlab.ranks.rank_set import RankSet, imports_needed
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
 from tests.shardlab.failing import fails_on

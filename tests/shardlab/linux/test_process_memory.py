@@ -14,8 +14,8 @@ from functools import partial
 
 import pytest
 
-from shardlab.ranks import thread
-from shardlab.ranks.process_memory import used_bytes
+from shardlab.linux import thread
+from shardlab.linux.process_memory import used_bytes
 
 MIB = 1 << 20
 EXIT = {"x86_64": 60, "aarch64": 93}  # the system call that ends one thread

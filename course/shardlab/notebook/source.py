@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 _LIBRARY_PATHS = [
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     sysconfig.get_paths()["stdlib"] + os.sep,
     "<frozen",
 ]

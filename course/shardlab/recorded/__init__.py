@@ -1,0 +1,1 @@
+"""Recorded runs that labs ask about, with the format they are stored in."""
