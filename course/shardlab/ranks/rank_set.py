@@ -16,6 +16,7 @@ from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.execution import Execution
 from shardlab.ranks.explain import exception_error
 from shardlab.ranks.machine import choose_device, max_ranks
+from shardlab.ranks.named_imports import POSTPONED, imports_needed, libraries_named
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
@@ -23,16 +24,6 @@ from shardlab.run import Call, Run, Traffic
 from shardlab.run.live_memory import Memory, RankMemory, unknown_memory
 from shardlab.trace import measured_traffic
 from shardlab.trace.calls import CallLog
-
-# What the server has postponed (ranks/server.py), and names in a program that will use it.
-TRAINING_NAMES = (b"DistributedDataParallel", b"fully_shard", b"torch.distributed.", b"optim")
-POSTPONED = {
-    "offload": (b"offload", b"CPUAdam"),
-    "autograd": (b"backward", b"autograd", *TRAINING_NAMES),
-    "training": TRAINING_NAMES,
-}
-LIBRARIES = ("accelerate",)  # each takes a rank over 0.1 s to import
-
 
 OUTPUT_BYTES = 4 << 30  # all ranks together
 
@@ -331,12 +322,3 @@ def _pickled(value: Any, what: str) -> bytes:
             f"{what} can't be sent to the ranks ({type(error).__name__}: {error}). What can't "
             "be pickled (open files, sockets, locks, widgets) must be created inside the function"
         ) from error
-
-
-def libraries_named(program: bytes) -> list[str]:
-    return [name for name in LIBRARIES if name.encode() in program]
-
-
-def imports_needed(program: bytes) -> list[str]:
-    """Which of the server's postponed imports a pickled program will use, by the names in it."""
-    return [work for work, names in POSTPONED.items() if any(name in program for name in names)]

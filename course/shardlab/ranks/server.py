@@ -49,8 +49,7 @@ PRELOAD = (
 )
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
 # every rank.  The server imports them one at a time while it is idle, later if others need the
-# processors, or before it forks the ranks of a program that names such a use
-# (rank_set.imports_needed).
+# processors, or before it forks the ranks of a program that names such a use (named_imports.py).
 AUTOGRAD_IMPORTS = ("torch.fx.experimental.symbolic_shapes",)
 TRAINING_IMPORTS = (
     "torch.distributed.tensor.parallel",

@@ -23,7 +23,7 @@ from shardlab import RankError, measure
 from shardlab.ranks import messages
 from shardlab.ranks.process import MAX_READINGS
 from shardlab.ranks.rank import RECORDER
-from shardlab.ranks.rank_set import RankSet, imports_needed
+from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
 from tests.shardlab.failing import fails_on
@@ -336,13 +336,6 @@ def test_only_a_delayed_rank_pauses_at_its_start_and_around_each_call() -> None:
             assert run.outputs[1 - delayed] == [0, 0, 0, 0]
             starts_s = [call.start_s for call in run.calls if call.rank == delayed]
             assert all(later - earlier >= 0.05 for earlier, later in pairwise(starts_s))
-
-
-def test_a_program_waits_only_for_the_imports_that_it_names() -> None:
-    assert imports_needed(b"all_reduce") == []
-    assert imports_needed(b"loss backward") == ["autograd"]
-    assert imports_needed(b"optimizer backward") == ["autograd", "training"]
-    assert imports_needed(b"offload_optimizer") == ["offload", "autograd", "training"]
 
 
 def test_the_parent_process_is_prepared_once_for_all_ranks() -> None:
