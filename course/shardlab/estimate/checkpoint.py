@@ -57,17 +57,16 @@ def save_s(
     return total_bytes / min(writers * rank_bytes_per_s, storage_bytes_per_s)
 
 
-def overhead_fraction(
-    interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0
-) -> float:
+def overhead_fraction(interval_s: float, save_s: float, mtbf_s: float) -> float:
     """The fraction of time spent on saving and on repeating lost steps, to first order.
 
-    ``mtbf_s``: the mean time between failures.  Each failure costs half an interval on average,
-    plus ``restart_s``.  Raises ValueError for an interval of 0.
+    ``mtbf_s``: the mean time between failures.  Each failure costs half an interval on average.
+
+    Raises ValueError for an interval of 0.
     """
     if not interval_s > 0:
         raise ValueError(f"interval_s={interval_s}: must be above 0")
-    return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
+    return save_s / interval_s + interval_s / (2 * mtbf_s)
 
 
 def best_interval_s(save_s: float, mtbf_s: float) -> float:

@@ -214,16 +214,16 @@ def start_in_background() -> None:
         rank_server()
 
 
-def warm_up(engine: str, device: str = "cpu") -> None:
+def warm_up(engine: str) -> None:
     """Start loading an engine now, in the background, so that a later launch need not wait for it.
 
-    ``engine`` and ``device``: what that launch will use. Does nothing outside of a kernel: a
-    program has no time to read, and a grader that runs a notebook provides the servers itself.
+    ``engine``: what that launch will use, on CPUs. Does nothing outside of a kernel: a program has
+    no time to read, and a grader that runs a notebook provides the servers itself.
     """
     if engine not in engines.ENGINES:
         raise ValueError(f'warm_up loads "torch" or "deepspeed", not {engine!r}')
     if in_kernel():
-        rank_server(engines.server_of(engine, device))
+        rank_server(engines.server_of(engine, "cpu"))
 
 
 def memory_file(name: str, content: bytes = b"") -> int:
