@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import zero_memory
 from shardlab import launch
-from shardlab.estimate.zero_extras import bucket_bytes, zero_extras
+from shardlab.estimate.zero_extras import zero_extras
 
 # (precision, stage, N)
 CASES = [
@@ -29,9 +29,9 @@ def test_predicted_against_measured(precision: str, stage: int, ranks: int) -> N
     if (precision, stage, ranks) != ("bf16", 0, 2):
         assert row.measured_bytes != pytest.approx(row.paper_bytes, rel=1e-4)
     if stage == 3:
-        assert row.bucket_bytes >= bucket_bytes(
-            3, precision=precision, elements=zero_memory.BUCKET_ELEMENTS
-        )
+        # DeepSpeed allocates its gradient bucket once and keeps it.
+        element_bytes = 2 if precision == "bf16" else 4
+        assert row.bucket_bytes >= element_bytes * zero_memory.BUCKET_ELEMENTS
 
 
 def test_extras_by_hand() -> None:
@@ -60,8 +60,3 @@ def test_fp32_keeps_masters_that_the_paper_does_not_count() -> None:
     assert found["fp32 masters"] == [8] * 4
     assert "step counters" not in found
     assert "fp32 masters" not in zero_extras({"w": 8}, stage=0, world_size=4, precision="fp32")
-
-
-def test_buckets() -> None:
-    assert [bucket_bytes(stage) for stage in range(4)] == [0, 10**9, 10**9, 10**9]
-    assert bucket_bytes(3, precision="fp32", elements=100) == 400
