@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
+from shardlab.display.palette import MEASURED, PREDICTED, ink_on, rank_color
 from shardlab.estimate import ring_sent_bytes
 from shardlab.launch import launch
-from shardlab.notebook.palette import MEASURED, PREDICTED, ink_on, rank_color
 from shardlab.run import Run
 from shardlab.widgets.units import format_bytes
 

@@ -22,8 +22,8 @@ from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
 from autograder.guest import on_rank
 from autograder.guest.closed_modules import parents_of
+from shardlab.display import source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
-from shardlab.notebook import source
 from shardlab.ranks import codec
 from shardlab.ranks.client import Host
 from shardlab.ranks.rank_set import RankSet

@@ -42,7 +42,7 @@ from torch.nn import functional
 
 from autograder import check
 from shardlab import launch, measure, show_table
-from shardlab.recorded import step_traces
+from shardlab.recorded_runs import step_traces
 from shardlab.widgets import memory_timeline, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -48,7 +48,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 from autograder import check
 from shardlab import launch, show_table
-from shardlab.recorded import config_runs
+from shardlab.recorded_runs import config_runs
 from shardlab.widgets import palette
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -10,11 +10,11 @@ from tests.import_order import ImportOrder
 
 # A lower room knows less: the first know nothing of ranks, the last draw what ranks did.
 ROOMS = (
-    "notebook",
+    "display",
     "linux",
     "data",
     "models",
-    "recorded",
+    "recorded_runs",
     "run",
     "errors",
     "trace",

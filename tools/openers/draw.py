@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
-from shardlab.notebook.palette import MEMORY, OK, PHASES, WAIT, ink_on, op_color
+from shardlab.display.palette import MEMORY, OK, PHASES, WAIT, ink_on, op_color
 from shardlab.widgets.scene import DARK, FONT, LIGHT, text_width
 from shardlab.widgets.timeline import WAITING
 from shardlab.widgets.units import format_seconds

@@ -12,5 +12,5 @@ CLOSED = (
     "shardlab.estimate",
     "shardlab.shards",
     "shardlab.widgets",
-    "shardlab.recorded.step_traces",
+    "shardlab.recorded_runs.step_traces",
 )

@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from shardlab.notebook.source import is_user_code, quoted
+from shardlab.display.source import is_user_code, quoted
 from shardlab.trace import measure
 
 DEVICE, HOST = "device", "host"

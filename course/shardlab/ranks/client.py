@@ -12,8 +12,8 @@ import sys
 import threading
 from typing import Any, Protocol
 
+from shardlab.display.source import in_kernel
 from shardlab.errors import LaunchError
-from shardlab.notebook.source import in_kernel
 from shardlab.ranks import engines, messages
 
 # Inherited by every rank.  One thread and a fixed hash seed: the same run gives the same digits and

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardlab.display.source import is_user_code, locate, quoted
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
-from shardlab.notebook.source import is_user_code, locate, quoted
 from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
 from shardlab.ranks.process import RankProcess
 from shardlab.trace.calls import Mismatch, OpenCall

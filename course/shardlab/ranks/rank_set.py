@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from typing import Any
 
+from shardlab.display.source import locate
 from shardlab.errors import LaunchError, RankError
-from shardlab.notebook.source import locate
 from shardlab.ranks import codec, engines, stream
 from shardlab.ranks.client import Host, OwnHost
 from shardlab.ranks.execution import Execution

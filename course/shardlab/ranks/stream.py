@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import Any
 
-from shardlab.notebook.palette import rank_color
+from shardlab.display.palette import rank_color
 
 PRINTED_BYTES = 64 << 20  # per rank and stream
 MAX_LINE_CHARS = 1 << 20  # endless output without a newline must not fill memory

@@ -6,7 +6,7 @@ schedules, unit life; without measurements: LoRA shapes. Weights: quantization g
 prediction, which is later compared with the measurement.
 """
 
-from shardlab.notebook import palette
+from shardlab.display import palette
 from shardlab.widgets import plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
 from shardlab.widgets.color_legend import ColorLegend, color_legend

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import MEMORY, OTHER_PART, PARTS
+from shardlab.display.palette import MEMORY, OTHER_PART, PARTS
 from shardlab.trace.lifetimes import Life, Lifetimes
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.ribbons import Box, Ribbon, ribbons, stack_order

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import traitlets
 
-from shardlab.notebook.palette import MEASURED, PREDICTED
+from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.widgets import guess_line
 from shardlab.widgets.guess import Guess, as_list, text_of
 from shardlab.widgets.guess_line import circle, diamond

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import ERROR, MEMORY, OK, WAIT
+from shardlab.display.palette import ERROR, MEMORY, OK, WAIT
 from shardlab.run import Run
 from shardlab.trace.disk_recorder import Disk, DiskChange
 from shardlab.widgets.picture import Adjustable, module

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ink_on
 from shardlab.estimate.lora import TRAINED_BYTES
 from shardlab.estimate.memory import FP32_BYTES, STATE_BYTES
-from shardlab.notebook.palette import ink_on
 from shardlab.widgets.lora_shapes_marks import (
     HEIGHT,
     LOOKS,

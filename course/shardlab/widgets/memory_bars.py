@@ -15,8 +15,8 @@ import numpy as np
 import traitlets
 from numpy.typing import NDArray
 
+from shardlab.display.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.estimate.memory import PRECISION_BYTES, STATE_BYTES, ModelStates, largest_model
-from shardlab.notebook.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.run.live_memory import CATEGORIES
 from shardlab.widgets.memory_rows import (
     LEFT,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import traitlets
 
-from shardlab.notebook.palette import MEMORY, PREDICTED
+from shardlab.display.palette import MEMORY, PREDICTED
 from shardlab.run import Run
 from shardlab.run.live_memory import CATEGORIES
 from shardlab.widgets.memory_log import MAX_POINTS, MAX_TOTAL_POINTS, Log, read_log, thin

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import MEASURED, WAIT
+from shardlab.display.palette import MEASURED, WAIT
 from shardlab.simulate.pipeline import (
     Costs,
     PipelineTimeline,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import traitlets
 from numpy.typing import ArrayLike
 
-from shardlab.notebook.palette import PREDICTED
+from shardlab.display.palette import PREDICTED
 from shardlab.widgets.comparison import Comparison
 from shardlab.widgets.guess import Guess, checked, text_of
 from shardlab.widgets.picture import Picture, asset, module

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import OK, rank_color
+from shardlab.display.palette import OK, rank_color
 from shardlab.widgets.message_history import MessageHistory
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 from shardlab.widgets.units import format_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import ERROR, OK, ink_on, op_color, rank_color
+from shardlab.display.palette import ERROR, OK, ink_on, op_color, rank_color
 from shardlab.run import Run
 from shardlab.widgets.message_history import MessageHistory, Transfer, read_messages
 from shardlab.widgets.picture import Picture, module

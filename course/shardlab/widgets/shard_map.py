@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import traitlets
 
 from shardlab import shards
-from shardlab.notebook.palette import PARTS, WAIT, ink_on
+from shardlab.display.palette import PARTS, WAIT, ink_on
 from shardlab.shards import BUFFERS, Layout
 from shardlab.shards.formula import element_bytes
 from shardlab.shards.layout import EVERY_RANK, PADDING

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
+from shardlab.display.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
 from shardlab.run import Run
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import as_json, to_svg

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.errors import LaunchError
-from shardlab.notebook.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.run import Call, MeasuredBlock, Run
 from shardlab.trace.matching import MatchedCalls, match_calls
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module

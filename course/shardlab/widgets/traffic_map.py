@@ -10,7 +10,7 @@ import numpy as np
 import traitlets
 from numpy.typing import ArrayLike, NDArray
 
-from shardlab.notebook.palette import MEASURED, PREDICTED, ink_on
+from shardlab.display.palette import MEASURED, PREDICTED, ink_on
 from shardlab.run import Run, Traffic
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.prediction import Prediction, guess_in

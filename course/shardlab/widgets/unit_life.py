@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from shardlab.notebook.palette import MEASURED, MEMORY, PREDICTED, ink_on
+from shardlab.display.palette import MEASURED, MEMORY, PREDICTED, ink_on
 from shardlab.run import Run
 from shardlab.simulate.fsdp import CATEGORIES, StepSettings, UnitTimeline, simulate_step
 from shardlab.widgets.picture import Adjustable, module

@@ -20,7 +20,7 @@ from autograder.exercises.lab05_fsdp.hidden import which_is_it as hidden_which
 from autograder.exercises.lab05_fsdp.hidden.record_traces import DDP, FSDP, HSDP, KEPT, TP, ZERO2
 from shardlab import launch
 from shardlab.estimate import memory
-from shardlab.recorded import step_traces
+from shardlab.recorded_runs import step_traces
 from tests.submissions import planted
 
 LAB = "05_fsdp"

@@ -14,7 +14,7 @@ from autograder.exercises.lab11_deepspeed_accelerate import configurations
 from autograder.exercises.lab11_deepspeed_accelerate.hidden import config_lint as hidden
 from autograder.exercises.lab11_deepspeed_accelerate.hidden import record_configs
 from shardlab import launch
-from shardlab.recorded import config_runs
+from shardlab.recorded_runs import config_runs
 
 EXERCISE = next(
     each for each in exercises.of_lab("11_deepspeed_accelerate") if each.answer == "config_lint"

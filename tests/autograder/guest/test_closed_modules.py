@@ -58,7 +58,7 @@ def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forw
     return {"within": sent.within, "across": sent.across}
 """,
     "fsdp.which_is_it": """
-from shardlab.recorded import step_traces
+from shardlab.recorded_runs import step_traces
 def which_is_it(trace):
     return next(method for method, known in step_traces.load().values() if known == trace)
 """,

@@ -50,7 +50,7 @@ IN_A_KERNEL = """
 import sys, types
 import psutil
 from shardlab import launch, warm_up
-from shardlab.notebook import source
+from shardlab.display import source
 
 source._shell = lambda: types.SimpleNamespace(kernel=True)  # after the import: no torch server
 servers = psutil.Process().children

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shardlab.notebook.palette import PARTS
+from shardlab.display.palette import PARTS
 from shardlab.trace.lifetimes import Life, Lifetimes
 from shardlab.widgets import activation_timeline
 from shardlab.widgets.activation_timeline import LEFT, RIGHT, TEMPORARY

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import traitlets
 
+from shardlab.display.palette import MEMORY
 from shardlab.estimate import memory
-from shardlab.notebook.palette import MEMORY
 from shardlab.widgets import memory_bars
 from shardlab.widgets.memory_bars import measured_bytes
 from shardlab.widgets.memory_rows import LEFT, RIGHT, WIDTH, MemoryBarsLayout, ticks

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import traitlets
 
-from shardlab.notebook.palette import MEMORY, PREDICTED
+from shardlab.display.palette import MEMORY, PREDICTED
 from shardlab.run.live_memory import CATEGORIES, Memory, unknown_memory
 from shardlab.widgets import memory_timeline
 from shardlab.widgets.memory_log import read_log, thin

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from autograder.pages.html import inert
-from shardlab.notebook import palette
+from shardlab.display import palette
 from shardlab.widgets import plots
 
 

@@ -3,8 +3,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from shardlab.display.palette import ERROR, WAIT
 from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
-from shardlab.notebook.palette import ERROR, WAIT
 from shardlab.widgets import timeline
 from shardlab.widgets.timeline import assign_lanes, tick_labels, time_ticks
 from shardlab.widgets.waiting import WaitEdge, waits_of

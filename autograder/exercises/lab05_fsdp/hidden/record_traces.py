@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from shardlab import launch, measure
-from shardlab.recorded.step_traces import METHODS, RECORDED, Trace, dump
+from shardlab.recorded_runs.step_traces import METHODS, RECORDED, Trace, dump
 from shardlab.run import Run
 
 HIDDEN = Path(__file__).with_name("traces.json")

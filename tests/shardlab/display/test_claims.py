@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shardlab.notebook.claims import holds
+from shardlab.display.claims import holds
 
 RAISES = pytest.raises(AssertionError, match=r"^does not hold: a claim")
 

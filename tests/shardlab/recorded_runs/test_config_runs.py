@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from shardlab.recorded import config_runs
+from shardlab.recorded_runs import config_runs
 
 
 def test_recorded_runs_survive_a_round_trip(tmp_path):

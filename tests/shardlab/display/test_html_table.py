@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shardlab.notebook.html_table import show_table, table
+from shardlab.display.html_table import show_table, table
 from shardlab.widgets.units import format_bytes
 
 COLUMNS = {"method": "", "sent": format_bytes, "of Ψ": ".2f"}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardlab.notebook import palette
-from shardlab.notebook.palette import CALLS, MEMORY, PHASES, RANKS, luminance
+from shardlab.display import palette
+from shardlab.display.palette import CALLS, MEMORY, PHASES, RANKS, luminance
 from shardlab.run.live_memory import CATEGORIES
 from shardlab.widgets import color_legend
 

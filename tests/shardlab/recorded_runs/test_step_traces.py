@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardlab.recorded import step_traces
+from shardlab.recorded_runs import step_traces
 
 
 def test_traces_survive_a_round_trip(tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from autograder.guest.on_rank import formula_results
 from shardlab import launch
-from shardlab.notebook.source import is_user_code, locate, quoted
+from shardlab.display.source import is_user_code, locate, quoted
 
 
 def test_a_file_in_the_working_folder_has_a_relative_path(
