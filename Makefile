@@ -51,7 +51,7 @@ build: env ## build the notebooks from their .nb.py, and labs/ from solutions/
 	@.venv/bin/python -m autograder build $(ARGS)
 
 picture: env ## draw the README picture from a real run
-	@.venv/bin/python -m shardlab picture docs/traffic.png
+	@.venv/bin/python -m tools.readme_picture docs/traffic.png
 
 lock: ## refresh requirements.lock from pyproject.toml
 	@$(PYTHON) tools/lock.py

@@ -8,7 +8,7 @@ from html import escape
 from itertools import groupby
 
 from autograder.evaluation.verdict import CaseResult, Verdict
-from shardlab.widgets.palette import ERROR, OK
+from shardlab.display.palette import ERROR, OK
 
 MARK = {True: "✓", False: "✗"}
 SINGULAR = {"calls": "call", "chunks": "chunk", "micro-batches": "micro-batch", "slots": "slot"}

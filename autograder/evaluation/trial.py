@@ -22,11 +22,11 @@ from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
 from autograder.guest import on_rank
 from autograder.guest.closed_modules import parents_of
-from shardlab import source
+from shardlab.display import source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
-from shardlab.rank_set import RankSet
 from shardlab.ranks import codec
 from shardlab.ranks.client import Host
+from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from autograder.exercise.budget import Budget, Limit
 from autograder.guest.case import Case
 from autograder.guest.moments import LOADED, START
-from shardlab.live_memory import ByteRange
 from shardlab.run import Run
+from shardlab.run.live_memory import ByteRange
 
 # Python objects and partly used pages: correct answers stayed below 1 MiB.
 OVERHEAD_BYTES = 4 << 20

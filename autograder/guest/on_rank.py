@@ -15,7 +15,7 @@ import torch.distributed as dist
 from autograder.guest.case import Case, Plain
 from autograder.guest.closed_modules import close_modules
 from autograder.guest.moments import measure_loaded
-from shardlab import source
+from shardlab.display import source
 
 source.exclude_folder(str(Path(__file__).parents[1]))  # so that errors point to the student's line
 

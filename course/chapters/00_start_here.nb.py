@@ -47,7 +47,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab import DeadlockError, RankError, launch, show_table
-from shardlab.machine import choose_device, max_ranks
+from shardlab.ranks.machine import choose_device, max_ranks
 from shardlab.widgets import format_bytes, predict, timeline, traffic_map
 
 # %% [markdown]

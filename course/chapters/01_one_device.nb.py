@@ -52,7 +52,7 @@ from shardlab.widgets import format_bytes, memory_timeline, palette, predict
 plt.style.use(palette.PLOT_STYLE)
 
 # %% [markdown]
-# Our model is a small GPT that reads text byte by byte: plain PyTorch, in `shardlab/models.py`. The text is Python's own language reference, which ships with every Python. **Ψ** is the number of parameters.
+# Our model is a small GPT that reads text byte by byte: plain PyTorch, in `shardlab/models/decoder.py`. The text is Python's own language reference, which ships with every Python. **Ψ** is the number of parameters.
 
 # %%
 config = models.SIZES["1M"]

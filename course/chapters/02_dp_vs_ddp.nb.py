@@ -51,9 +51,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 # %%
-from shardlab import DeadlockError, RankError, data, estimate, launch, measure, models
-from shardlab.claims import holds
-from shardlab.tables import show_table
+from shardlab import data, estimate, holds, launch, measure, models, show_table
+from shardlab.errors import DeadlockError, RankError
 from shardlab.widgets import format_bytes, palette, predict, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -50,7 +50,7 @@ from torch import nn
 
 from shardlab import data, holds, launch, models, placement, show_table, warm_up
 from shardlab.estimate import memory, offload
-from shardlab.pools import PoolError, Pools
+from shardlab.placement import PoolError, Pools
 from shardlab.widgets import memory_bars, offload_times, palette, predict
 
 warm_up("deepspeed")  # loads in the background while you read

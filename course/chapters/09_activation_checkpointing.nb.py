@@ -56,9 +56,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 # %%
-from shardlab import data, holds, launch, lifetimes, measure, models, show_table
+from shardlab import data, holds, launch, measure, models, show_table
 from shardlab.estimate import activations, model_traffic
-from shardlab.pools import Pools
+from shardlab.placement import Pools
+from shardlab.trace import lifetimes
 from shardlab.widgets import activation_timeline, format_bytes, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -1742,7 +1742,7 @@ print("SGD, and AdamW in the JSON:", refused)
 holds("the JSON's accumulation replaces the script's 2", [each[2] for each in ran], 4)
 
 # %%
-from shardlab import config_runs
+from shardlab.recorded_runs import config_runs
 
 asked, reported = config_runs.load()["F"]
 holds("the script's optimizer", asked["script"]["optimizer"], "SGD")

@@ -66,9 +66,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 # %%
-from shardlab import data, holds, launch, measure, models, pretrained, show_table
+from shardlab import data, holds, launch, measure, models, show_table
 from shardlab.estimate import collectives, lora, memory, quantization
 from shardlab.estimate.quantization import FORMATS
+from shardlab.models import pretrained
 from shardlab.widgets import lora_shapes, palette, predict, quantization_grid
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardlab.rank_set import RankSet
+from shardlab.ranks.rank_set import RankSet
 from shardlab.run import Run
 
 
@@ -35,7 +35,8 @@ def launch(
     ``engine``: "deepspeed" forks ranks from a server that has imported and configured DeepSpeed
     (ranks/engines.py); "auto" does so if ``fn`` or its arguments name ``deepspeed``, else "torch".
 
-    `RankSet` (rank_set.py) runs several functions on the same ranks and has options for graders.
+    `RankSet` (ranks/rank_set.py) runs several functions on the same ranks, with options for
+    graders.
 
     Raises RankError, DeadlockError or RunTimeout (all LaunchError; ``.run`` is the partial run),
     and ValueError or TypeError for invalid arguments.

@@ -38,7 +38,8 @@ from torch import nn
 from torch.nn import functional
 
 from autograder import check
-from shardlab import bigram, data, launch, models
+from shardlab import data, launch, models
+from shardlab.models import bigram
 from shardlab.widgets import memory_timeline, palette
 
 # %config InlineBackend.figure_formats = ["svg"]

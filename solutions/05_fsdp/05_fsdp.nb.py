@@ -41,7 +41,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
 from autograder import check
-from shardlab import launch, measure, show_table, step_traces
+from shardlab import launch, measure, show_table
+from shardlab.recorded_runs import step_traces
 from shardlab.widgets import memory_timeline, palette, predict
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -35,7 +35,7 @@ from torch import nn
 
 from autograder import check
 from shardlab import launch, placement, show_table, warm_up
-from shardlab.pools import Pools
+from shardlab.placement import Pools
 
 warm_up("deepspeed")  # loads in the background while you read
 

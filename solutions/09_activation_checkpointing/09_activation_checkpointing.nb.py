@@ -36,7 +36,8 @@ from torch import nn
 from torch.nn import functional
 
 from autograder import check
-from shardlab import launch, models, paper_layer, show_table
+from shardlab import launch, models, show_table
+from shardlab.models import paper_layer
 from shardlab.widgets import memory_timeline, traffic_map
 
 # %% [markdown]

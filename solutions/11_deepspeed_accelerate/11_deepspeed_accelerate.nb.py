@@ -47,7 +47,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 from autograder import check
-from shardlab import config_runs, launch, show_table
+from shardlab import launch, show_table
+from shardlab.recorded_runs import config_runs
 from shardlab.widgets import palette
 
 # %config InlineBackend.figure_formats = ["svg"]

@@ -38,8 +38,9 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from autograder import check
-from shardlab import launch, measure, models, pretrained, show_table
+from shardlab import launch, measure, models, show_table
 from shardlab.estimate import quantization
+from shardlab.models import pretrained
 from shardlab.widgets import memory_timeline, palette
 
 # %config InlineBackend.figure_formats = ["svg"]

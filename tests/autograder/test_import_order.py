@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.import_order import ImportOrder
 
 AUTOGRADER = Path(__file__).parents[2] / "autograder"
 # Ordered by trust: the first runs next to student code.
@@ -39,47 +39,20 @@ PACKAGES = (
     "release",
     "mutants",
 )
-INDEX = {package: index for index, package in enumerate(PACKAGES)}
-
-
-def package_of(path: Path) -> str:
-    """The innermost listed package of a module; "" for autograder itself."""
-    parts = path.relative_to(AUTOGRADER).parts[:-1]
-    found = ["/".join(parts[:depth]) for depth in range(len(parts), 0, -1)]
-    return next((each for each in found if each in INDEX), "/".join(parts[:1]))
-
-
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """(line, package) of each import from autograder, including those inside functions."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            top, *parts = name.split(".")
-            if top == "autograder" and parts:
-                yield node.lineno, package_of(AUTOGRADER.joinpath(*parts, "_"))
-
-
-MODULES = sorted(AUTOGRADER.rglob("*.py"))
+ORDER = ImportOrder(AUTOGRADER, PACKAGES)
 
 
 def test_every_package_is_listed() -> None:
-    assert {package_of(path) for path in MODULES} - {""} == set(PACKAGES)
+    assert ORDER.rooms_not_listed() == set()
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_packages_import_only_from_earlier_ones(package: str) -> None:
-    wrong = [
-        f"{path.relative_to(AUTOGRADER)}:{line} imports from {other}"
-        for path in MODULES
-        if package_of(path) == package
-        for line, other in imported(path)
-        if other and INDEX[other] > INDEX[package]
-    ]
-    assert wrong == []
+    assert ORDER.imports_of_later_rooms(package) == []
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    assert ORDER.cycle() == []
 
 
 def test_shardlab_does_not_mention_the_autograder() -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from shardlab.widgets.palette import rank_color
+from shardlab.display.palette import rank_color
 from tests.chapters.reopened_notebook import assert_everything_fits, reopen
 from tests.chapters.running_chapter import run
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardlab import LaunchError, launch
-from shardlab.rank_set import RankSet
+from shardlab.ranks.rank_set import RankSet
 
 
 def fails(

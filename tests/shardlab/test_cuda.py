@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from shardlab import RankError, launch, measure, models, placement
 from shardlab.pipeline import run_schedule
-from shardlab.pools import PoolError, Pools
+from shardlab.placement import PoolError, Pools
 from shardlab.simulate.pipeline import gpipe
 
 pytestmark = [

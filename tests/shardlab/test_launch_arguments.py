@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from shardlab import launch, machine
-from shardlab.machine import choose_device
+from shardlab import launch
+from shardlab.ranks import machine
+from shardlab.ranks.machine import choose_device
 
 
 def work() -> None: ...

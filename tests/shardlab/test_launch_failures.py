@@ -17,11 +17,11 @@ import torch.distributed as dist
 
 from shardlab import LaunchError, RankError, RunTimeout
 from shardlab.errors import MachineTooBusy
-from shardlab.rank_set import RankSet
 from shardlab.ranks import clock
 from shardlab.ranks.client import OwnHost
 from shardlab.ranks.execution import Execution
 from shardlab.ranks.process import RankProcess
+from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
 from tests.shardlab.failing import fails, fails_on, names_line

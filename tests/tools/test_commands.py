@@ -74,13 +74,13 @@ def test_make_build_restores_a_lab(repository: Path) -> None:
     assert lab.read_bytes() == before
 
 
-@runs("python -m shardlab openers", "python -m shardlab openers --record NN_name")
+@runs("python -m tools.openers", "python -m tools.openers --record NN_name")
 @pytest.mark.ranks
 def test_an_opener_is_recorded_and_drawn(repository: Path) -> None:
     chapter = "03_ring_all_reduce"
     drawn = repository / f"course/chapters/openers/{chapter}.svg"
     drawn.unlink()
-    printed = shell(repository, f"{sys.executable} -m shardlab openers --record {chapter}")
+    printed = shell(repository, f"{sys.executable} -m tools.openers --record {chapter}")
     assert f"openers/{chapter}.svg)" in printed  # the markdown cell
     assert drawn.read_text().startswith("<svg")
 

@@ -19,7 +19,7 @@ from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
 from autograder.guest.moments import START, mark
 from shardlab.models import GPT, IGNORE, GPTConfig
-from shardlab.paper_layer import saved_bytes
+from shardlab.models.paper_layer import saved_bytes
 
 CONFIG = GPTConfig(layers=1, heads=2, width=16, context=32, vocabulary=40)
 FORWARD = "near the end of a forward pass"

@@ -18,8 +18,8 @@ from autograder.exercises.lab04_zero.shared import (
 )
 from autograder.guest import growth
 from autograder.guest.moments import START, mark, mark_settled
-from shardlab.live_memory import CATEGORIES
 from shardlab.run import Run
+from shardlab.run.live_memory import CATEGORIES
 
 BUILT = "after building"
 IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward"

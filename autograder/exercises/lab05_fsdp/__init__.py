@@ -8,4 +8,9 @@ EXERCISES = (
     "which_is_it",
     "stalled",
 )
-CLOSED = ("shardlab.estimate", "shardlab.shards", "shardlab.widgets", "shardlab.step_traces")
+CLOSED = (
+    "shardlab.estimate",
+    "shardlab.shards",
+    "shardlab.widgets",
+    "shardlab.recorded_runs.step_traces",
+)

@@ -25,8 +25,8 @@ from autograder.exercises.lab05_fsdp.nested_model import (
 from autograder.guest import growth
 from autograder.guest.moments import START, mark
 from shardlab import measure
-from shardlab.live_memory import RankMemory
 from shardlab.run import Call, Run
+from shardlab.run.live_memory import RankMemory
 
 BYTES, MEMORY = "bytes", "memory"  # what a step should save
 # Moments of the steps that should save memory.

@@ -1,8 +1,8 @@
 """The name of the method, given the calls and sizes of one training step."""
 
 from autograder.exercise import Formula, Plain, questions
-from shardlab import step_traces
-from shardlab.step_traces import METHODS
+from shardlab.recorded_runs import step_traces
+from shardlab.recorded_runs.step_traces import METHODS
 
 VISIBLE = step_traces.load()
 

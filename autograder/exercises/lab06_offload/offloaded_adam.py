@@ -30,7 +30,7 @@ from autograder.exercise import (
 from autograder.exercise.compare import difference
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.guest.growth import Growth, storages
-from shardlab.pools import DEVICE, HOST, Pools
+from shardlab.placement import DEVICE, HOST, Pools
 
 HALF = torch.bfloat16
 # Adam keeps its step count in 0-dim fp32 tensors, which may be anywhere.

@@ -36,7 +36,7 @@ def published(name: str, model: dict[str, int]) -> Case:
 
 
 def counted(name: str, **changes: Any) -> Case:
-    """The right answers are counted in shardlab.paper_layer."""
+    """The right answers are counted in shardlab.models.paper_layer."""
     return questions(name, *(setting(**changes, recompute=how) for how in RECOMPUTE))
 
 

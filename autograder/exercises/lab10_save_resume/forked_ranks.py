@@ -39,7 +39,8 @@ from autograder.exercises.lab10_save_resume.process_group import (
     limit_turn,
 )
 from autograder.guest import held_calls, private_folders
-from shardlab.ranks import codec, messages, thread
+from shardlab.linux import thread
+from shardlab.ranks import codec, messages
 
 ENDS = RETURNED, RAISED, KILLED = "returned", "raised", "killed"
 WITH_LISTENER, WITHOUT_LISTENER = b"l", b"-"

@@ -31,7 +31,7 @@ from autograder.exercise.compare import difference, with_key
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
-from shardlab import source
+from shardlab.display import source
 
 NO_TENSORS = "not on this rank"  # what the other files contain
 NEEDED_FILES = "only files with a part of its slices"

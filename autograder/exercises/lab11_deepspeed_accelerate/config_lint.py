@@ -1,8 +1,8 @@
 """What a DeepSpeed configuration really runs through Accelerate, against recorded engines."""
 
 from autograder.exercise import Formula, Plain, questions
-from shardlab import config_runs
-from shardlab.config_runs import Asked
+from shardlab.recorded_runs import config_runs
+from shardlab.recorded_runs.config_runs import Asked
 
 VISIBLE = config_runs.load()
 KEYS = tuple(next(iter(VISIBLE.values()))[1])
@@ -33,5 +33,5 @@ EXERCISE = Formula(
     ),
     forms=(other_keys,),
     shown=shown,
-    closed=("shardlab.config_runs",),
+    closed=("shardlab.recorded_runs.config_runs",),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shardlab.config_runs import Asked
+from shardlab.recorded_runs.config_runs import Asked
 
 AUTO = "auto"
 MICRO = "train_micro_batch_size_per_gpu"

@@ -22,7 +22,8 @@ from autograder.grading.notebook.outputs import Outputs
 from autograder.guest.answer import MAX_ANSWER_BYTES
 from autograder.sandbox import Limits
 from autograder.sandbox.contained import ContainedCells, Ending
-from shardlab.ranks import messages, thread
+from shardlab.linux import thread
+from shardlab.ranks import messages
 from shardlab.ranks.client import memory_file
 
 START_S = 60.0  # until a new process reports that it is ready

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from autograder.exercise import Curves
-from shardlab.widgets.palette import PREDICTED, rank_color
+from shardlab.display.palette import PREDICTED, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width, to_svg
 from shardlab.widgets.timeline import time_ticks
 

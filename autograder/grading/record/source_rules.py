@@ -39,8 +39,8 @@ RECORDED_AS = {
 }
 # Useless in an answer but useful in an attack.  A name includes everything below it.
 TOOLS = (
-    *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.rank_set"),
-    *("shardlab.lifetimes", "autograder", "cloudpickle"),
+    *("shardlab.trace", "shardlab.ranks", "shardlab.launch", "shardlab.linux"),
+    *("autograder", "cloudpickle"),
     *("ctypes", "cffi", "_ctypes", "socket", "_socket", "mmap", "multiprocessing", "subprocess"),
     *("signal", "faulthandler", "gc", "builtins.exec", "builtins.eval", "builtins.compile"),
     *("sys._getframe", "sys.settrace", "sys.setprofile", "sys.modules", "sys.meta_path"),

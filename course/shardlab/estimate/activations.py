@@ -211,12 +211,3 @@ def small_terms(
     terms["tokens, positions and targets"] = 8.0 * (2 * batch * tokens + tokens)
     terms["number of targets"] = kernels.element_bytes
     return terms
-
-
-def layers_in_flight(layers: int, pipeline: int, chunks: int = 1) -> float:
-    """The number of layers whose activations the first of ``pipeline`` stages saves under 1F1B.
-
-    It has 1/p of the layers and p micro-batches in flight, so L for every p.  Interleaved, with
-    ``chunks`` on each device, L · (1 + (p − 1)/(p · chunks)): section 4.2.3 of the paper.
-    """
-    return layers * (1 + (pipeline - 1) / (pipeline * chunks)) if chunks > 1 else layers

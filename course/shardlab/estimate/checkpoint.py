@@ -11,17 +11,15 @@ import math
 
 from shardlab.estimate.memory import check_world
 
-MASTER_AND_STATES_BYTES = 12  # per parameter in 16-bit training: fp32 master, two Adam states
-STATES_BYTES = 8  # in fp32 training the parameter is its own master copy
+BYTES_PER_PARAMETER = 14  # bf16 parameter, fp32 master, two Adam states
 
 
-def checkpoint_bytes(parameters: float, element_bytes: int = 2) -> float:
-    """Parameters and Adam's states: 14Ψ bytes in 16-bit training, 12Ψ in fp32.
+def checkpoint_bytes(parameters: float) -> float:
+    """Parameters and Adam's states in 16-bit training: 14Ψ bytes.
 
     Gradients are not saved, since a step starts without them.
     """
-    states = STATES_BYTES if element_bytes == 4 else MASTER_AND_STATES_BYTES
-    return (element_bytes + states) * parameters
+    return BYTES_PER_PARAMETER * parameters
 
 
 def held_bytes(total_bytes: float, world_size: int, sharded: bool) -> list[float]:
@@ -57,17 +55,16 @@ def save_s(
     return total_bytes / min(writers * rank_bytes_per_s, storage_bytes_per_s)
 
 
-def overhead_fraction(
-    interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0
-) -> float:
+def overhead_fraction(interval_s: float, save_s: float, mtbf_s: float) -> float:
     """The fraction of time spent on saving and on repeating lost steps, to first order.
 
-    ``mtbf_s``: the mean time between failures.  Each failure costs half an interval on average,
-    plus ``restart_s``.  Raises ValueError for an interval of 0.
+    ``mtbf_s``: the mean time between failures.  Each failure costs half an interval on average.
+
+    Raises ValueError for an interval of 0.
     """
     if not interval_s > 0:
         raise ValueError(f"interval_s={interval_s}: must be above 0")
-    return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
+    return save_s / interval_s + interval_s / (2 * mtbf_s)
 
 
 def best_interval_s(save_s: float, mtbf_s: float) -> float:

@@ -95,22 +95,17 @@ def tensor_parallel_layer(
 
 
 def vocabulary_parallel_embedding_and_loss(
-    tokens: float,
-    width: float,
-    tp_size: int,
-    *,
-    element_bytes: float = 2,
-    loss_element_bytes: float = 4,
+    tokens: float, width: float, tp_size: int, *, element_bytes: float = 2
 ) -> PassBytes:
     """The embedding and the loss of a model whose vocabulary is sharded over the ranks.
 
-    Forward: an all-reduce of S after the embedding, and three of one number per token in the loss
-    (the largest logit, the sum of exponentials, the target's logit).  Backward: an all-reduce of S
-    for the gradient of the output projection's input.  Without sequence parallelism.
+    Forward: an all-reduce of S after the embedding, and three of one fp32 number per token in the
+    loss (the largest logit, the sum of exponentials, the target's logit).  Backward: an all-reduce
+    of S for the gradient of the output projection's input.  Without sequence parallelism.
     """
     size = activation_bytes(tokens, width, element_bytes)
     embedding = ring_sent_bytes(size, tp_size)
-    loss = 3 * ring_sent_bytes(tokens * loss_element_bytes, tp_size)
+    loss = 3 * ring_sent_bytes(tokens * 4, tp_size)
     return PassBytes(embedding + loss, embedding)
 
 

@@ -3,8 +3,8 @@
 The paper simply divides Ψ by N.  In a real buffer the last shard is padded, a tensor that spans a
 shard boundary is kept whole on both sides until the step, and stage 3 keeps small tensors whole,
 because gathering them costs more than it saves.  All this can be computed from the tensors' sizes
-(DeepSpeed 0.19.8, stage_1_and_2.py and stage3.py); tests/shardlab/test_zero_memory.py compares the
-results with live bytes.
+(DeepSpeed 0.19.8, stage_1_and_2.py and stage3.py); tests/shardlab/estimate/test_zero_extras.py
+compares the results with live bytes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from shardlab.estimate.memory import FP32_BYTES, PRECISION_BYTES, STATE_BYTES
 
 ALIGNMENT = 2  # elements: in 16 bit a shard starts at a multiple of 4 bytes
 PERSISTENCE_THRESHOLD = 100_000  # elements: stage3_param_persistence_threshold's default
-BUCKET_ELEMENTS = 500_000_000  # reduce_bucket_size's default
 
 
 def zero_extras(
@@ -73,12 +72,6 @@ def zero_extras(
         freed = gradient_bytes * (psi - psi / world_size)
         extras["freed gradients"] = [-freed for _ in ranks]
     return extras
-
-
-def bucket_bytes(stage: int, *, precision: str = "bf16", elements: int = BUCKET_ELEMENTS) -> int:
-    """Stage 3 allocates its gradient bucket once and keeps it, stages 1 and 2 allocate one for each
-    backward pass, and stage 0 has none."""
-    return PRECISION_BYTES[precision][1] * elements if stage else 0
 
 
 def _beyond(numels: Mapping[str, int], first: int, end: int) -> float:

@@ -12,9 +12,9 @@ import sys
 import threading
 from typing import Any, Protocol
 
+from shardlab.display.source import in_kernel
 from shardlab.errors import LaunchError
 from shardlab.ranks import engines, messages
-from shardlab.source import in_kernel
 
 # Inherited by every rank.  One thread and a fixed hash seed: the same run gives the same digits and
 # the same order of sets on a machine with 2 cores and on one with 64.
@@ -214,16 +214,16 @@ def start_in_background() -> None:
         rank_server()
 
 
-def warm_up(engine: str, device: str = "cpu") -> None:
+def warm_up(engine: str) -> None:
     """Start loading an engine now, in the background, so that a later launch need not wait for it.
 
-    ``engine`` and ``device``: what that launch will use. Does nothing outside of a kernel: a
-    program has no time to read, and a grader that runs a notebook provides the servers itself.
+    ``engine``: what that launch will use, on CPUs. Does nothing outside of a kernel: a program has
+    no time to read, and a grader that runs a notebook provides the servers itself.
     """
     if engine not in engines.ENGINES:
         raise ValueError(f'warm_up loads "torch" or "deepspeed", not {engine!r}')
     if in_kernel():
-        rank_server(engines.server_of(engine, device))
+        rank_server(engines.server_of(engine, "cpu"))
 
 
 def memory_file(name: str, content: bytes = b"") -> int:

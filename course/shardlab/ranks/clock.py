@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from shardlab.ranks import thread
+from shardlab.linux import thread
 from shardlab.ranks.trust import Trust
 
 CPU_CHECK_S = 1.0  # how often the processor time of all processes is read

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardlab.display.source import is_user_code, locate, quoted
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
 from shardlab.ranks.process import RankProcess
-from shardlab.source import is_user_code, locate, quoted
 from shardlab.trace.calls import Mismatch, OpenCall
 
 SIGNAL_HINTS = {

@@ -6,7 +6,8 @@ import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shardlab.errors import LaunchError
-from shardlab.ranks import explain, thread
+from shardlab.linux import thread
+from shardlab.ranks import explain
 from shardlab.ranks.deadlock import RankView, Wait, stuck
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.trust import Trust

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.live_memory import ByteRange
-from shardlab.ranks import messages, thread
+from shardlab.linux import thread
+from shardlab.ranks import messages
 from shardlab.ranks.messages import Forged, Inbox
 from shardlab.ranks.stream import CapturedOutput
+from shardlab.run.live_memory import ByteRange
 from shardlab.trace.log import LogReader
 
 MAX_WAIT_S = 3.0  # for its threads to become idle

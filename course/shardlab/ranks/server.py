@@ -35,8 +35,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardlab.ranks import builds, engines, messages, thread
-from shardlab.ranks.pages import collapse_heap
+from shardlab.linux import thread
+from shardlab.linux.pages import collapse_heap
+from shardlab.ranks import builds, engines, messages
 
 PRELOAD = (
     "torch",
@@ -48,8 +49,7 @@ PRELOAD = (
 )
 # y.backward(gradient), DDP, FSDP2, DTensor and optimizers import these on first use, 1 to 5 s in
 # every rank.  The server imports them one at a time while it is idle, later if others need the
-# processors, or before it forks the ranks of a program that names such a use
-# (rank_set.imports_needed).
+# processors, or before it forks the ranks of a program that names such a use (named_imports.py).
 AUTOGRAD_IMPORTS = ("torch.fx.experimental.symbolic_shapes",)
 TRAINING_IMPORTS = (
     "torch.distributed.tensor.parallel",

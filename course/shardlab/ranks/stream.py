@@ -9,6 +9,8 @@ import time
 from collections import deque
 from typing import Any
 
+from shardlab.display.palette import rank_color
+
 PRINTED_BYTES = 64 << 20  # per rank and stream
 MAX_LINE_CHARS = 1 << 20  # endless output without a newline must not fill memory
 HEAD_LINES, TAIL_LINES, LINE_CHARS = 60, 60, 400
@@ -161,9 +163,6 @@ class Notebook(Screen):
         return "\n".join(rows + ([self.status] if self.status else []))
 
     def _html(self) -> str:
-        # Imports the widgets: too slow for the top of the file.
-        from shardlab.widgets.palette import rank_color
-
         rows = []
         for rank, text, is_stderr in self._rows():
             shown = html.escape(shorten(text)) or " "

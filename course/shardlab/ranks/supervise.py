@@ -16,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
-from shardlab.ranks import engines, messages, process_memory, thread
+from shardlab.linux import process_memory, thread
+from shardlab.ranks import engines, messages
 from shardlab.ranks.client import Channel, Host, memory_file, setup_file
 from shardlab.ranks.execution import Execution
 from shardlab.ranks.explain import ranks_text, timeout_error

@@ -86,41 +86,21 @@ class Layout:
 
     def bytes_by_rank(self, buffer: str | None = None) -> list[float]:
         """[N] bytes that each rank holds, including padding; of one buffer or of all."""
-        return self._sum(buffer, padding_only=False)
-
-    def padding_by_rank(self, buffer: str | None = None) -> list[float]:
-        """[N] bytes of padding that each rank holds."""
-        return self._sum(buffer, padding_only=True)
+        everywhere: float = 0
+        sums: list[float] = [0] * self.world_size
+        for name in BUFFERS if buffer is None else [buffer]:
+            for part in self.segments[name]:
+                if part.rank == EVERY_RANK:
+                    everywhere += part.bytes
+                else:
+                    sums[part.rank] += part.bytes
+        return [everywhere + own for own in sums]
 
     def ranks_of(self, tensor: str, buffer: str) -> list[int]:
         """The ranks that hold any part of a tensor."""
         index = [name for name, _ in self.tensors].index(tensor)
         ranks = {part.rank for part in self.segments[buffer] if part.tensor == index}
         return list(range(self.world_size)) if EVERY_RANK in ranks else sorted(ranks)
-
-    def cut_tensors(self, buffer: str) -> list[str]:
-        """Names of tensors that no single rank holds whole."""
-        most: dict[int, int] = {}
-        for part in self.segments[buffer]:
-            most[part.tensor] = max(most.get(part.tensor, 0), part.numel)
-        return [
-            name
-            for index, (name, numel) in enumerate(self.tensors)
-            if index in most and most[index] < numel
-        ]
-
-    def _sum(self, buffer: str | None, *, padding_only: bool) -> list[float]:
-        everywhere: float = 0
-        sums: list[float] = [0] * self.world_size
-        for name in BUFFERS if buffer is None else [buffer]:
-            for part in self.segments[name]:
-                if padding_only and part.tensor != PADDING:
-                    continue
-                if part.rank == EVERY_RANK:
-                    everywhere += part.bytes
-                else:
-                    sums[part.rank] += part.bytes
-        return [everywhere + own for own in sums]
 
 
 def report(

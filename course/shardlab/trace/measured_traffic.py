@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from shardlab.run import Bytes, Call, MeasuredBlock, Traffic
+from shardlab.run import Call, MeasuredBlock, Traffic
+from shardlab.run.result import Bytes
 from shardlab.trace.calls import CallLog
 from shardlab.trace.wire import Connection
 

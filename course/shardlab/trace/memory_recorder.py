@@ -40,8 +40,8 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shardlab.live_memory import CATEGORIES
-from shardlab.ranks import thread
+from shardlab.linux import thread
+from shardlab.run.live_memory import CATEGORIES
 from shardlab.trace.tensors import tensors_in
 from shardlab.trace.unit_recorder import record_units
 

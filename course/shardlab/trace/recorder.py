@@ -41,7 +41,7 @@ from typing import Any, TypeGuard
 import torch
 import torch.distributed as dist
 
-from shardlab.source import is_user_code
+from shardlab.display.source import is_user_code
 from shardlab.trace import memory_recorder, wire
 from shardlab.trace.log import LogWriter
 from shardlab.trace.tensors import tensors_in

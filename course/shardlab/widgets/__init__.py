@@ -6,7 +6,8 @@ schedules, unit life; without measurements: LoRA shapes. Weights: quantization g
 prediction, which is later compared with the measurement.
 """
 
-from shardlab.widgets import palette, plots
+from shardlab.display import palette
+from shardlab.widgets import plots
 from shardlab.widgets.activation_timeline import ActivationTimeline, activation_timeline
 from shardlab.widgets.color_legend import ColorLegend, color_legend
 from shardlab.widgets.disk_moments import DiskMoments, disk_moments

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from shardlab.lifetimes import Life, Lifetimes
-from shardlab.widgets.palette import MEMORY, OTHER_PART, PARTS
+from shardlab.display.palette import MEMORY, OTHER_PART, PARTS
+from shardlab.trace.lifetimes import Life, Lifetimes
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.ribbons import Box, Ribbon, ribbons, stack_order
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
@@ -71,7 +71,7 @@ class ActivationTimeline(Picture):
 
 
 def activation_timeline(runs: Lifetimes | Mapping[str, Lifetimes]) -> ActivationTimeline:
-    """Draw the lifetime of each tensor in a step that `shardlab.lifetimes.record` recorded.
+    """Draw the lifetime of each tensor in a step that `shardlab.trace.lifetimes.record` recorded.
 
     runs: one recording, or up to four by name, drawn one below another on the same scales.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardlab.widgets import palette
+from shardlab.display import palette
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width, to_svg
 
 WIDTH = 630.0

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import traitlets
 
+from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.widgets import guess_line
+from shardlab.widgets.guess import Guess, as_list, text_of
 from shardlab.widgets.guess_line import circle, diamond
-from shardlab.widgets.palette import MEASURED, PREDICTED
 from shardlab.widgets.picture import Picture, asset, module
 from shardlab.widgets.scene import Mark, Text, line, text_width, to_svg, wrap
 from shardlab.widgets.verdict import Verdict, format_amount, on_numbers, on_options
-
-if TYPE_CHECKING:
-    from shardlab.widgets.prediction import Guess, Prediction
 
 WIDTH = 640.0
 ROW = 26.0
@@ -24,7 +22,7 @@ RIGHT = 410.0  # the end of the axis; it begins after the longest label
 GUESS_X, ANSWER_X = 436.0, 546.0  # columns of numbers
 
 
-def _reference(prediction: Prediction, _: object) -> str:
+def _reference(prediction: Picture, _: object) -> str:
     """The form that anywidget's `host.getModel` takes."""
     return f"anywidget:{prediction.model_id}"
 
@@ -42,7 +40,7 @@ class Comparison(Picture):
     prediction = traitlets.Any().tag(sync=True, to_json=_reference)
 
     def __init__(
-        self, prediction: Prediction, answer: Guess, named: Mapping[str, Guess], source: str
+        self, prediction: Picture, answer: Guess, named: Mapping[str, Guess], source: str
     ) -> None:
         asked = prediction.scene
         scene = {
@@ -53,11 +51,11 @@ class Comparison(Picture):
                 f"{asked['line']['axis']} = {label}" if asked["line"] else label
                 for label in asked["labels"]
             ],
-            "is_choice": prediction.is_choice(),
+            "is_choice": bool(asked["options"]),
             "line": asked["line"],
-            "answer": _as_list(answer),
-            "answer_text": prediction.text_of(answer),
-            "named": {name: _as_list(value) for name, value in named.items()},
+            "answer": as_list(answer),
+            "answer_text": text_of(answer, asked),
+            "named": {name: as_list(value) for name, value in named.items()},
             "source": source,
             "width": WIDTH,
             "axis": [
@@ -77,7 +75,7 @@ class Comparison(Picture):
         scene = self.scene
         if self.prediction.value is None:
             return None
-        guess = _as_list(self.prediction.value)
+        guess = as_list(self.prediction.value)
         if scene["is_choice"]:
             return on_options(guess, scene["answer"], scene["named"])
         return on_numbers(guess, scene["answer"], scene["named"], scene["places"], scene["source"])
@@ -87,15 +85,16 @@ class Comparison(Picture):
         verdict = self.verdict
         if verdict is None:
             return answer
-        return f"{answer}; predicted {self.prediction.guess_text()}. {verdict.text}"
+        return f"{answer}; predicted {text_of(self.prediction.value, self.scene)}. {verdict.text}"
 
     def static_svg(self) -> str:
         scene, verdict = self.scene, self.verdict
-        guess = None if verdict is None else _as_list(self.prediction.value)
+        guess = None if verdict is None else as_list(self.prediction.value)
         if scene["is_choice"]:
             lines = wrap(f"{scene['source']}: {scene['answer_text']}", 13, WIDTH)
             if guess is not None:
-                lines = wrap(f"your guess: {self.prediction.guess_text()}", 13, WIDTH) + lines
+                guessed = text_of(self.prediction.value, scene)
+                lines = wrap(f"your guess: {guessed}", 13, WIDTH) + lines
             marks: list[Mark] = [
                 Text(x=0, y=14 + 18 * row, text=words, size=13) for row, words in enumerate(lines)
             ]
@@ -161,7 +160,3 @@ def _lines(scene: Mapping[str, Any], guess: Sequence[float] | None) -> list[Mark
         marks.append(diamond(guess_x + 5, 8, roles["predicted"]))
         marks += guess_line.line_marks(guess, top, roles["predicted"], is_guess=True)
     return marks
-
-
-def _as_list(amount: Any) -> list[Any]:
-    return list(amount) if isinstance(amount, list) else [amount]

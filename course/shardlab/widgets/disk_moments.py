@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ERROR, MEMORY, OK, WAIT
 from shardlab.run import Run
 from shardlab.trace.disk_recorder import Disk, DiskChange
-from shardlab.widgets.palette import ERROR, MEMORY, OK, WAIT
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_bytes

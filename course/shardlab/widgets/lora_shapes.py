@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ink_on
 from shardlab.estimate.lora import TRAINED_BYTES
 from shardlab.estimate.memory import FP32_BYTES, STATE_BYTES
 from shardlab.widgets.lora_shapes_marks import (
@@ -21,7 +22,6 @@ from shardlab.widgets.lora_shapes_marks import (
     marks_of,
     trained_text,
 )
-from shardlab.widgets.palette import ink_on
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import to_svg
 from shardlab.widgets.units import format_count, format_si

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shardlab.display.palette import CALLS, MEMORY, ink_on
 from shardlab.estimate import lora
 from shardlab.estimate.memory import FP32_BYTES, STATE_BYTES
-from shardlab.widgets.palette import CALLS, MEMORY, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text
 from shardlab.widgets.units import format_count, format_si
 

@@ -15,8 +15,9 @@ import numpy as np
 import traitlets
 from numpy.typing import NDArray
 
+from shardlab.display.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.estimate.memory import PRECISION_BYTES, STATE_BYTES, ModelStates, largest_model
-from shardlab.run import MEMORY_CATEGORIES
+from shardlab.run.live_memory import CATEGORIES
 from shardlab.widgets.memory_rows import (
     LEFT,
     RIGHT,
@@ -28,7 +29,6 @@ from shardlab.widgets.memory_rows import (
     opposite,
     states_at,
 )
-from shardlab.widgets.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import as_json, to_svg
 from shardlab.widgets.units import format_count
@@ -200,14 +200,14 @@ def measured_bytes(measured: Any, moment: str = "peak") -> dict[str, NDArray[np.
     memory = getattr(measured, "memory", measured)
     found = memory if isinstance(memory, Mapping) else memory.at(moment)
     columns = {name: np.atleast_1d(np.asarray(size, float)) for name, size in found.items()}
-    if unknown := sorted(set(columns) - set(MEMORY_CATEGORIES)):
-        raise ValueError(f"measured: {unknown[0]!r} is not one of {', '.join(MEMORY_CATEGORIES)}")
+    if unknown := sorted(set(columns) - set(CATEGORIES)):
+        raise ValueError(f"measured: {unknown[0]!r} is not one of {', '.join(CATEGORIES)}")
     lengths = {len(column) for column in columns.values()}
     if not columns or len(lengths) > 1 or any(np.any(c < 0) for c in columns.values()):
         raise ValueError(
             "measured: pass bytes by category, 0 or more, for the same ranks in each category"
         )
-    return {name: columns[name] for name in MEMORY_CATEGORIES if name in columns}
+    return {name: columns[name] for name in CATEGORIES if name in columns}
 
 
 def _checked(settings: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardlab.live_memory import CATEGORIES, Phase, RankMemory
+from shardlab.run.live_memory import CATEGORIES, Phase, RankMemory
 
 MAX_POINTS = 4000  # of one rank: seven per pixel of the plot, for zooming in
 MAX_TOTAL_POINTS = 24_000  # of all ranks: this is what the browser gets

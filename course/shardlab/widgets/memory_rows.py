@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab.display.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.estimate.memory import ModelStates, model_states
-from shardlab.widgets.palette import ERROR, MEMORY, PREDICTED, ink_on
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width
 from shardlab.widgets.units import format_bytes, format_si
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import traitlets
 
-from shardlab.live_memory import CATEGORIES
+from shardlab.display.palette import MEMORY, PREDICTED
 from shardlab.run import Run
+from shardlab.run.live_memory import CATEGORIES
 from shardlab.widgets.memory_log import MAX_POINTS, MAX_TOTAL_POINTS, Log, read_log, thin
-from shardlab.widgets.palette import MEMORY, PREDICTED
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg

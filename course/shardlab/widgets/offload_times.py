@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ERROR, MEMORY, OK, PHASES, WAIT, ink_on
 from shardlab.estimate.offload import PLACEMENTS
 from shardlab.widgets.offload_model import ROWS, Outcome, TimeBar, outcomes
-from shardlab.widgets.palette import ERROR, MEMORY, OK, PHASES, WAIT, ink_on
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.timeline import tick_labels, time_ticks

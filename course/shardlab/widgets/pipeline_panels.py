@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from shardlab.widgets.palette import MEASURED, MEMORY, PHASES, WAIT, ink_on
+from shardlab.display.palette import MEASURED, MEMORY, PHASES, WAIT, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text, line, text_width
 from shardlab.widgets.units import format_seconds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from shardlab.display.palette import MEASURED, WAIT
 from shardlab.simulate.pipeline import (
     Costs,
     PipelineTimeline,
@@ -17,7 +18,6 @@ from shardlab.simulate.pipeline import (
     zb_h1,
     zb_v,
 )
-from shardlab.widgets.palette import MEASURED, WAIT
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.pipeline_panels import (
     IN_FLIGHT,

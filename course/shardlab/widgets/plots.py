@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from IPython import get_ipython
 
-from shardlab.widgets.palette import PLOT_INK
+from shardlab.display.palette import PLOT_INK
 from shardlab.widgets.picture import SVG_IN_URL, frontend_can_draw
 
 if TYPE_CHECKING:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import traitlets
 from numpy.typing import ArrayLike
 
+from shardlab.display.palette import PREDICTED
 from shardlab.widgets.comparison import Comparison
-from shardlab.widgets.palette import PREDICTED
+from shardlab.widgets.guess import Guess, checked, text_of
 from shardlab.widgets.picture import Picture, asset, module
 from shardlab.widgets.scene import Mark, Text, to_svg, wrap
-from shardlab.widgets.verdict import format_amount
 
 WIDTH = 640.0
-Guess = float | list[float] | str | list[str]
 
 # The reader's guesses in this kernel: a cell that is rerun keeps its guess.
 _guesses: dict[str, Guess] = {}
@@ -57,45 +55,30 @@ class Prediction(Picture):
 
         Raises ValueError if ``answer`` or a value of ``named`` does not have the form of a guess.
         """
-        wrong = {name: self._checked(value) for name, value in (named or {}).items()}
-        comparison = Comparison(self, self._checked(answer), wrong, source)
+        wrong = {name: checked(value, self.scene) for name, value in (named or {}).items()}
+        comparison = Comparison(self, checked(answer, self.scene), wrong, source)
         self.answered = True
         return comparison
-
-    def is_choice(self) -> bool:
-        return bool(self.scene["options"])
 
     def static_svg(self) -> str:
         lines = wrap(self.scene["question"], 13, WIDTH)
         marks: list[Mark] = [
             Text(x=0, y=14 + 18 * row, text=words, size=13) for row, words in enumerate(lines)
         ]
-        guess = self.guess_text() or "no guess"
+        guess = text_of(self.value, self.scene) or "no guess"
         marks.append(Text(x=0, y=18 + 18 * len(lines), text=guess, size=13, weight=600))
         return to_svg(marks, WIDTH, 28.0 + 18 * len(lines), title="Your prediction")
 
     def summary(self) -> str:
-        guess = self.guess_text()
+        guess = text_of(self.value, self.scene)
         return f"{self.scene['question']}{f': {guess}' if guess else ''}"
-
-    def guess_text(self) -> str:
-        """The guess in words, "" if there is none."""
-        return "" if self.value is None else self.text_of(self.value)
-
-    def text_of(self, amount: Guess) -> str:
-        """A guess, or an answer of the same form, in words."""
-        parts = amount if isinstance(amount, list) else [amount]
-        words = [x if isinstance(x, str) else format_amount(x, self.scene["unit"]) for x in parts]
-        if labels := self.scene["labels"]:
-            words = [f"{label}: {word}" for label, word in zip(labels, words, strict=True)]
-        return ", ".join(words) or "none"
 
     @traitlets.validate("value")
     def _validate(self, proposal: dict[str, Any]) -> Guess | None:
         if proposal["value"] is None:
             return None
         try:
-            return self._checked(proposal["value"])
+            return checked(proposal["value"], self.scene)
         except ValueError as error:
             raise traitlets.TraitError(str(error)) from error
 
@@ -104,27 +87,6 @@ class Prediction(Picture):
             _guesses.pop(self._key, None)
         else:
             _guesses[self._key] = change["new"]
-
-    def _checked(self, amount: Any) -> Guess:
-        """``amount`` in the form of a guess; raises ValueError."""
-        options, labels = self.scene["options"], self.scene["labels"]
-        if options:
-            if isinstance(amount, bool):
-                amount = "yes" if amount else "no"
-            chosen = [amount] if isinstance(amount, str) else list(amount)
-            if unknown := [option for option in chosen if option not in options]:
-                raise ValueError(f"{unknown} must be among the options {options}")
-            if self.scene["several"]:
-                return [option for option in options if option in chosen]
-            if len(chosen) != 1:
-                raise ValueError(f"choose one of {options}, not {len(chosen)} of them")
-            return str(chosen[0])
-        numbers = _floats(amount)
-        if labels and len(numbers) == 1:
-            numbers *= len(labels)  # the same for each
-        if len(numbers) != max(1, len(labels)):
-            raise ValueError(f"{len(numbers)} numbers, but {max(1, len(labels))} are expected")
-        return numbers if labels else numbers[0]
 
 
 def predict(
@@ -170,15 +132,3 @@ def predict(
 def guess_in(predicted: Any) -> Any:
     """The guess in ``predicted=`` of a picture, which may be a `Prediction`."""
     return predicted.value if isinstance(predicted, Prediction) else predicted
-
-
-def _floats(amount: Any) -> list[float]:
-    try:
-        numbers = (
-            [float(each) for each in amount] if hasattr(amount, "__iter__") else [float(amount)]
-        )
-    except (TypeError, ValueError):
-        raise ValueError(f"{amount!r} is not a number") from None
-    if not all(map(math.isfinite, numbers)) or min(numbers, default=0) < 0:
-        raise ValueError(f"{amount} must be finite and not negative")
-    return numbers

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab.display.palette import MEASURED, MEMORY
 from shardlab.estimate.memory import FP32_BYTES
 from shardlab.estimate.quantization import SCALE_BITS, nf4_code_points
-from shardlab.widgets.palette import MEASURED, MEMORY
 from shardlab.widgets.scene import Mark, Rect, Text
 from shardlab.widgets.units import fixed, format_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardlab.lifetimes import KINDS, Life, Lifetimes
+from shardlab.trace.lifetimes import KINDS, Life, Lifetimes
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, ClassVar
 
+from shardlab.display.palette import OK, rank_color
 from shardlab.widgets.message_history import MessageHistory
-from shardlab.widgets.palette import OK, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 from shardlab.widgets.units import format_bytes
 

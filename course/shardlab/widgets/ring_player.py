@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ERROR, OK, ink_on, op_color, rank_color
 from shardlab.run import Run
 from shardlab.widgets.message_history import MessageHistory, Transfer, read_messages
-from shardlab.widgets.palette import ERROR, OK, ink_on, op_color, rank_color
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.ring_layouts import HEIGHT, WIDTH, layout_of
 from shardlab.widgets.scene import Group, Mark, Text, as_json, to_svg

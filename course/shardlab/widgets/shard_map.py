@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import traitlets
 
 from shardlab import shards
+from shardlab.display.palette import PARTS, WAIT, ink_on
 from shardlab.shards import BUFFERS, Layout
 from shardlab.shards.formula import element_bytes
 from shardlab.shards.layout import EVERY_RANK, PADDING
-from shardlab.widgets.palette import PARTS, WAIT, ink_on
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width, to_svg
 from shardlab.widgets.units import format_bytes, format_count

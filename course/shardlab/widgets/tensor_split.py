@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from shardlab.display.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
 from shardlab.run import Run
-from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import as_json, to_svg
 from shardlab.widgets.tensor_split_marks import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
+from shardlab.display.palette import MEASURED, PREDICTED, ink_on, op_color, rank_color
 from shardlab.widgets.scene import Mark, Rect, Text, text_width
 from shardlab.widgets.tensor_split_model import (
     COLUMNS,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from shardlab.display.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.errors import LaunchError
 from shardlab.run import Call, MeasuredBlock, Run
 from shardlab.trace.matching import MatchedCalls, match_calls
-from shardlab.widgets.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_seconds

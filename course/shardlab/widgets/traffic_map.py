@@ -10,8 +10,8 @@ import numpy as np
 import traitlets
 from numpy.typing import ArrayLike, NDArray
 
+from shardlab.display.palette import MEASURED, PREDICTED, ink_on
 from shardlab.run import Run, Traffic
-from shardlab.widgets.palette import MEASURED, PREDICTED, ink_on
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg

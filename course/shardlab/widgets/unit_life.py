@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
+from shardlab.display.palette import MEASURED, MEMORY, PREDICTED, ink_on
 from shardlab.run import Run
 from shardlab.simulate.fsdp import CATEGORIES, StepSettings, UnitTimeline, simulate_step
-from shardlab.widgets.palette import MEASURED, MEMORY, PREDICTED, ink_on
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import as_json, to_svg
 from shardlab.widgets.unit_life_log import RecordedStep, read_step

@@ -14,8 +14,8 @@ from statistics import fmean, median
 import numpy as np
 
 from shardlab.estimate.alpha_beta import AlphaBeta
-from shardlab.live_memory import RankMemory, UnitEvent
 from shardlab.run import Call, Run
+from shardlab.run.live_memory import RankMemory, UnitEvent
 from shardlab.simulate.fsdp import CATEGORIES, ROOT, Span, StepSettings, UnitTimeline
 from shardlab.widgets.memory_log import thin
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shardlab.display.palette import CALLS, MEASURED, MEMORY, PHASES, PREDICTED, ink_on
 from shardlab.simulate.fsdp import CATEGORIES, ROOT, Span, UnitTimeline
-from shardlab.widgets.palette import CALLS, MEASURED, MEMORY, PHASES, PREDICTED, ink_on
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width
 from shardlab.widgets.timeline import tick_labels, time_ticks
 from shardlab.widgets.traffic_map import byte_ticks

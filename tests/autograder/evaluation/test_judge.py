@@ -20,9 +20,9 @@ from autograder.exercise.attempt import shorten
 from autograder.exercise.budget import Budget, Limit
 from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
-from shardlab.live_memory import Memory, unknown_memory
 from shardlab.ranks.trust import Trust
 from shardlab.run import Call, Run, Traffic
+from shardlab.run.live_memory import Memory, unknown_memory
 from tests.autograder.exercise_halves import on_ranks
 
 VISIBLE = Case("2 ranks", 2)

@@ -14,7 +14,7 @@ from autograder.evaluation.trial import MAX_DELAY_S, RankKind, RankPool, Trials,
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
 from autograder.exercise.budget import Budget, Limit
-from shardlab.rank_set import RankSet
+from shardlab.ranks.rank_set import RankSet
 from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks

@@ -24,9 +24,9 @@ from autograder.exercises.lab01_one_device.hidden import dynamic_loss_scaler as 
 from autograder.exercises.lab01_one_device.hidden import sgd_with_master_weights as masters
 from autograder.exercises.lab01_one_device.hidden import step_bytes as counting
 from autograder.exercises.lab01_one_device.step_bytes import setting
-from shardlab import bigram, launch
+from shardlab import launch
 from shardlab.estimate import memory
-from shardlab.models import IGNORE
+from shardlab.models import IGNORE, bigram
 from tests.submissions import planted
 
 LAB = "01_one_device"

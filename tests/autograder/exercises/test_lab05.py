@@ -17,8 +17,9 @@ from autograder.exercises.lab05_fsdp.hidden import record_traces
 from autograder.exercises.lab05_fsdp.hidden import stalled as hidden_stalled
 from autograder.exercises.lab05_fsdp.hidden import which_is_it as hidden_which
 from autograder.exercises.lab05_fsdp.hidden.record_traces import DDP, FSDP, HSDP, KEPT, TP, ZERO2
-from shardlab import launch, step_traces
+from shardlab import launch
 from shardlab.estimate import memory
+from shardlab.recorded_runs import step_traces
 from tests.submissions import planted
 from tests.submissions.deciding import inputs_of
 

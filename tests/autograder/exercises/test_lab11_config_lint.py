@@ -13,7 +13,8 @@ from autograder.exercise import Attempt, equal
 from autograder.exercises.lab11_deepspeed_accelerate import configurations
 from autograder.exercises.lab11_deepspeed_accelerate.hidden import config_lint as hidden
 from autograder.exercises.lab11_deepspeed_accelerate.hidden import record_configs
-from shardlab import config_runs, launch
+from shardlab import launch
+from shardlab.recorded_runs import config_runs
 
 EXERCISE = next(
     each for each in exercises.of_lab("11_deepspeed_accelerate") if each.answer == "config_lint"

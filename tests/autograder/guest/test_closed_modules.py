@@ -35,7 +35,7 @@ EXERCISES = {
 # {exercise: an answer that calls a solution of shardlab, torch or another library}
 BORROWED = {
     "one_device.step_bytes": """
-from shardlab import bigram
+from shardlab.models import bigram
 def step_bytes(**setting):
     kept = {}
     with torch.autograd.graph.saved_tensors_hooks(
@@ -58,7 +58,7 @@ def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forw
     return {"within": sent.within, "across": sent.across}
 """,
     "fsdp.which_is_it": """
-from shardlab import step_traces
+from shardlab.recorded_runs import step_traces
 def which_is_it(trace):
     return next(method for method, known in step_traces.load().values() if known == trace)
 """,

@@ -33,7 +33,7 @@ from autograder.sandbox.bubblewrap import Unavailable
 from autograder.sandbox.host import ForkServerProcess, Sandbox, SharedForkServer
 from shardlab import launch
 from shardlab.errors import LaunchError, RankError, RunTimeout
-from shardlab.rank_set import RankSet
+from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 from shardlab.trace import wire

@@ -19,7 +19,6 @@ from shardlab.estimate.activations import (
     gpt_terms,
     layer_bytes,
     layer_terms,
-    layers_in_flight,
     outer_terms,
     small_terms,
 )
@@ -112,11 +111,6 @@ def test_terms_of_a_layer_by_hand():
 def test_invalid_arguments_raise(wrong, message):
     with pytest.raises(ValueError, match=message):
         layer_bytes(**{**GPT_175B, **wrong})
-
-
-def test_layers_in_flight_under_1f1b():
-    assert layers_in_flight(96, 8) == 96
-    assert layers_in_flight(96, 8, chunks=3) == 96 * (1 + 7 / 24)
 
 
 def saved_bytes(model: nn.Module, forward: Callable[[], Tensor]) -> int:

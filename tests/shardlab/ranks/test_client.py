@@ -49,7 +49,8 @@ def test_the_first_launch_of_a_script_starts_the_one_server_that_it_needs(
 IN_A_KERNEL = """
 import sys, types
 import psutil
-from shardlab import launch, source, warm_up
+from shardlab import launch, warm_up
+from shardlab.display import source
 
 source._shell = lambda: types.SimpleNamespace(kernel=True)  # after the import: no torch server
 servers = psutil.Process().children

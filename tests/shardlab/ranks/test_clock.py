@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from shardlab.ranks import clock, thread
+from shardlab.linux import thread
+from shardlab.ranks import clock
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.trust import Trust
 

@@ -18,7 +18,6 @@ import pytest
 import torch
 
 from shardlab.errors import LaunchError, RankError
-from shardlab.live_memory import RankMemory
 from shardlab.ranks import codec, messages
 from shardlab.ranks.deadlock import stuck
 from shardlab.ranks.execution import Execution
@@ -29,6 +28,7 @@ from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import screen
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
+from shardlab.run.live_memory import RankMemory
 from shardlab.trace import log, measured_traffic
 from shardlab.trace.calls import CallLog
 

@@ -30,12 +30,10 @@ def test_a_flat_buffer_is_cut_through_tensors() -> None:
         ["b[2:3]", "v[0:4]"],
         ["v[4:8]", "1 padding"],
     ]
-    assert layout.cut_tensors("optimizer") == ["w", "b", "v"]
     assert layout.ranks_of("b", "optimizer") == [1, 2]
     assert layout.ranks_of("b", "gradients") == [0, 1, 2, 3]
     assert pieces_of(layout, "gradients", 2) == ["w[0:8]", "b[0:3]", "v[0:8]"]
     assert layout.bytes_by_rank("optimizer") == [5 * 12] * 4
-    assert layout.padding_by_rank("optimizer") == [0, 0, 0, 12]
 
 
 def test_stage_3_shards_and_pads_each_tensor() -> None:

@@ -38,8 +38,6 @@ def test_two_devices_two_micro_batches_by_hand():
     assert timeline.idle == (3, 3)
     assert timeline.bubble_over_ideal == pytest.approx(0.5)
     assert timeline.bubble_fraction == pytest.approx(1 / 3)
-    assert timeline.start_of(("B", 0, 1)) == 7
-    assert timeline.end_of(("F", 1, 1)) == 5
 
 
 def test_a_schedule_may_be_plain_tuples_and_lists():

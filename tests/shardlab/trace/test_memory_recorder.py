@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from shardlab import RankError, data, launch, measure, models
-from shardlab.live_memory import CATEGORIES, RankMemory
+from shardlab.run.live_memory import CATEGORIES, RankMemory
 from shardlab.trace.memory_recorder import MemoryRecorder
 
 pytestmark = pytest.mark.ranks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardlab.live_memory import CATEGORIES, Memory, Phase, RankMemory
 from shardlab.run import Call, MeasuredBlock, Run, Traffic
+from shardlab.run.live_memory import CATEGORIES, Memory, Phase, RankMemory
 
 STEP_S = 0.001
 MIB = 2**20

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shardlab.lifetimes import Life, Lifetimes
+from shardlab.display.palette import PARTS
+from shardlab.trace.lifetimes import Life, Lifetimes
 from shardlab.widgets import activation_timeline
 from shardlab.widgets.activation_timeline import LEFT, RIGHT, TEMPORARY
-from shardlab.widgets.palette import PARTS
 from shardlab.widgets.ribbons import Box, ribbons
 from tests.shardlab.widgets.interaction import Show, hover, press
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import traitlets
 
+from shardlab.display.palette import MEMORY
 from shardlab.estimate import memory
 from shardlab.widgets import memory_bars
 from shardlab.widgets.memory_bars import measured_bytes
 from shardlab.widgets.memory_rows import LEFT, RIGHT, WIDTH, MemoryBarsLayout, ticks
-from shardlab.widgets.palette import MEMORY
 from shardlab.widgets.scene import Rect, Text, text_width
 
 MEASURED = {

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import traitlets
 
-from shardlab.live_memory import CATEGORIES, Memory, unknown_memory
+from shardlab.display.palette import MEMORY, PREDICTED
+from shardlab.run.live_memory import CATEGORIES, Memory, unknown_memory
 from shardlab.widgets import memory_timeline
 from shardlab.widgets.memory_log import read_log, thin
-from shardlab.widgets.palette import MEMORY, PREDICTED
 from tests.shardlab.widgets.interaction import Show, hover, press
 from tests.shardlab.widgets.synthetic import make_run, training
 

@@ -6,7 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 from autograder.pages.html import inert
-from shardlab.widgets import palette, plots
+from shardlab.display import palette
+from shardlab.widgets import plots
 
 
 @pytest.fixture

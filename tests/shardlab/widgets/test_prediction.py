@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 import traitlets
 
+from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.widgets import predict, traffic_map
-from shardlab.widgets.palette import MEASURED, PREDICTED
 from shardlab.widgets.verdict import on_numbers, on_options, plain
 from tests.shardlab.widgets.synthetic import ring_all_reduce
 

@@ -11,8 +11,8 @@ import torch
 import traitlets
 from playwright.sync_api import Browser, expect
 
-from shardlab import pretrained
 from shardlab.estimate.quantization import FORMATS
+from shardlab.models import pretrained
 from shardlab.widgets import QuantizationGrid, quantization_grid
 from shardlab.widgets.picture import asset
 from shardlab.widgets.quantization_grid_marks import OUTLIER_AT, WIDTH, marks_of

@@ -3,9 +3,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from shardlab.display.palette import ERROR, WAIT
 from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 from shardlab.widgets import timeline
-from shardlab.widgets.palette import ERROR, WAIT
 from shardlab.widgets.timeline import assign_lanes, tick_labels, time_ticks
 from shardlab.widgets.waiting import WaitEdge, waits_of
 from tests.shardlab.widgets.synthetic import collective, dense, make_run, p2p, ring_all_reduce

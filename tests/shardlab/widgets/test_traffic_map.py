@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import traitlets
 
+from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.widgets import traffic_map
-from shardlab.widgets.palette import MEASURED, PREDICTED
 from shardlab.widgets.traffic_map import byte_ticks
 from tests.shardlab.widgets.synthetic import dense, ring_all_reduce
 

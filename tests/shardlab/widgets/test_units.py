@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shardlab.widgets.palette import RANKS, ink_on, op_color, rank_color
+from shardlab.display.palette import RANKS, ink_on, op_color, rank_color
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
 
 

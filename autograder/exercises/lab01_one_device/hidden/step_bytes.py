@@ -13,8 +13,8 @@ from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.step_bytes import CHOICES, setting
-from shardlab.bigram import train_one_step
-from shardlab.paper_layer import saved_bytes
+from shardlab.models.bigram import train_one_step
+from shardlab.models.paper_layer import saved_bytes
 
 CASES = (
     questions("every choice with a ReLU"),

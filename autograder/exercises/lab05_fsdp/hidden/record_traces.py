@@ -19,8 +19,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
 from shardlab import launch, measure
+from shardlab.recorded_runs.step_traces import METHODS, RECORDED, Trace, dump
 from shardlab.run import Run
-from shardlab.step_traces import METHODS, RECORDED, Trace, dump
 
 HIDDEN = Path(__file__).with_name("traces.json")
 DDP, ZERO2, FSDP, KEPT, HSDP, TP = METHODS

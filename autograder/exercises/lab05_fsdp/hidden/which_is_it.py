@@ -15,8 +15,8 @@ from autograder.exercises.lab05_fsdp.hidden.record_traces import (
     ZERO2,
 )
 from autograder.exercises.lab05_fsdp.which_is_it import VISIBLE
-from shardlab import step_traces
-from shardlab.step_traces import Trace
+from shardlab.recorded_runs import step_traces
+from shardlab.recorded_runs.step_traces import Trace
 
 RECORDED = step_traces.load(HIDDEN)
 

@@ -16,7 +16,7 @@ from autograder.exercises.lab06_offload.offloaded_adam import (
     elements,
     options_of_earlier,
 )
-from shardlab.pools import DEVICE, HOST
+from shardlab.placement import DEVICE, HOST
 
 LARGE_RATES: dict[str, Any] = {"lr": 0.02, "betas": (0.7, 0.95), "eps": 0.2, "weight_decay": 0.3}
 CASES = (

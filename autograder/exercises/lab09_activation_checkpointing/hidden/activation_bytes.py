@@ -12,7 +12,7 @@ from autograder.exercise import Case, Plain, questions
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab09_activation_checkpointing import activation_bytes as public
 from shardlab.estimate.activations import Kernels, layer_bytes
-from shardlab.paper_layer import PaperLayer, saved_bytes
+from shardlab.models.paper_layer import PaperLayer, saved_bytes
 
 Setting = dict[str, Any]
 Outputs = Callable[[Case, Any], list[Plain]]

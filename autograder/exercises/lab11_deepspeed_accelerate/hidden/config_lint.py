@@ -7,8 +7,8 @@ from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab11_deepspeed_accelerate.config_lint import VISIBLE
 from autograder.exercises.lab11_deepspeed_accelerate.configurations import ACCUMULATION, MICRO
 from autograder.exercises.lab11_deepspeed_accelerate.hidden.record_configs import HIDDEN, OF_CASES
-from shardlab import config_runs
-from shardlab.config_runs import Ran
+from shardlab.recorded_runs import config_runs
+from shardlab.recorded_runs.config_runs import Ran
 
 RECORDED = config_runs.load(HIDDEN)
 

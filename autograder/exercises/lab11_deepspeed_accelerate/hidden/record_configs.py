@@ -26,7 +26,7 @@ from autograder.exercises.lab11_deepspeed_accelerate.configurations import (
     text_of,
 )
 from shardlab import launch
-from shardlab.config_runs import RECORDED, Asked, Ran, dump
+from shardlab.recorded_runs.config_runs import RECORDED, Asked, Ran, dump
 
 HIDDEN = Path(__file__).with_name("configs.json")
 WIDTH, SAMPLES = 4, 512

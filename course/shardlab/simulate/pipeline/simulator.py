@@ -116,16 +116,6 @@ class PipelineTimeline:
             - 1
         )
 
-    def start_of(self, action: tuple[str, int, int]) -> float:
-        return self._find(action).start
-
-    def end_of(self, action: tuple[str, int, int]) -> float:
-        return self._find(action).end
-
-    def _find(self, action: tuple[str, int, int]) -> Slot:
-        device = self.device_of[action[1]]
-        return next(slot for slot in self.slots[device] if slot.action == action)
-
 
 def simulate(schedule: Sequence[Iterable[Any]], costs: Costs | None = None) -> PipelineTimeline:
     """The timeline of a schedule, with each action as early as its inputs and its device allow.

@@ -14,8 +14,8 @@ from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import Attempt, Case, Curves, Exercise, Plain
 from autograder.grading.record import curves
 from autograder.grading.record.pictures import MAX_BYTES, MAX_ROWS, VisibleAttempts
-from shardlab.live_memory import CATEGORIES, Memory, RankMemory
 from shardlab.run import Run, Traffic
+from shardlab.run.live_memory import CATEGORIES, Memory, RankMemory
 
 SEED = 5
 

@@ -1,0 +1,1 @@
+"""What Linux knows about a process: its threads, its memory, its pages."""

@@ -1,0 +1,1 @@
+"""Runs recorded once, which labs ask about, with the format they are stored in."""

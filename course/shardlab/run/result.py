@@ -1,0 +1,152 @@
+"""The result of a launch: outputs, printed text, traffic and calls, by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardlab.run.live_memory import Memory
+
+Bytes = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One rank's part in one collective, send or receive.
+
+    Times are seconds since the ranks were released, on a clock that all ranks share.
+    ``end_s`` is when its wait returned, or None if the call never completed.
+    """
+
+    rank: int
+    op: str  # torch.distributed's name: "all_reduce", "send", "recv", "broadcast", ...
+    bytes: int  # of the tensors this rank passed in (for a receive, of its buffer)
+    peer: int | None  # send, recv: the other rank; None for a collective, or while unknown
+    group: tuple[int, ...]  # global ranks of the process group
+    start_s: float
+    end_s: float | None
+    source: str  # "cell 5, line 3" or "path.py, line 10": the innermost line of user code
+    seq: int  # counts collectives of the group, or sends/receives between this pair
+    dtype: str  # "float32"
+    shape: tuple[int, ...]  # of the first tensor
+    offset: int  # elements from the start of the tensor's storage; shows which chunk it is
+    storage_numel: int  # elements in that storage
+    tag: int = 0
+    waited: bool = True  # False: isend, irecv or async_op=True, and nobody waited for it
+    code: str = ""  # the text of that line, if known
+
+    @property
+    def is_p2p(self) -> bool:
+        return self.op in ("send", "recv")
+
+
+@dataclass(frozen=True)
+class MeasuredBlock:
+    """One pass of one rank through a ``with measure(label):`` block."""
+
+    label: str
+    rank: int
+    start_s: float
+    end_s: float
+    sent_bytes: tuple[int, ...]  # [N], to each rank
+
+
+@dataclass(frozen=True)
+class Traffic(Mapping[str, "Traffic"]):
+    """Bytes that ranks sent each other; ``traffic["label"]`` has those of a measured block."""
+
+    sent_bytes: Bytes  # [N, N]: row sends to column
+    source: str  # how it was counted
+    blocks: tuple[MeasuredBlock, ...] = field(default=(), repr=False)
+    unseen_bytes: int | None = (
+        None  # on the network, but not through a counted socket; None: unknown
+    )
+    stored_bytes: int = 0  # written to the rendezvous store during the run
+    collectives: int | None = None  # messages of gloo's collectives on the wire; None: unknown
+
+    @property
+    def received_bytes(self) -> Bytes:
+        """[N, N]: row receives from column."""
+        return self.sent_bytes.T
+
+    @property
+    def sent_by_rank(self) -> Bytes:
+        """[N] bytes that each rank sent."""
+        return self.sent_bytes.sum(axis=1)
+
+    @property
+    def received_by_rank(self) -> Bytes:
+        """[N] bytes that each rank received."""
+        return self.sent_bytes.sum(axis=0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(block.label for block in self.blocks))
+
+    def __getitem__(self, label: str) -> Traffic:
+        blocks = tuple(block for block in self.blocks if block.label == label)
+        if not blocks:
+            known = ", ".join(map(repr, self.labels)) or "none"
+            raise KeyError(f"no measured block is labeled {label!r}; measured: {known}")
+        sent = np.zeros_like(self.sent_bytes)
+        for block in blocks:
+            sent[block.rank] += np.asarray(block.sent_bytes, dtype=np.int64)
+        return Traffic(sent, self.source, blocks)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass
+class Run:
+    """All results of one launch; lists are indexed by rank."""
+
+    world_size: int
+    device: str  # "cpu" or "cuda"; `device_reason` says why
+    device_reason: str
+    outputs: list[Any]
+    stdout: list[str]
+    stderr: list[str]
+    traffic: Traffic
+    calls: list[Call]
+    startup_s: float  # from the call of launch() until every rank could communicate
+    wall_s: float  # from the call of launch() until its return
+    # By rank and label: bytes it had sent, counted outside, when it got each value that was held
+    # back (RankSet.run); None where they could not be counted.
+    sent_before: Sequence[Mapping[str, Sequence[int | None]]] = ()
+    _memory: Memory | None = field(default=None, repr=False)
+
+    @property
+    def memory(self) -> Memory:
+        """Live bytes by rank and category. Raises ValueError if they were not recorded."""
+        if self._memory is None:
+            raise ValueError("this run recorded no memory: use launch(..., memory=True)")
+        return self._memory
+
+    def calls_in(self, label: str, rank: int = 0) -> list[Call]:
+        """The calls that a rank began inside its ``with measure(label):`` blocks.
+
+        Empty if that rank has none. Raises KeyError if no rank has one.
+        """
+        blocks = self.traffic[label].blocks
+        spans = [(block.start_s, block.end_s) for block in blocks if block.rank == rank]
+        return [
+            call
+            for call in self.calls
+            if call.rank == rank and any(start <= call.start_s <= end for start, end in spans)
+        ]
+
+    def __repr__(self) -> str:
+        sent = int(self.traffic.sent_bytes.sum())
+        return (
+            f"<Run: {self.world_size} ranks on {self.device} ({self.device_reason}), "
+            f"{len(self.calls)} calls, "
+            f"{sent:,} bytes sent, {self.wall_s:.2f} s>"
+        )
