@@ -26,8 +26,8 @@ from typing import NoReturn, Protocol
 WITHOUT_TORCH = (
     "autograder.build",
     "autograder.grading.command.grade_class",
-    "autograder.grading.gradebook.steps",
-    "autograder.grading.late.course",
+    "autograder.grading.gradebook.read_and_rebuild",
+    "autograder.grading.late.late_work",
     "autograder.pages.feedback",
     "autograder.pages.report.class_page",
     "nbgrader.apps.nbgraderapp",

@@ -21,9 +21,9 @@ def _late(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
     from nbgrader.apps import NbGrader
 
+    from autograder.grading.csv_tables import BadTable
     from autograder.grading.gradebook.database import GradebookError
-    from autograder.grading.late.course import LateWork, changes, show_time
-    from autograder.grading.tables import BadTable
+    from autograder.grading.late.late_work import LateWork, changes, show_time
 
     app = NbGrader()
     app.initialize([])

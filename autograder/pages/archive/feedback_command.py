@@ -38,8 +38,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _feedback(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.csv_tables import BadTable
     from autograder.grading.gradebook.database import GradebookError
-    from autograder.grading.tables import BadTable
     from autograder.pages.archive.feedback_zip import CannotArchive
 
     try:
@@ -53,16 +53,16 @@ def _run(arguments: argparse.Namespace) -> int:
     from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
 
+    from autograder.grading.csv_tables import write_atomically
     from autograder.grading.gradebook.database import opened
     from autograder.grading.pool.tasks import grading_folder
-    from autograder.grading.tables import write_atomically
     from autograder.pages.archive.feedback_zip import (
         CannotArchive,
         archive,
         assign,
         read_submitters,
     )
-    from autograder.pages.people import read_people
+    from autograder.pages.match_people import read_people
     from autograder.pages.scores import read_scores
 
     lab, platform = arguments.lab, arguments.platform

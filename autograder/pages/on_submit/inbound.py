@@ -15,7 +15,7 @@ from pathlib import Path
 from autograder.grading.course_time import to_utc
 from autograder.grading.submission.files import Unreadable, read_regular_file
 from autograder.grading.submission.names import why_unusable
-from autograder.pages.feedback.exchange import SECRET
+from autograder.pages.feedback.release_feedback import SECRET
 
 INCOMPLETE_S = 60.0  # after this time an incomplete submission is reported
 

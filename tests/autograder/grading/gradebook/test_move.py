@@ -16,7 +16,7 @@ from sqlalchemy import create_engine, inspect, select, text
 from autograder.__main__ import main
 from autograder.grading.gradebook import move
 from autograder.grading.gradebook.database import without_password
-from tests.autograder.grading.course import REPO, empty_gradebook
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 from tests.running_postgres import running_postgres
 from tools import postgres
 

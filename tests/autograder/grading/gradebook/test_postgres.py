@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from autograder import exercises
 from autograder.grading.gradebook.database import GradebookError, prepare
-from tests.autograder.grading.course import Course, source_of, with_answers
+from tests.autograder.grading.copied_course import Course, source_of, with_answers
 from tests.running_postgres import running_postgres
 from tools import postgres
 

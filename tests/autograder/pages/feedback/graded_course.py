@@ -28,7 +28,7 @@ from autograder.grading.record.record import GRADED, Record
 from autograder.grading.submission.template import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map
-from tests.autograder.grading.course import forks
+from tests.autograder.grading.copied_course import forks
 
 REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"

@@ -25,7 +25,7 @@ from autograder.grading.record.record import Record, Task, failed
 from autograder.grading.submission.template import CourseError
 from autograder.pages.on_submit import service as service_module
 from autograder.pages.on_submit.service import RETRY_S, Service
-from tests.autograder.grading.course import Course, with_answers
+from tests.autograder.grading.copied_course import Course, with_answers
 from tests.autograder.grading.fake_class import FakePool, decide
 
 LAB = "03_ring_all_reduce"

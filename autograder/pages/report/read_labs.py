@@ -14,8 +14,9 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.course.tries import Tries
 from autograder.grading.collect.store import EARLIER, Store
+from autograder.grading.csv_tables import BadTable
 from autograder.grading.gradebook.database import opened
-from autograder.grading.late.course import LateWork
+from autograder.grading.late.late_work import LateWork
 from autograder.grading.late.standings import Standing
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.tasks import (
@@ -25,9 +26,8 @@ from autograder.grading.pool.tasks import (
     unusable_names,
 )
 from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
-from autograder.grading.roster.people import Person, read_roster
-from autograder.grading.tables import BadTable
-from autograder.pages.people import read_people
+from autograder.grading.roster.roster import Person, read_roster
+from autograder.pages.match_people import read_people
 from autograder.pages.report.tries import tries_in
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
