@@ -10,8 +10,8 @@ from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.submission.folders import records_folder
 
 
 def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: str) -> Record | None:
@@ -21,8 +21,8 @@ def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: st
     configuration.
     """
     try:
-        folder = grading_folder(CourseDirectory(parent=owner))
-        record = Journal(folder / "records", lab).read(student)
+        folder = records_folder(CourseDirectory(parent=owner))
+        record = Journal(folder, lab).read(student)
     except BrokenRecord:
         return None
     key = _plain(notebook.metadata.get("shardlab")).get("key")

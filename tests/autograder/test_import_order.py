@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +18,9 @@ PACKAGES = (
     "course",
     "evaluation",
     "sandbox",
+    "build",
     "grading",
     "grading/submission",
-    "build",
     "grading/notebook",
     "grading/record",
     "grading/pool",
@@ -68,6 +69,12 @@ MODULES = sorted(AUTOGRADER.rglob("*.py"))
 
 def test_every_package_is_listed() -> None:
     assert {package_of(path) for path in MODULES} - {""} == set(PACKAGES)
+
+
+def test_the_packages_in_a_room_follow_each_other() -> None:
+    """So the order below is also one of whole rooms: no two of them import each other."""
+    rooms = [room for room, _ in itertools.groupby(each.split("/")[0] for each in PACKAGES)]
+    assert len(rooms) == len(set(rooms))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

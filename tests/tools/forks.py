@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 WITHOUT_TORCH = (
-    "autograder.build",
+    "autograder.build.products",
     "autograder.grading.command.grade_class",
     "autograder.grading.gradebook.read_and_rebuild",
     "autograder.grading.late.late_work",

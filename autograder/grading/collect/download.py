@@ -15,9 +15,9 @@ from autograder.grading.collect.files import CollectError
 from autograder.grading.collect.labs import Labs, lab_of, labs_of
 from autograder.grading.collect.platforms import SubmittedFile
 from autograder.grading.collect.store import Plan, Store, Version, digest
-from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.roster.roster import read_roster
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.folders import grading_folder
 from autograder.grading.submission.reader import KINDS
 
 

@@ -14,9 +14,9 @@ from nbgrader.exchange.default import ExchangeCollect
 
 from autograder.grading.collect.store import Store
 from autograder.grading.csv_tables import BadTable
-from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.roster.roster import ROSTER, read_roster
 from autograder.grading.submission.files import Unreadable, read_regular_file
+from autograder.grading.submission.folders import grading_folder
 from autograder.grading.submission.reader import MAX_BYTES
 
 Record = dict[str, Any]  # nbgrader's: username, filename, timestamp

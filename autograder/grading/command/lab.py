@@ -8,11 +8,12 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.gradebook.database import prepare, require_same_gradebook
-from autograder.grading.gradebook.run_and_decide import RunAndDecide
 from autograder.grading.gradebook.writer import Writer
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.pool.settings import GradingSettings
+from autograder.grading.pool.tasks import TaskMaker
 from autograder.grading.record.record import Record
+from autograder.grading.submission.folders import records_folder
 
 
 class UsageError(Exception):
@@ -31,10 +32,10 @@ class LabGrading:
         _require_lab(self.course, lab)
         prepare(self.course.db_url)
         require_same_gradebook(self.course)
-        decider = RunAndDecide(parent=self.app)
-        self.unsandboxed = decider.unsandboxed
-        self.maker = decider.maker(lab)
-        self.records = grading_folder(self.course) / "records"
+        settings = GradingSettings(parent=self.app)
+        self.unsandboxed = settings.unsandboxed
+        self.maker = TaskMaker(settings, lab)
+        self.records = records_folder(self.course)
         self.journal = Journal(self.records, lab)
         self.writer = Writer(self.app, lab)
 

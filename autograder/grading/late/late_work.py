@@ -24,7 +24,7 @@ from autograder.grading.late.standings import (
     save,
     standings,
 )
-from autograder.grading.pool.tasks import submission_folder
+from autograder.grading.submission.folders import submission_folder
 from autograder.grading.submission.timestamp import (
     TIMESTAMP,
     BadTimestamp,

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from autograder.grading.late.extensions import Extensions, read_extensions
 from autograder.grading.late.policy import Policy, days_late, divide
-from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.submission.folders import grading_folder
 
 FILE = "extensions.csv"
 

@@ -9,7 +9,6 @@ from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.csv_tables import BadTable
 from autograder.grading.gradebook.database import opened, prepare
-from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.roster.class_list import merged, read_class_list, shared_ids
 from autograder.grading.roster.roster import (
     ROSTER,
@@ -18,6 +17,7 @@ from autograder.grading.roster.roster import (
     read_roster,
     write_roster,
 )
+from autograder.grading.submission.folders import grading_folder
 
 
 def enroll(table: Path) -> str:

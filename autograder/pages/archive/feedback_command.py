@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     from autograder.grading.csv_tables import write_atomically
     from autograder.grading.gradebook.database import opened
-    from autograder.grading.pool.tasks import grading_folder
+    from autograder.grading.submission.folders import grading_folder
     from autograder.pages.archive.feedback_zip import (
         CannotArchive,
         archive,
@@ -154,7 +154,7 @@ def _is_current(app: NbGrader, course: CourseDirectory, page: Path, scores: Scor
 
 def _digest(course: CourseDirectory, lab: str, student: str) -> str:
     """The digest of the submitted notebook; "-" if there is none."""
-    from autograder.grading.pool.tasks import read_submission
+    from autograder.grading.submission.folders import read_submission
     from autograder.pages.archive.feedback_zip import digest
 
     content, _, _ = read_submission(course, lab, student)

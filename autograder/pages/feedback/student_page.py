@@ -18,10 +18,10 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from autograder.build.cells import is_answer, is_check
 from autograder.grading.course_time import to_course_time
 from autograder.grading.record.record import Record
 from autograder.grading.submission.attachments import MAX_CHARS
-from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
 from autograder.pages.html.page import prose
 from autograder.pages.record_of import check_output, grade_id

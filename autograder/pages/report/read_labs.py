@@ -19,14 +19,15 @@ from autograder.grading.gradebook.database import opened
 from autograder.grading.late.late_work import LateWork
 from autograder.grading.late.standings import Standing
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import (
+from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
+from autograder.grading.roster.roster import Person, read_roster
+from autograder.grading.submission.folders import (
     grading_folder,
     read_submission,
+    records_folder,
     students_who_submitted,
     unusable_names,
 )
-from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
-from autograder.grading.roster.roster import Person, read_roster
 from autograder.pages.match_people import read_people
 from autograder.pages.report.tries import tries_in
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
@@ -119,7 +120,7 @@ def _read(
     late: dict[str, Standing],
     with_tries: bool,
 ) -> Lab:
-    journal = Journal(grading_folder(course) / "records", lab)
+    journal = Journal(records_folder(course), lab)
     records = {}
     for student in journal.students():
         with suppress(BrokenRecord):  # the next grading replaces and reports it

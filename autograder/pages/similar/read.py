@@ -12,11 +12,15 @@ from nbformat import NotebookNode
 from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.pool.tasks import grading_folder, read_submission, students_who_submitted
+from autograder.build.cells import is_answer
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.folders import (
+    grading_folder,
+    read_submission,
+    students_who_submitted,
+)
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
-from autograder.grading.submission.template import is_answer
 from autograder.pages.similar.compare import Text, Work
 
 MAX_CHARS = 200_000  # of one submission's code; a long answer has 5,000

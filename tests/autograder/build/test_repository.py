@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autograder import build, exercises
+from autograder import exercises
+from autograder.build.products import check
+from autograder.build.text import notebook_from_text
 
 REPO = Path(__file__).parents[3]
 SOURCES = sorted((REPO / "solutions").glob("*/*.nb.py"))
@@ -23,7 +25,7 @@ SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
 
 
 def test_every_notebook_is_up_to_date() -> None:
-    assert [f"{drift.path} {drift.why}" for drift in build.check(REPO)] == []
+    assert [f"{drift.path} {drift.why}" for drift in check(REPO)] == []
 
 
 def test_notebooks_have_no_outputs() -> None:
@@ -63,7 +65,7 @@ def passages(text: str) -> set[tuple[str, str]]:
 def test_no_solution_reaches_students(source: Path) -> None:
     answers = [
         answer
-        for cell in build.notebook_from_text(source).cells
+        for cell in notebook_from_text(source).cells
         if cell.metadata.get("nbgrader", {}).get("solution")
         for answer in SOLUTION.findall(cell.source) or [cell.source]
     ]

@@ -20,8 +20,10 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder import build, exercises
+from autograder import exercises
 from autograder.__main__ import main
+from autograder.build import products
+from autograder.build.text import notebook_from_text
 from autograder.evaluation.decide import decide
 from autograder.evaluation.present import as_text
 from autograder.evaluation.trial import VISIBLE_SEED, rng_for
@@ -96,7 +98,7 @@ def test_the_package_contains_no_passage_of_a_solution(
 ) -> None:
     answers = [
         answer
-        for cell in build.notebook_from_text(source).cells
+        for cell in notebook_from_text(source).cells
         if cell.metadata.get("nbgrader", {}).get("solution")
         for answer in SOLUTION.findall(cell.source) or [cell.source]
     ]
@@ -328,8 +330,8 @@ def test_archives_are_deterministic(tmp_path: Path) -> None:
 def test_nothing_is_released_while_a_lab_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = build.Drift(REPO / "labs/x.ipynb", "is out of date")
-    monkeypatch.setattr(build, "check", lambda repo: [stale])
+    stale = products.Drift(REPO / "labs/x.ipynb", "is out of date")
+    monkeypatch.setattr(products, "check", lambda repo: [stale])
     assert main(["release", "--repo", str(REPO), "--to", str(tmp_path / "to")]) == 1
     assert "labs/x.ipynb is out of date" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()

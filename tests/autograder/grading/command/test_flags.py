@@ -7,8 +7,8 @@ from pathlib import Path
 
 import nbformat
 
+from autograder.build.cells import Check
 from autograder.grading.record.grade_submission import _flags
-from autograder.grading.submission.template import Check
 
 LABS = sorted((Path(__file__).parents[4] / "labs").glob("*/*.ipynb"))
 CHECK = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]

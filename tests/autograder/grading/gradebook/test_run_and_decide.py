@@ -9,12 +9,13 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
+from autograder.build.cells import Check
 from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.grading.course_error import CourseError
 from autograder.grading.pool.tasks import grading_seed
 from autograder.grading.record.grade_submission import exercise_of, state_of
 from autograder.grading.record.marks import why_missing, write_verdict
 from autograder.grading.record.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
-from autograder.grading.submission.template import Check, CourseError
 from autograder.sandbox import Limits
 
 MISTAKE = ("doubles <nothing>", "doubles <nothing>")

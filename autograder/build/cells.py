@@ -1,6 +1,6 @@
-"""The cells of a released lab: which are graded by a check, and which contain an answer.
+"""The cells of a lab: which are graded by a check, and which contain an answer.
 
-Workers import this module, so it does not import nbgrader, which takes two seconds.
+Workers import this module, so neither it nor the package imports nbgrader, which takes two seconds.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ from dataclasses import dataclass
 from nbformat import NotebookNode
 
 END_LINKS = "links-at-the-end"  # the id of a notebook's last cell, with links to other notebooks
-
-
-class CourseError(Exception):
-    """The course itself is broken, whatever the submission."""
 
 
 class BadCheck(ValueError):
