@@ -11,6 +11,7 @@ The packages in order of trust, the least trusted first; each imports only from 
     grading      a class: submissions, notebooks, records, workers, the gradebook
     pages        what people read afterwards: feedback, reports, formgrader
     release      the students' package: guest, exercise, course, evaluation and the public halves
+    mutants      changed solutions, on which the checks are tried
 """
 
 from typing import TYPE_CHECKING, Any

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import autograder
+
 AUTOGRADER = Path(__file__).parents[2] / "autograder"
+README = AUTOGRADER.parent / "README.md"
 # Ordered by trust: the first runs next to student code.
 PACKAGES = (
     "guest",
@@ -71,9 +75,16 @@ def test_every_package_is_listed() -> None:
     assert {package_of(path) for path in MODULES} - {""} == set(PACKAGES)
 
 
+def test_the_readme_and_the_package_describe_every_room_in_this_order() -> None:
+    rooms = list(dict.fromkeys(each.partition("/")[0] for each in PACKAGES))
+    (row,) = re.findall(r"^\| `autograder/` \| .*", README.read_text(), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == rooms
+    assert re.findall(r"^    (\w+)", autograder.__doc__, re.MULTILINE) == rooms
+
+
 def test_the_packages_in_a_room_follow_each_other() -> None:
     """So the order below is also one of whole rooms: no two of them import each other."""
-    rooms = [room for room, _ in itertools.groupby(each.split("/")[0] for each in PACKAGES)]
+    rooms = [room for room, _ in itertools.groupby(each.partition("/")[0] for each in PACKAGES)]
     assert len(rooms) == len(set(rooms))
 
 
