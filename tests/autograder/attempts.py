@@ -13,11 +13,11 @@ VISIBLE = Case("2 ranks", 2)
 HIDDEN = Case("2 ranks, 987 elements", 2, hidden=True)
 
 
-def exercise(**more):
+def exercise(cases=(VISIBLE, HIDDEN), **more):
     return on_ranks(
         name="lab.answer",
         points=4,
-        cases=(VISIBLE, HIDDEN),
+        cases=cases,
         inputs=lambda case, rng: 0,
         drive=lambda subject, given, case: subject,
         reference=lambda case, inputs: 1,
@@ -35,5 +35,5 @@ def call(op, rank=0):
 
 
 def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=(), trust=Trust.OWN):
-    known = run or run_of()
-    return Attempt(case, [0, 0], [1, 1], list(outputs), known, error, tuple(spent), trust)
+    known, n = run or run_of(), case.world_size
+    return Attempt(case, [0] * n, [1] * n, list(outputs), known, error, tuple(spent), trust)
