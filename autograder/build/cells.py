@@ -6,7 +6,9 @@ Workers import this module, so neither it nor the package imports nbgrader, whic
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nbformat import NotebookNode
 
@@ -64,8 +66,9 @@ def is_answer(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("solution", False))
 
 
-def grade_id(cell: NotebookNode) -> str | None:
+def grade_id(cell: Mapping[str, Any]) -> str | None:
     """None for a cell that grading ignores."""
-    meta = cell.metadata.get("nbgrader") if isinstance(cell.metadata, dict) else None
+    metadata = cell["metadata"]
+    meta = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     found = meta.get("grade_id") if isinstance(meta, dict) else None
     return found if isinstance(found, str) else None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.gradebook.database import prepare, require_same_gradebook
 from autograder.grading.gradebook.writer import Writer
+from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.settings import GradingSettings
 from autograder.grading.pool.tasks import TaskMaker
@@ -26,8 +26,7 @@ class LabGrading:
     def __init__(self, lab: str) -> None:
         """Raises UsageError, CourseError or GradebookError if grading cannot start."""
         self.lab = lab
-        self.app = NbGrader()
-        self.app.initialize([])
+        self.app = nbgrader_app()
         self.course = CourseDirectory(parent=self.app, assignment_id=lab)
         _require_lab(self.course, lab)
         prepare(self.course.db_url)

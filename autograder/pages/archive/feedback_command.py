@@ -50,11 +50,11 @@ def _feedback(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.csv_tables import write_atomically
     from autograder.grading.gradebook.database import opened
+    from autograder.grading.nbgrader_app import nbgrader_app
     from autograder.grading.submission.folders import grading_folder
     from autograder.pages.archive.feedback_zip import (
         CannotArchive,
@@ -80,8 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"{platform.capitalize()} finds students by the names of its own files: download all "
             "submissions of the lab there, and pass that zip with --from"
         )
-    app = NbGrader()
-    app.initialize([])
+    app = nbgrader_app()
     course = CourseDirectory(parent=app)
     with opened(course) as gradebook:
         people = read_people(gradebook, grading_folder(course))

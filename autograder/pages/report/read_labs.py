@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nbgrader.api import Gradebook
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.course.tries import Tries
@@ -18,6 +17,7 @@ from autograder.grading.csv_tables import BadTable
 from autograder.grading.gradebook.database import opened
 from autograder.grading.late.late_work import LateWork
 from autograder.grading.late.standings import Standing
+from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
 from autograder.grading.roster.roster import Person, read_roster
@@ -84,8 +84,7 @@ def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
 
     ``with_tries`` parses every submitted notebook.
     """
-    app = NbGrader()
-    app.initialize([])
+    app = nbgrader_app()
     course = CourseDirectory(parent=app)
     try:
         late = LateWork(app).standings()
@@ -106,9 +105,7 @@ def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
 
 def read_class() -> list[Person]:
     """Everyone in the gradebook. Raises BadTable or GradebookError."""
-    app = NbGrader()
-    app.initialize([])
-    course = CourseDirectory(parent=app)
+    course = CourseDirectory(parent=nbgrader_app())
     with opened(course) as gradebook:
         return read_people(gradebook, grading_folder(course))
 

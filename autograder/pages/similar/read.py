@@ -9,10 +9,10 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.build.cells import is_answer
+from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.folders import (
     grading_folder,
@@ -45,8 +45,7 @@ def read_all(lab: str, earlier: Sequence[Path]) -> Submissions:
 
     Raises CannotCompare.
     """
-    app = NbGrader()
-    app.initialize([])
+    app = nbgrader_app()
     course = CourseDirectory(parent=app)
     released = _released(course, lab)
     chapter = Path(course.root, "course/chapters", f"{lab}.ipynb")
