@@ -101,6 +101,10 @@ def test_a_mistake_is_named_if_it_reproduces_every_wrong_answer() -> None:
     among = exercise.named(attempt(exercise, 2, 3, 5000), {"always 2"})
     assert [each.finding.mistake for each in among or ()] == ["always 2"]
     assert named(exercise, 2, 3) == []  # not every question has an answer
+    near = formula(
+        tolerance=0.1, mistakes={"is right, too": lambda n, parts: -(-n // parts) * 0.95}
+    )
+    assert named(near, 2.6, 3, 5000) == []
 
 
 def test_a_hidden_case_without_questions_draws_them() -> None:
