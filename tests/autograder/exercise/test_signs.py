@@ -151,7 +151,8 @@ def test_a_rank_over_its_budget_is_told_what_is_enough() -> None:
 def test_the_most_expensive_kind_of_call_is_named() -> None:
     sign = expensive_calls({"all_gather": "gathers", "send": "sends"})
     large = dataclasses.replace(call("all_gather", 1), bytes=100, source="line 9")
-    calls = [call("send", 1), call("send", 1), large]
+    of_another_rank = dataclasses.replace(call("send", 0), bytes=1000)
+    calls = [of_another_rank, call("send", 1), call("send", 1), large]
     over = dataclasses.replace(sent(100, 108), run=run_of(calls))
     assert texts(sign, over) == ("rank 1 gathers (line 9)", "a rank gathers")
     assert texts(expensive_calls({"send": "sends"}), over) is None
