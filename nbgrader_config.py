@@ -48,7 +48,7 @@ c.CourseDirectory.db_url = os.environ.get(
 c.Exchange.root = str(exchange)
 c.Exchange.cache = str(grading / "cache")
 # `nbgrader collect --update` keeps the submission that it replaces, in grading/earlier.
-c.ExchangeFactory.collect = "autograder.grading.collect.exchange.Collect"
+c.ExchangeFactory.collect = "autograder.grading.collect.from_exchange.Collect"
 c.ZipCollectApp.downloaded_directory = "grading/downloaded"
 c.ExportApp.plugin_class = "autograder.pages.report.nbgrader_export.GradedPoints"
 c.ExportPlugin.to = str(grading / "grades.csv")
@@ -67,9 +67,9 @@ c.GenerateAssignment.exporter_class = "autograder.build.lab.BuiltNotebooks"
 
 # ---- autograde
 
-c.Autograde.exporter_class = "autograder.grading.gradebook.steps.SubmissionReader"
+c.Autograde.exporter_class = "autograder.grading.gradebook.read_and_rebuild.SubmissionReader"
 c.Autograde.sanitize_preprocessors = [
-    "autograder.grading.gradebook.steps.RebuildSubmission",
+    "autograder.grading.gradebook.read_and_rebuild.RebuildSubmission",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.Autograde.autograde_preprocessors = [

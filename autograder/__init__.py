@@ -7,10 +7,11 @@ The packages in order of trust, the least trusted first; each imports only from 
     course       the notebooks in order, and the results of a student's own checks so far
     evaluation   what `check` runs: try an answer on ranks, judge, compare, present
     sandbox      the container that student code runs in, seen from outside
+    build        notebooks from their sources
     grading      a class: submissions, notebooks, records, workers, the gradebook
     pages        what people read afterwards: feedback, reports, formgrader
-    build        notebooks from their sources
     release      the students' package: guest, exercise, course, evaluation and the public halves
+    mutants      changed solutions, on which the checks are tried
 """
 
 from typing import TYPE_CHECKING, Any

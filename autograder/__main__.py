@@ -61,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _build(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
-    from autograder.build import SourceError, build, check
+    from autograder.build.products import build, check
+    from autograder.build.text import SourceError
 
     repo = arguments.repo.resolve()
     try:

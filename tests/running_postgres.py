@@ -14,9 +14,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tools import postgres
+
 START_LIMIT_S = 60
 STOP_LIMIT_S = 20
 OWNER = "shardlab"
+
+
+@contextmanager
+def postgres_or_skip() -> Iterator[str]:
+    """As `running_postgres`; skips the test where PostgreSQL is not installed, except in CI."""
+    ci = bool(os.environ.get("SHARDLAB_NEEDS_BROWSER"))  # set where nothing may be skipped
+    programs = postgres.get() if ci else postgres.find()
+    if programs is None:
+        (pytest.fail if ci else pytest.skip)(postgres.NONE)
+    with running_postgres(programs) as db_url:
+        yield db_url
 
 
 @contextmanager

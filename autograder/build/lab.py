@@ -11,11 +11,11 @@ from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.converters.base import NbGraderException
 
+from autograder.build.cells import END_LINKS
 from autograder.build.navigation import without_links
 from autograder.build.points import add_points
 from autograder.build.rubric import require_rubric
 from autograder.build.text import SourceError, notebook_from_text
-from autograder.grading.submission.template import END_LINKS
 
 REBUILD = "python -m autograder build"
 

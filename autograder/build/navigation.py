@@ -9,8 +9,8 @@ from pathlib import PurePosixPath
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
+from autograder.build.cells import END_LINKS
 from autograder.course.pages import FRONT_PAGE, Course, Page
-from autograder.grading.submission.template import END_LINKS
 
 MAP = "Map of the course"
 HEADING = re.compile(r"\A# .*\n*")

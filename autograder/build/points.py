@@ -12,8 +12,8 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from autograder import exercises
+from autograder.build.cells import find_check, is_check
 from autograder.build.text import SourceError
-from autograder.grading.submission.template import find_check, is_check
 
 TABLE = "<!-- table of points -->"  # in a lab's first cell: the table goes here
 HEADING = re.compile(r"^## \d+ · (.+)$", re.MULTILINE)

@@ -11,7 +11,7 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
-from autograder.grading.submission.template import BadCheck, find_check
+from autograder.build.cells import BadCheck, find_check
 
 # All notebooks get this kernel, whatever metadata an editor wrote to their sources.
 METADATA = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from autograder.evaluation.verdict import CaseResult
 from autograder.evaluation.wording import printable
 from autograder.exercise import Attempt
-from autograder.exercise.right_calls import RightCalls, first_difference
+from autograder.exercise.call_difference import RightCalls, first_difference
 from shardlab.run import Run
 
 MAX_LINES, MAX_LINE_CHARS = 12, 160  # of what ranks printed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Case, Exercise
-from autograder.exercise.right_calls import RightCalls, calls_of
+from autograder.exercise.call_difference import RightCalls, calls_of
 from shardlab.ranks import codec
 
 

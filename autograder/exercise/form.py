@@ -17,8 +17,8 @@ import numpy as np
 
 from autograder.exercise.attempt import Attempt, Curves, Finding
 from autograder.exercise.budget import Budget, Limit
+from autograder.exercise.call_difference import RightCalls
 from autograder.exercise.compare import find_difference
-from autograder.exercise.right_calls import RightCalls
 from autograder.guest.case import Case, Plain
 
 Outputs = Sequence[Plain]  # by rank

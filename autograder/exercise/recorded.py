@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from autograder.exercise.budget import Limit, by_rank
+from autograder.exercise.call_difference import RightCalls
 from autograder.exercise.compare import BLOCK, Sums, equal
 from autograder.exercise.form import Exercise, Outputs
-from autograder.exercise.right_calls import RightCalls
 from autograder.guest.case import Case, Plain
 from shardlab.ranks import codec
 

@@ -1,4 +1,4 @@
-"""System calls that change files, held deadline another process has looked and lets them continue.
+"""System calls that change files, held until another process has looked and lets them continue.
 
 The process that is watched, with all its threads and the programs it starts, stops before each such
 call (seccomp's user notification); the process that watches gets a *listener* for these stops.  So
@@ -94,7 +94,7 @@ def let_continue(listener: int, call: int) -> None:
 
 
 def wait_until_done(thread: int) -> None:
-    """Waits deadline a thread whose call was let through waits for something else, or has ended."""
+    """Waits until a thread whose call was let through waits for something else, or has ended."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         try:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from nbformat import NotebookNode
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Configurable
 
+from autograder.build.cells import grade_id
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.submission.folders import records_folder
 
 
 def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: str) -> Record | None:
@@ -21,15 +21,16 @@ def record_of(owner: Configurable, notebook: NotebookNode, lab: str, student: st
     configuration.
     """
     try:
-        folder = grading_folder(CourseDirectory(parent=owner))
-        record = Journal(folder / "records", lab).read(student)
+        folder = records_folder(CourseDirectory(parent=owner))
+        record = Journal(folder, lab).read(student)
     except BrokenRecord:
         return None
-    key = _plain(notebook.metadata.get("shardlab")).get("key")
+    written = notebook.metadata.get("shardlab")
+    key = written.get("key") if isinstance(written, dict) else None
     return record if record is not None and record.key == key else None
 
 
-def check_output(record: Record | None, name: str) -> tuple[str, str]:
+def check_output(record: Record | None, name: str | None) -> tuple[str, str]:
     """(a check's table as HTML, why it failed), "" if there is none.
 
     Read from the record, which student code cannot write; a notebook may contain a forgery.
@@ -41,12 +42,3 @@ def check_output(record: Record | None, name: str) -> tuple[str, str]:
     tables = [out["data"]["text/html"] for out in outputs if "text/html" in out.get("data", {})]
     errors = [out["evalue"] for out in outputs if out["output_type"] == "error"]
     return "".join(tables[:1]), "".join(errors[:1])
-
-
-def grade_id(cell: Mapping[str, Any]) -> str:
-    """The grade id of a cell in one of the grader's notebooks; "" if grading ignores the cell."""
-    return str(_plain(cell["metadata"].get("nbgrader")).get("grade_id", ""))
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -57,7 +57,7 @@ def _require_labs(labs: list[str]) -> None:
 def _require_built(repo: Path) -> None:
     if not (repo / "nbgrader_config.py").exists():
         raise ReleaseError(f"{repo} is not the root of the repository: it has no labs to release")
-    from autograder.build import check
+    from autograder.build.products import check
 
     drifts = [f"{drift.path.relative_to(repo)} {drift.why}" for drift in check(repo)]
     if drifts:

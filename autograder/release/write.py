@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from autograder.grading.tables import write_atomically
+from autograder.grading.csv_tables import write_atomically
 
 MANIFEST = ".release.json"  # {path: sha256} of every file in the release
 NOT_RELEASED = {".venv", "__pycache__", ".ipynb_checkpoints"}

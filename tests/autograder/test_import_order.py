@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from pathlib import Path
 
 import pytest
 
+import autograder
 from tests.import_order import ImportOrder
 
 AUTOGRADER = Path(__file__).parents[2] / "autograder"
+README = AUTOGRADER.parent / "README.md"
 # Ordered by trust: the first runs next to student code.
 PACKAGES = (
     "guest",
@@ -17,9 +21,9 @@ PACKAGES = (
     "course",
     "evaluation",
     "sandbox",
+    "build",
     "grading",
     "grading/submission",
-    "build",
     "grading/notebook",
     "grading/record",
     "grading/pool",
@@ -44,6 +48,19 @@ ORDER = ImportOrder(AUTOGRADER, PACKAGES)
 
 def test_every_package_is_listed() -> None:
     assert ORDER.rooms_not_listed() == set()
+
+
+def test_the_readme_and_the_package_describe_every_room_in_this_order() -> None:
+    rooms = list(dict.fromkeys(each.partition("/")[0] for each in PACKAGES))
+    (row,) = re.findall(r"^\| `autograder/` \| .*", README.read_text(), re.MULTILINE)
+    assert re.findall(r"`(\w+)`", row) == rooms
+    assert re.findall(r"^    (\w+)", autograder.__doc__, re.MULTILINE) == rooms
+
+
+def test_the_packages_in_a_room_follow_each_other() -> None:
+    """So the order below is also one of whole rooms: no two of them import each other."""
+    rooms = [room for room, _ in itertools.groupby(each.partition("/")[0] for each in PACKAGES)]
+    assert len(rooms) == len(set(rooms))
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 WITHOUT_TORCH = (
-    "autograder.build",
+    "autograder.build.products",
     "autograder.grading.command.grade_class",
-    "autograder.grading.gradebook.steps",
-    "autograder.grading.late.course",
+    "autograder.grading.gradebook.read_and_rebuild",
+    "autograder.grading.late.late_work",
     "autograder.pages.feedback",
     "autograder.pages.report.class_page",
     "nbgrader.apps.nbgraderapp",

@@ -19,8 +19,8 @@ from nbgrader.utils import get_username
 from traitlets.config import Config
 
 from autograder.grading.gradebook.run_and_decide import RunAndDecide
+from autograder.grading.late.late_steps import LateDays
 from autograder.grading.late.policy import Policy
-from autograder.grading.late.steps import LateDays
 from tests.running_lab import copy_repository
 from tests.tools.forks import WITHOUT_TORCH, forking
 from tests.tools.shell import environment, instructors_commands, instructors_page

@@ -106,6 +106,16 @@ def test_make_targets_in_the_docs_exist(page: str) -> None:
     assert named <= targets()
 
 
+def test_every_command_of_the_autograder_is_documented() -> None:
+    pages = ("README.md", "CONTRIBUTING.md", "docs/instructors.md")
+    text = "".join((ROOT / page).read_text() for page in pages)
+    command = [sys.executable, "-m", "autograder", "--help"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    commands = set(re.findall(r"^    ([a-z-]+)", listed, re.MULTILINE))
+    assert {"build", "mutants"} < commands
+    assert commands - set(re.findall(r"python -m autograder ([a-z-]+)", text)) == set()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_are_not_broken(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text())

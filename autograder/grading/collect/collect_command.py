@@ -38,7 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
     from autograder.grading.collect.download import collect
     from autograder.grading.collect.files import CollectError
-    from autograder.grading.tables import BadTable
+    from autograder.grading.csv_tables import BadTable
 
     try:
         collected = collect(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.collect import files, platforms
@@ -15,9 +14,10 @@ from autograder.grading.collect.files import CollectError
 from autograder.grading.collect.labs import Labs, lab_of, labs_of
 from autograder.grading.collect.platforms import SubmittedFile
 from autograder.grading.collect.store import Plan, Store, Version, digest
-from autograder.grading.pool.tasks import grading_folder
-from autograder.grading.roster.people import read_roster
+from autograder.grading.nbgrader_app import nbgrader_app
+from autograder.grading.roster.roster import read_roster
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.folders import grading_folder
 from autograder.grading.submission.reader import KINDS
 
 
@@ -38,9 +38,7 @@ class Collected:
 
 def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Collected:
     """Raises CollectError or BadTable before anything is changed."""
-    app = NbGrader()
-    app.initialize([])
-    course = CourseDirectory(parent=app)
+    course = CourseDirectory(parent=nbgrader_app())
     labs = labs_of(course)
     if lab not in labs:
         raise CollectError(f"there is no lab {lab!r}: choose from {', '.join(labs) or 'none'}")

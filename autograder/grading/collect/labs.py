@@ -9,8 +9,8 @@ from pathlib import Path
 
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.build.cells import grade_id
 from autograder.grading.submission.reader import read_notebook
-from autograder.grading.submission.template import grade_id
 
 Labs = Mapping[str, frozenset[str]]  # {lab: the grade ids of its cells}
 

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from autograder.grading.collect.files import LINK, CollectError, File
-from autograder.grading.roster.people import NotFound, Roster
+from autograder.grading.roster.roster import NotFound, Roster
 from autograder.grading.submission.files import Unreadable
 
 # lovelaceada_LATE_12345_678901_03_ring_all_reduce-1.ipynb: name, student's id, upload's id, file.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.pool.tasks import grading_folder, submission_folder
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.folders import grading_folder, submission_folder
 from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.reader import find_notebook, read_content
 from autograder.grading.submission.timestamp import TIMESTAMP, BadTimestamp, submission_time

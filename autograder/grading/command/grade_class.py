@@ -17,21 +17,21 @@ from sqlalchemy.exc import SAWarning
 from autograder.grading.command.lab import LabGrading, UsageError, save
 from autograder.grading.command.outcomes import Outcome, changes, table
 from autograder.grading.command.progress import Progress
+from autograder.grading.course_error import CourseError
+from autograder.grading.csv_tables import BadTable
 from autograder.grading.gradebook.database import GradebookError, records_not_in_gradebook
 from autograder.grading.gradebook.writer import NotWritten
-from autograder.grading.late.course import LateWork, changes_since
+from autograder.grading.late.late_work import LateWork, changes_since
 from autograder.grading.late.standings import Standing
 from autograder.grading.pool.journal import Journal, JournalError, Locked
 from autograder.grading.pool.local import LocalPool, Pool
-from autograder.grading.pool.tasks import (
+from autograder.grading.pool.worker import CannotGrade
+from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.submission.folders import (
     students_who_submitted,
     submission_folder,
     unusable_names,
 )
-from autograder.grading.pool.worker import CannotGrade
-from autograder.grading.record.record import BrokenRecord, Record
-from autograder.grading.submission.template import CourseError
-from autograder.grading.tables import BadTable
 
 ALL_GRADED, WRONG_USAGE, NOT_ALL_GRADED, INTERRUPTED = 0, 2, 3, 130
 

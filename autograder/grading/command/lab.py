@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.gradebook.database import prepare, require_same_gradebook
-from autograder.grading.gradebook.run_and_decide import RunAndDecide
 from autograder.grading.gradebook.writer import Writer
+from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.pool.settings import GradingSettings
+from autograder.grading.pool.tasks import TaskMaker
 from autograder.grading.record.record import Record
+from autograder.grading.submission.folders import records_folder
 
 
 class UsageError(Exception):
@@ -25,16 +26,15 @@ class LabGrading:
     def __init__(self, lab: str) -> None:
         """Raises UsageError, CourseError or GradebookError if grading cannot start."""
         self.lab = lab
-        self.app = NbGrader()
-        self.app.initialize([])
+        self.app = nbgrader_app()
         self.course = CourseDirectory(parent=self.app, assignment_id=lab)
         _require_lab(self.course, lab)
         prepare(self.course.db_url)
         require_same_gradebook(self.course)
-        decider = RunAndDecide(parent=self.app)
-        self.unsandboxed = decider.unsandboxed
-        self.maker = decider.maker(lab)
-        self.records = grading_folder(self.course) / "records"
+        settings = GradingSettings(parent=self.app)
+        self.unsandboxed = settings.unsandboxed
+        self.maker = TaskMaker(settings, lab)
+        self.records = records_folder(self.course)
         self.journal = Journal(self.records, lab)
         self.writer = Writer(self.app, lab)
 

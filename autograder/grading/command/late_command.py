@@ -19,15 +19,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _late(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
-    from nbgrader.apps import NbGrader
-
+    from autograder.grading.csv_tables import BadTable
     from autograder.grading.gradebook.database import GradebookError
-    from autograder.grading.late.course import LateWork, changes, show_time
-    from autograder.grading.tables import BadTable
+    from autograder.grading.late.late_work import LateWork, changes, show_time
+    from autograder.grading.nbgrader_app import nbgrader_app
 
-    app = NbGrader()
-    app.initialize([])
-    work = LateWork(app)
+    work = LateWork(nbgrader_app())
     try:
         found = work.standings()
         warnings = [*work.unknown_students(), *work.unread_times(found)]

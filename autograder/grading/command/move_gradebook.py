@@ -22,15 +22,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _move(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
-    from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
 
     from autograder.grading.gradebook.database import GradebookError, without_password
     from autograder.grading.gradebook.move import move
+    from autograder.grading.nbgrader_app import nbgrader_app
 
-    app = NbGrader()
-    app.initialize([])
-    source = arguments.source or CourseDirectory(parent=app).db_url
+    source = arguments.source or CourseDirectory(parent=nbgrader_app()).db_url
     try:
         others = move(source, arguments.to, lambda table, n: print(f"  {n:>8}  {table}"))
     except GradebookError as error:

@@ -26,10 +26,10 @@ from nbgrader.coursedir import CourseDirectory
 from sqlalchemy import URL, NullPool, create_engine, make_url, select, text
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from autograder.grading.csv_tables import write_atomically
 from autograder.grading.gradebook import indexes
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.record import BrokenRecord
-from autograder.grading.tables import write_atomically
 
 MAX_NAMED = 5  # students in one message
 LOCK_ID = 0x5A4D1AB  # of a PostgreSQL advisory lock; nothing else uses it in a gradebook

@@ -27,7 +27,7 @@ class SaveGrades(SaveAutoGrades):
     def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         super()._add_score(cell, resources)
         grade_id = cell.metadata.nbgrader.grade_id
-        # ``parent``: a steps.SubmissionReader, created before the converter removed the notebooks.
+        # ``parent``: a SubmissionReader, created before the converter removed the notebooks.
         graded = self.parent.graded.get((self.student_id, self.assignment_id), {})
         if not is_solution(cell) or graded.get(grade_id) != _answer(cell):
             return

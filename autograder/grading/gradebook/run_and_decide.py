@@ -12,55 +12,46 @@ import nbformat
 from nbformat import NotebookNode
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
-from traitlets import Bool, Dict, Integer
 
+from autograder.grading.course_error import CourseError
 from autograder.grading.pool.journal import Journal
 from autograder.grading.pool.local import LocalPool
-from autograder.grading.pool.tasks import TaskMaker, grading_folder
+from autograder.grading.pool.settings import GradingSettings
+from autograder.grading.pool.tasks import TaskMaker
 from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.submission.folders import SECRET, records_folder
 from autograder.grading.submission.names import why_unusable
-from autograder.grading.submission.template import CourseError
 from autograder.grading.submission.timestamp import TIMESTAMP
 
 # The exchange needs the secret to release feedback to its student only.
-SIDE_FILES = (TIMESTAMP, "submission_secret.txt")
-RECORD = "shardlab_record"  # key of ``resources``: a record that the writer has already chosen
+SIDE_FILES = (TIMESTAMP, SECRET)
+
+
+def decided_notebook(record: Record) -> NotebookNode:
+    """What is written to autograded/, where nbgrader reads the points."""
+    notebook = nbformat.from_dict(record.notebook)
+    # Identifies this grading and shows that it was written; feedback does not show it.
+    notebook.metadata["shardlab"] = {"key": record.key}
+    return notebook
 
 
 class NotGraded(Exception):
     """There is no grade (not even 0): why, and what to do unless the machine failed."""
 
 
-class RunAndDecide(NbGraderPreprocessor):
+class RunAndDecide(GradingSettings, NbGraderPreprocessor):
     """First in nbgrader's ``autograde_preprocessors``.
 
     Uses the journal's record of this submission. If there is none, grades it now in a worker
     process, as `python -m autograder grade` does.
     """
 
-    limits = Dict(help="Changes to autograder.sandbox.Limits: {'cell_s': 120}").tag(config=True)
-    seed = Integer(
-        None,
-        allow_none=True,
-        help="Seed of the inputs that answers are tried on; by default drawn once per course",
-    ).tag(config=True)
-    unsandboxed = Bool(
-        False, help="Run student code with your own permissions, on a machine without a sandbox"
-    ).tag(config=True)
-
-    def maker(self, lab: str) -> TaskMaker:
-        """Raises CourseError."""
-        return TaskMaker(self, lab, seed=self.seed, limits=self.limits)
-
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
-        record = resources.get(RECORD) or self._record(resources["nbgrader"])
+        record = self._record(resources["nbgrader"])
         self._drop_other_files(record)
-        decided = nbformat.from_dict(record.notebook)
-        # Identifies this grading and shows that it was written; feedback does not show it.
-        decided.metadata["shardlab"] = {"key": record.key}
-        return decided, resources
+        return decided_notebook(record), resources
 
     def _record(self, names: dict[str, str]) -> Record:
         """Raises NotGraded."""
@@ -68,9 +59,9 @@ class RunAndDecide(NbGraderPreprocessor):
             raise CourseError(f"a lab has one notebook, {names['assignment']}.ipynb")
         if why := why_unusable(names["student"]):
             raise NotGraded(f"the folder name {names['student']!r} {why}: rename the folder")
-        maker = self.maker(names["assignment"])
+        maker = TaskMaker(self, names["assignment"])
         task = maker.task(names["student"])
-        journal = Journal(grading_folder(maker.course) / "records", task.lab)
+        journal = Journal(records_folder(maker.course), task.lab)
         try:
             record = journal.read(task.student)
         except BrokenRecord as error:

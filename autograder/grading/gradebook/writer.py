@@ -9,9 +9,7 @@ import logging
 import os
 from logging.handlers import BufferingHandler
 from pathlib import Path
-from typing import Any
 
-import nbformat
 from nbgrader.api import Grade, Gradebook, MissingEntry
 from nbgrader.apps import NbGrader
 from nbgrader.converters import Autograde
@@ -21,10 +19,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets import Any as AnyTrait
 
 from autograder.grading.gradebook.database import by_cell, share_engines
-from autograder.grading.gradebook.run_and_decide import RECORD, SIDE_FILES
-from autograder.grading.pool.tasks import submission_folder
+from autograder.grading.gradebook.run_and_decide import SIDE_FILES, RunAndDecide, decided_notebook
 from autograder.grading.record.record import Record
 from autograder.grading.submission.files import Unreadable, read_regular_file
+from autograder.grading.submission.folders import submission_folder
 from autograder.grading.submission.timestamp import (
     TIMESTAMP,
     BadTimestamp,
@@ -147,19 +145,17 @@ class _OneRecord(Autograde):
         folder = self._format_source(self.record.lab, self.record.student)
         self.assignments = {folder: [os.path.join(folder, f"{self.record.lab}.ipynb")]}
 
-    def init_single_notebook_resources(self, notebook_filename: str) -> dict[str, Any]:
-        resources = super().init_single_notebook_resources(notebook_filename)
-        return {**resources, RECORD: self.record}
-
     def convert_single_notebook(self, notebook_filename: str) -> None:
-        """Only the second of nbgrader's two passes: the record has the result of the first."""
+        """Only the steps that follow RunAndDecide: the record has the result of the others."""
         resources = self.init_single_notebook_resources(notebook_filename)
         self._sanitizing = False
         try:
             self._init_preprocessors()
         finally:
             self._sanitizing = True
-        notebook = nbformat.from_dict(self.record.notebook)
+        steps = self.exporter._preprocessors
+        self.exporter._preprocessors = [s for s in steps if not isinstance(s, RunAndDecide)]
+        notebook = decided_notebook(self.record)
         self.write_single_notebook(*self.exporter.from_notebook_node(notebook, resources))
 
     def init_assignment(self, assignment_id: str, student_id: str) -> None:

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from autograder.grading.course_time import to_utc
+from autograder.grading.csv_tables import BadTable, columns, read_table
 from autograder.grading.late.policy import later
-from autograder.grading.tables import BadTable, columns, read_table
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 NEEDED = ("student", "lab", "days", "until", "reason")

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from autograder.grading.late.extensions import Extensions, read_extensions
 from autograder.grading.late.policy import Policy, days_late, divide
-from autograder.grading.pool.tasks import grading_folder
+from autograder.grading.submission.folders import grading_folder
 
 FILE = "extensions.csv"
 
@@ -52,7 +52,7 @@ class Standing:
 
 
 def extensions_of(course: CourseDirectory, gradebook: Gradebook) -> Extensions | None:
-    """None without a table. Raises tables.BadTable."""
+    """None without a table. Raises csv_tables.BadTable."""
     labs = select(Assignment.name, Assignment.duedate).order_by(Assignment.name)
     due = {row.name: row.duedate for row in gradebook.db.execute(labs)}
     return read_extensions(extensions_file(course), due)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
+from autograder.build.cells import grade_id
 from autograder.grading.notebook.outputs import Outputs
 from autograder.grading.notebook.process import CellEnd, Process, Sink
-from autograder.grading.submission.template import grade_id
 from autograder.sandbox import Limits
 from autograder.sandbox.contained import Start
 

@@ -11,8 +11,8 @@ import threading
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 
+from autograder.grading.course_error import CourseError
 from autograder.grading.record.record import Record, Task
-from autograder.grading.submission.template import CourseError
 from autograder.sandbox import limits_of, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
 from autograder.sandbox.host import RequestSockets

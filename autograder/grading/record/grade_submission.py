@@ -14,11 +14,13 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import exercises
+from autograder.build.cells import Check, checks_of, grade_id
 from autograder.evaluation.decide import decide
 from autograder.evaluation.trial import RankPool
 from autograder.evaluation.verdict import Verdict
 from autograder.exercise import Exercise
 from autograder.exercise.reference_cache import with_cached_references
+from autograder.grading.course_error import CourseError
 from autograder.grading.notebook.runner import CellsRun, run_cells
 from autograder.grading.record.marks import earned_points, why_missing, write_verdict
 from autograder.grading.record.pictures import Picture, VisibleAttempts
@@ -35,7 +37,6 @@ from autograder.grading.record.source_rules import find_forbidden
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
-from autograder.grading.submission.template import Check, CourseError, checks_of, grade_id
 from autograder.sandbox import Limits
 from shardlab.ranks.trust import Trust
 

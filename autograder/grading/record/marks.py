@@ -7,9 +7,9 @@ import math
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
+from autograder.build.cells import Check, grade_id, is_answer
 from autograder.evaluation import present
 from autograder.evaluation.verdict import Verdict
-from autograder.grading.submission.template import Check, grade_id, is_answer
 
 
 def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -> None:

@@ -119,7 +119,7 @@ def failed(task: Task, why: str) -> Record:
 
 
 def hash_of_submission(content: bytes | None, unreadable: str, notes: tuple[str, ...]) -> str:
-    """Of what `tasks.read_submission` returns; in a record: of what was graded."""
+    """Of what `folders.read_submission` returns; in a record: of what was graded."""
     return _hash([unreadable, list(notes)], content or b"")
 
 

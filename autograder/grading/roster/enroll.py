@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.grading.csv_tables import BadTable
 from autograder.grading.gradebook.database import opened, prepare
-from autograder.grading.pool.tasks import grading_folder
-from autograder.grading.roster.people import (
+from autograder.grading.nbgrader_app import nbgrader_app
+from autograder.grading.roster.class_list import merged, read_class_list, shared_ids
+from autograder.grading.roster.roster import (
     ROSTER,
     Person,
     Roster,
     read_roster,
     write_roster,
 )
-from autograder.grading.roster.table import merged, read_table, shared_ids
-from autograder.grading.tables import BadTable
+from autograder.grading.submission.folders import grading_folder
 
 
 def enroll(table: Path) -> str:
@@ -26,11 +26,9 @@ def enroll(table: Path) -> str:
     Raises BadTable or GradebookError before anything is changed. If it is interrupted, run it
     again: the result is the same.
     """
-    app = NbGrader()
-    app.initialize([])
-    course = CourseDirectory(parent=app)
+    course = CourseDirectory(parent=nbgrader_app())
     folder = grading_folder(course)
-    given, unused = read_table(table)
+    given, unused = read_class_list(table)
     before = read_roster(folder)
     old = before.people if before else {}
     new = {p.student: merged(old.get(p.student, p), p) for p in given}

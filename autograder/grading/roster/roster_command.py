@@ -22,9 +22,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.csv_tables import BadTable
     from autograder.grading.gradebook.database import GradebookError
     from autograder.grading.roster.enroll import enroll
-    from autograder.grading.tables import BadTable
 
     try:
         print(enroll(arguments.table))

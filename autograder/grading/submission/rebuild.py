@@ -15,9 +15,9 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell
 
+from autograder.build.cells import END_LINKS, grade_id, is_answer
 from autograder.grading.submission.attachments import pictures_for
 from autograder.grading.submission.repair import has_conflict, sides_of
-from autograder.grading.submission.template import END_LINKS, grade_id, is_answer
 
 Cells = list[NotebookNode]
 

@@ -13,7 +13,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearOutput, ClearSolutions, ComputeChecksums, LockCells
 from traitlets.config import Configurable
 
-from autograder.grading.submission.template import CourseError
+from autograder.grading.course_error import CourseError
 
 
 def load_template(owner: Configurable, resources: dict[str, Any]) -> NotebookNode:

@@ -38,8 +38,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _feedback(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.csv_tables import BadTable
     from autograder.grading.gradebook.database import GradebookError
-    from autograder.grading.tables import BadTable
     from autograder.pages.archive.feedback_zip import CannotArchive
 
     try:
@@ -50,19 +50,19 @@ def _feedback(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from nbgrader.apps import NbGrader
     from nbgrader.coursedir import CourseDirectory
 
+    from autograder.grading.csv_tables import write_atomically
     from autograder.grading.gradebook.database import opened
-    from autograder.grading.pool.tasks import grading_folder
-    from autograder.grading.tables import write_atomically
+    from autograder.grading.nbgrader_app import nbgrader_app
+    from autograder.grading.submission.folders import grading_folder
     from autograder.pages.archive.feedback_zip import (
         CannotArchive,
         archive,
         assign,
         read_submitters,
     )
-    from autograder.pages.people import read_people
+    from autograder.pages.match_people import read_people
     from autograder.pages.scores import read_scores
 
     lab, platform = arguments.lab, arguments.platform
@@ -80,8 +80,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"{platform.capitalize()} finds students by the names of its own files: download all "
             "submissions of the lab there, and pass that zip with --from"
         )
-    app = NbGrader()
-    app.initialize([])
+    app = nbgrader_app()
     course = CourseDirectory(parent=app)
     with opened(course) as gradebook:
         people = read_people(gradebook, grading_folder(course))
@@ -154,7 +153,7 @@ def _is_current(app: NbGrader, course: CourseDirectory, page: Path, scores: Scor
 
 def _digest(course: CourseDirectory, lab: str, student: str) -> str:
     """The digest of the submitted notebook; "-" if there is none."""
-    from autograder.grading.pool.tasks import read_submission
+    from autograder.grading.submission.folders import read_submission
     from autograder.pages.archive.feedback_zip import digest
 
     content, _, _ = read_submission(course, lab, student)

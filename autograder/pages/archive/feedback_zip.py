@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from autograder.grading.roster.people import Person
-from autograder.pages.people import Keys, keys, match
+from autograder.grading.roster.roster import Person
+from autograder.pages.match_people import Keys, keys, match
 
 MAX_BYTES = 50_000_000  # of a submitted file, for its content to be compared
 # What the platform adds to the name of a student's file.

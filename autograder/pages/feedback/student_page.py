@@ -18,13 +18,13 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from autograder.build.cells import grade_id, is_answer, is_check
 from autograder.grading.course_time import to_course_time
 from autograder.grading.record.record import Record
 from autograder.grading.submission.attachments import MAX_CHARS
-from autograder.grading.submission.template import is_answer, is_check
 from autograder.pages.html import inert
 from autograder.pages.html.page import prose
-from autograder.pages.record_of import check_output, grade_id
+from autograder.pages.record_of import check_output
 from autograder.pages.scores import Mark, Scores, digest
 
 MAX_CELLS = 400
@@ -158,7 +158,7 @@ def _exercises(
 def _cell(
     cell: NotebookNode, exercises: Mapping[str, ShownExercise], comments: Mapping[str, str]
 ) -> Cell:
-    name = grade_id(cell)
+    name = grade_id(cell) or ""
     exercise = exercises.get(name)
     comment = Markup(inert.markdown(comments[name])) if name in comments else NOTHING
     role = "own" if str(cell.get("id", "")).startswith(OWN_CELL) else ""

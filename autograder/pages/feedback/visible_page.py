@@ -13,14 +13,14 @@ from dataclasses import replace
 
 import nbformat
 
+from autograder.build.cells import grade_id, is_check
 from autograder.evaluation.verdict import Verdict
 from autograder.grading.record.grade_submission import state_of
 from autograder.grading.record.marks import write_verdict
 from autograder.grading.record.record import Record, State
-from autograder.grading.submission.template import is_check
 from autograder.pages.feedback.student_page import content_of
 from autograder.pages.html.page import render
-from autograder.pages.record_of import check_output, grade_id
+from autograder.pages.record_of import check_output
 from autograder.pages.scores import Scores
 
 

@@ -17,8 +17,8 @@ from autograder.grading.course_time import to_course_time
 from autograder.grading.gradebook import indexes
 from autograder.grading.gradebook.database import require_not_moved
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import grading_folder
 from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.submission.folders import records_folder
 from autograder.pages.formgrader.gradebook import ClassGradebook
 
 _indexed: set[str] = set()  # databases known to have the indexes
@@ -134,7 +134,7 @@ class ClassAPI(NbGraderAPI):
 
     def _with_state(self, row: dict[str, Any], lab: str | None = None) -> dict[str, Any]:
         """``lab``: default: the row's name, for a row of a list of labs."""
-        folder = grading_folder(self.coursedir) / "records"
+        folder = records_folder(self.coursedir)
         path = Journal(folder, lab or row["name"]).path(row["student"])
         # The record of an earlier submission says nothing about one that is not graded yet.
         is_known = row.get("autograded", True) and path.exists()

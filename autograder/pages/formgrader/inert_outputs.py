@@ -14,9 +14,10 @@ from nbconvert.preprocessors import Preprocessor
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 
+from autograder.build.cells import grade_id
 from autograder.grading.record.record import Record
 from autograder.pages.html import inert
-from autograder.pages.record_of import check_output, grade_id, record_of
+from autograder.pages.record_of import check_output, record_of
 
 
 class InertOutputs(Preprocessor):

@@ -15,9 +15,9 @@ from nbgrader.api import Gradebook, GradeCell, MissingEntry
 from nbgrader.coursedir import CourseDirectory
 from tornado import web
 
+from autograder.build.cells import grade_id
 from autograder.build.rubric import Question, read_rubric
 from autograder.build.text import SourceError
-from autograder.grading.submission.template import grade_id
 from autograder.pages.html import inert
 from autograder.pages.html.page import render
 

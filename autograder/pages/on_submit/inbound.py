@@ -14,8 +14,8 @@ from pathlib import Path
 
 from autograder.grading.course_time import to_utc
 from autograder.grading.submission.files import Unreadable, read_regular_file
+from autograder.grading.submission.folders import SECRET
 from autograder.grading.submission.names import why_unusable
-from autograder.pages.feedback.exchange import SECRET
 
 INCOMPLETE_S = 60.0  # after this time an incomplete submission is reported
 

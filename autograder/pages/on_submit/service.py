@@ -18,18 +18,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from autograder.grading.command.lab import LabGrading, save
+from autograder.grading.course_error import CourseError
 from autograder.grading.course_time import to_course_time
 from autograder.grading.gradebook.database import opened
-from autograder.grading.late.course import LateWork
+from autograder.grading.late.late_work import LateWork
 from autograder.grading.pool.journal import JournalError
 from autograder.grading.pool.local import Pool
 from autograder.grading.record.record import BrokenRecord, Record, Task
 from autograder.grading.record.version import code_version
-from autograder.grading.submission.template import CourseError
 from autograder.pages.feedback.exporter import FeedbackExporter
 from autograder.pages.feedback.visible_page import visible_page
-from autograder.pages.on_submit.exchange import Collected, LabExchange
 from autograder.pages.on_submit.inbound import Inbound, Key
+from autograder.pages.on_submit.lab_exchange import Collected, LabExchange
 from autograder.pages.scores import read_scores
 
 RETRY_S = 60.0  # after an error, such as a database that cannot be reached

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from autograder.grading.command.outcomes import names
 from autograder.pages.html.page import render, write_page
-from autograder.pages.report.course import Lab
 from autograder.pages.report.items import MIN_STUDENTS
+from autograder.pages.report.read_labs import Lab
 from autograder.pages.report.summary import ExerciseResult, Summary, as_text, summarize
 from shardlab.display.palette import ERROR, MEASURED, OK, PREDICTED, WAIT, ink_on
 from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autograder.course.tries import Tries
-from autograder.pages.report.course import exercise_of
 from autograder.pages.report.mistakes import Mistake
+from autograder.pages.report.read_labs import exercise_of
 from autograder.pages.report.tries import median_tries
 from autograder.pages.scores import Scores
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from autograder.course.tries import Tries
 from autograder.grading.record.record import Record
-from autograder.pages.report.course import exercise_of
+from autograder.pages.report.read_labs import exercise_of
 from autograder.pages.report.tries import median_tries
 
 

@@ -11,11 +11,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from autograder.grading.csv_tables import (
+    BadTable,
+    Table,
+    escape_formula,
+    read_table,
+    write_atomically,
+)
 from autograder.grading.record.record import INFRASTRUCTURE_ERROR
-from autograder.grading.roster.people import Person, same_name
-from autograder.grading.tables import BadTable, Table, escape_formula, read_table, write_atomically
-from autograder.pages.people import Keys, keys, match
-from autograder.pages.report.course import NOT_GRADED, NOT_SUBMITTED, RESUBMITTED, Lab
+from autograder.grading.roster.roster import Person, same_name
+from autograder.pages.match_people import Keys, keys, match
+from autograder.pages.report.read_labs import NOT_GRADED, NOT_SUBMITTED, RESUBMITTED, Lab
 from autograder.pages.report.scores_csv import number
 
 PLATFORMS = ("canvas", "moodle")

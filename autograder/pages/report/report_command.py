@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autograder.pages.report.course import Lab
+    from autograder.pages.report.read_labs import Lab
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -38,10 +38,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here because nbgrader takes seconds to import.
+    from autograder.grading.csv_tables import BadTable
     from autograder.grading.gradebook.database import GradebookError
-    from autograder.grading.tables import BadTable
     from autograder.pages.report import scores_csv
-    from autograder.pages.report.course import NothingToReport, read_labs
+    from autograder.pages.report.read_labs import NothingToReport, read_labs
 
     try:
         labs = read_labs(arguments.lab, with_tries=arguments.is_page)
@@ -60,9 +60,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _export_for_platform(arguments: argparse.Namespace, labs: list[Lab]) -> int:
-    from autograder.grading.tables import BadTable
+    from autograder.grading.csv_tables import BadTable
     from autograder.pages.report import platform_csv
-    from autograder.pages.report.course import read_class
+    from autograder.pages.report.read_labs import read_class
 
     if not arguments.platform:
         raise BadTable("--from and --column require --platform canvas or --platform moodle")

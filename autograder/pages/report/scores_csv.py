@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
+from autograder.grading.csv_tables import escape_formula, write_atomically
 from autograder.grading.late.standings import Standing
-from autograder.grading.tables import escape_formula, write_atomically
-from autograder.pages.report.course import NOT_SUBMITTED, Lab, exercise_of
+from autograder.pages.report.read_labs import NOT_SUBMITTED, Lab, exercise_of
 from autograder.pages.scores import Scores
 
 BEFORE = ("student", "last_name", "first_name", "lab", "state", "submitted_utc")

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from autograder.grading.command.outcomes import names
-from autograder.grading.late.course import show_time
+from autograder.grading.late.late_work import show_time
 from autograder.grading.record import record as states
 from autograder.grading.record.record import STATES, Record
-from autograder.pages.report.course import (
+from autograder.pages.report.items import Item, analyze
+from autograder.pages.report.mistakes import Mistake, count_mistakes
+from autograder.pages.report.read_labs import (
     NOT_GRADED,
     NOT_SUBMITTED,
     RESUBMITTED,
     Lab,
     exercise_of,
 )
-from autograder.pages.report.items import Item, analyze
-from autograder.pages.report.mistakes import Mistake, count_mistakes
 from autograder.pages.scores import Mark, Scores
 
 BINS = 10

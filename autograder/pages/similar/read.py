@@ -9,14 +9,18 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
-from autograder.grading.pool.tasks import grading_folder, read_submission, students_who_submitted
+from autograder.build.cells import is_answer
+from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.folders import (
+    grading_folder,
+    read_submission,
+    students_who_submitted,
+)
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
-from autograder.grading.submission.template import is_answer
 from autograder.pages.similar.compare import Text, Work
 
 MAX_CHARS = 200_000  # of one submission's code; a long answer has 5,000
@@ -41,8 +45,7 @@ def read_all(lab: str, earlier: Sequence[Path]) -> Submissions:
 
     Raises CannotCompare.
     """
-    app = NbGrader()
-    app.initialize([])
+    app = nbgrader_app()
     course = CourseDirectory(parent=app)
     released = _released(course, lab)
     chapter = Path(course.root, "course/chapters", f"{lab}.ipynb")

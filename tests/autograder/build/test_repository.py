@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autograder import build, exercises
+from autograder import exercises
+from autograder.build.products import check
+from autograder.build.text import notebook_from_text
 
 REPO = Path(__file__).parents[3]
 SOURCES = sorted((REPO / "solutions").glob("*/*.nb.py"))
@@ -23,7 +25,7 @@ SOLUTION = re.compile(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", re.DOTALL)
 
 
 def test_every_notebook_is_up_to_date() -> None:
-    assert [f"{drift.path} {drift.why}" for drift in build.check(REPO)] == []
+    assert [f"{drift.path} {drift.why}" for drift in check(REPO)] == []
 
 
 def test_notebooks_have_no_outputs() -> None:
@@ -59,16 +61,22 @@ def passages(text: str) -> set[tuple[str, str]]:
     return set(pairwise(content_lines(text)))
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
-def test_no_solution_reaches_students(source: Path) -> None:
+def answers_and_given(source: Path) -> tuple[list[str], set[str]]:
+    """The solutions in a lab, and lines that are no secret, because students get them elsewhere on
+    purpose: a signature, an import."""
     answers = [
         answer
-        for cell in build.notebook_from_text(source).cells
+        for cell in notebook_from_text(source).cells
         if cell.metadata.get("nbgrader", {}).get("solution")
         for answer in SOLUTION.findall(cell.source) or [cell.source]
     ]
-    # A line that students get elsewhere on purpose (a signature, an import) is not secret.
     given = set(content_lines(SOLUTION.sub("", source.read_text().replace("\n# ", "\n"))))
+    return answers, given
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
+def test_no_solution_reaches_students(source: Path) -> None:
+    answers, given = answers_and_given(source)
     secret = {line for answer in answers for line in content_lines(answer)} - given
     assert secret, "no solution found: did its markers change?"
     for text in lab_cells(source.parent.name):

@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 
 import numpy as np
 import pytest
 
 from autograder.evaluation import judge as judge_module
-from autograder.evaluation.decide import _pattern_across_cases, _with_one_mistake
 from autograder.evaluation.judge import is_unwritten
-from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
-from autograder.evaluation.wording import deterministic
-from autograder.exercise import NAMED_MISTAKES, Attempt, BudgetUsage, Case, Finding, OnRanks
-from autograder.exercise.attempt import shorten
+from autograder.exercise import BudgetUsage, Finding
 from autograder.exercise.budget import Budget, Limit
 from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.ranks.trust import Trust
-from shardlab.run import Call, Run, Traffic
+from shardlab.run import Call
 from shardlab.run.live_memory import Memory, unknown_memory
-from tests.autograder.exercise_halves import on_ranks
-
-VISIBLE = Case("2 ranks", 2)
-HIDDEN = Case("2 ranks, 987 elements", 2, hidden=True)
-
-
-def exercise(**more):
-    return on_ranks(
-        name="lab.answer",
-        points=4,
-        cases=(VISIBLE, HIDDEN),
-        inputs=lambda case, rng: 0,
-        drive=lambda subject, given, case: subject,
-        reference=lambda case, inputs: 1,
-        **more,
-    )
+from tests.autograder.attempts import HIDDEN, attempt, call, exercise, run_of
 
 
 def judge(exercise, attempt):
     return judge_module.judge(exercise, attempt).result
-
-
-def run_of(calls=(), sent=((0, 10), (10, 0)), collectives=None):
-    traffic = Traffic(np.array(sent), "test", collectives=collectives)
-    return Run(2, "cpu", "", [1, 1], ["", ""], ["", ""], traffic, list(calls), 0.1, 0.2)
-
-
-def call(op, rank=0):
-    return Call(rank, op, 4, None, (0, 1), 0.0, 0.1, "cell 5, line 3", 1, "float32", (1,), 0, 1)
-
-
-def attempt(case=VISIBLE, outputs=(1, 1), run=None, error=None, spent=(), trust=Trust.OWN):
-    known = run or run_of()
-    return Attempt(case, [0, 0], [1, 1], list(outputs), known, error, tuple(spent), trust)
 
 
 def test_right_outputs_pass():
@@ -255,51 +220,6 @@ def test_outputs_far_larger_than_expected_are_not_diagnosed():
     assert not judge(never_called, attempt(outputs=(1, np.zeros(1_000_000)))).passed
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("<object at 0x7f3a91c2d0>", "<object at 0x…>"),
-        ("[127.0.0.1]:43215: reset", "[127.0.0.1:…: reset"),
-        ("pid 4711 of port=80", "pid … of port=…"),
-        ("/tmp/ipykernel_77/1.py and /tmp/tmpx8_f/a", "/tmp/…/1.py and /tmp/…/a"),
-        (
-            "1763741234.12 s, 1,234,567 bytes, element 123456",
-            "… s, 1,234,567 bytes, element 123456",
-        ),
-        ("0.2727272727272727, -3.5 and 12.123456", "0.272727…, -3.5 and 12.123456"),
-        ("half \ud800, bell \x07", "half ?, bell \ufffd"),
-        ("\x1b[1;31mred\x1b[0m\x1b[K", "red"),
-    ],
-)
-def test_text_is_made_deterministic(text, expected):
-    assert deterministic(text) == expected
-
-
-def test_verdicts_survive_a_round_trip_through_json():
-    spent = (BudgetUsage("sends", (3, 4), (5, 5), (0, 0)),)
-    case = CaseResult("2 ranks", True, 1, False, "m", "a", "b", sent_bytes=(3, 4), spent=spent)
-    verdict = Verdict("lab.answer", 4.0, (case,), seed=1)
-    plain = json.loads(json.dumps(verdict.to_plain()))
-    assert Verdict.from_plain(plain) == verdict
-    assert plain["points"] == 0.0
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"seed": "1"},
-        {"seed": True},
-        {"max_points": None},
-        {"cases": {}},
-        {"cases": [{}]},
-        {"more": 1},
-    ],
-)
-def test_an_invalid_verdict_is_refused(change):
-    with pytest.raises(ValueError, match=r"Verdict|CaseResult"):
-        Verdict.from_plain(Verdict("lab.answer", 4.0, (), seed=1).to_plain() | change)
-
-
 def test_the_first_sign_that_matches_wins():
     found = Finding("rank 1", "forgot to divide", "2, expected 1")
     signs = (lambda _: None, lambda _: found, lambda _: pytest.fail("called"))
@@ -310,28 +230,6 @@ def test_the_first_sign_that_matches_wins():
     hidden = judge(declared, attempt(case=HIDDEN, outputs=(1, 2)))
     assert hidden.diagnosis == "a rank forgot to divide"
     assert hidden.instructor_note == "rank 1 forgot to divide (2, expected 1)"
-
-
-def test_a_mistake_that_a_later_case_contradicts_is_not_named():
-    """Even if a sign, which is tried after the named mistakes, explains the later case."""
-
-    def says_three(attempt):
-        return Finding("a rank", "says three") if 3 in attempt.outputs else None
-
-    declared = exercise(
-        mistakes={"says two": lambda case, inputs: 2}, signs=(NAMED_MISTAKES, says_three)
-    )
-    first = judge_module.judge(declared, attempt(outputs=(2, 2)))
-    later = judge_module.judge(declared, attempt(case=HIDDEN, outputs=(3, 3)))
-    named, mistake = _with_one_mistake([first], Trust.OWN)
-    assert "says two" in named[0].diagnosis
-    assert mistake == "says two"
-    both, mistake = _with_one_mistake([first, later], Trust.OWN)
-    assert mistake is None
-    assert [result.diagnosis for result in both] == [
-        "rank 0 gives the wrong number (2, expected 1)",
-        "a rank says three",
-    ]
 
 
 def test_an_output_of_an_unexpected_form_does_not_break_the_checker():
@@ -450,129 +348,3 @@ def test_stub_is_unwritten():
     assert not is_stub(message="convolution_overrideable not implemented")  # raised by torch
     assert not is_stub(in_user_code=False)
     assert not is_unwritten(attempt())
-
-
-def result(passed, weight=1.0, world_size=2, hidden=False):
-    return CaseResult(f"{world_size} ranks", hidden, weight, passed)
-
-
-@pytest.mark.parametrize(
-    ("cases", "points"),
-    [
-        ([], 0.0),
-        ([result(True)], 4.0),
-        ([result(False)], 0.0),
-        ([result(True), result(False)], 2.0),
-        ([result(True, weight=3), result(False)], 3.0),
-        ([result(True, weight=0)], 0.0),
-        ([result(True, weight=math.nan)], 0.0),
-        ([result(True, weight=math.inf)], 0.0),
-        ([result(True, weight=3), result(False, weight=-1)], 4.0),
-    ],
-)
-def test_points_are_clamped_plain_floats(cases, points):
-    verdict = Verdict("lab.answer", 4.0, tuple(cases), seed=1)
-    assert verdict.points == points
-    assert type(verdict.points) is float
-
-
-def pattern(*outcomes):
-    cases = [Case(f"{n} ranks, {i}", n) for i, (n, _) in enumerate(outcomes)]
-    return _pattern_across_cases(cases, [result(passed, world_size=n) for n, passed in outcomes])
-
-
-def test_passing_at_only_one_world_size_is_reported():
-    assert "Every case with N = 4 passes" in pattern((4, True), (4, True), (3, False), (8, False))
-    assert pattern((4, True), (3, False), (8, True)) == ""
-    assert pattern((4, True), (4, False), (3, False)) == ""
-    assert pattern((2, True), (3, False), (8, False)) == ""  # two ranks hide most mistakes
-    assert pattern((4, True), (3, True)) == ""
-    assert pattern((4, True), (3, False), (8, False)) == ""  # may differ in other ways
-
-
-def test_a_hidden_case_shows_neither_name_nor_bytes():
-    spent = (BudgetUsage("sends", (987, 987), (987, 987), (0, 0)),)
-    cases = (
-        CaseResult("2 ranks", False, 1, True, outputs_right=True),
-        CaseResult(
-            "987 ranks", True, 1, False, "m", "a rank <b>m", "rank 987", True, (987,), spent
-        ),
-    )
-    verdict = Verdict("lab.answer", 4.0, cases, seed=987)
-    for shown in (as_text(verdict), as_html(verdict)):
-        assert "987" not in shown
-        assert "hidden case" in shown
-    assert "<b>" not in as_html(verdict)
-    assert 'data-passed="false"' in as_html(verdict)
-
-
-def test_each_budget_has_a_column_that_shows_what_exceeded_it():
-    spent = (
-        BudgetUsage("sends", (100, 40), (110, 50), (0, 0)),
-        BudgetUsage("calls", (8, 8), (8, 8), (0, 0), "collectives", "calls"),
-        BudgetUsage("largest bucket", (10, 70), (60, 60), (0, 0), "collectives", "B"),
-    )
-    case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", outputs_right=True, spent=spent)
-    text = as_text(Verdict("lab.answer", 4.0, (case,), seed=1))
-    assert "✗ 2 ranks  right, but:  collectives 70 B, limit ≤ 60 B\n      rank 1 m" in text
-    assert "sent by a rank" not in text  # a budget that fits is not why the case fails
-    html = as_html(Verdict("lab.answer", 4.0, (case,), seed=1))
-    assert html.count('<th class="number">') == 4
-    assert '<td class="number bad">70 B</td>' in html
-    passed = dataclasses.replace(case, passed=True, spent=spent[:1])
-    text = as_text(Verdict("lab.answer", 4.0, (passed,), seed=1))
-    assert "✓ 2 ranks  as expected  sent by a rank 100 B, limit ≤ 110 B" in text
-    idle = dataclasses.replace(case, spent=(BudgetUsage("sends", (20, 9), (50, 50), (10, 10)),))
-    text = as_text(Verdict("lab.answer", 4.0, (idle,), seed=1))
-    assert "sent by a rank 9 B, limit at least 10 B" in text
-
-
-def test_cases_that_were_not_run_share_a_row():
-    def skipped(name):
-        return CaseResult(name, False, 1, False, "m", "fix it first", was_run=False)
-
-    first = CaseResult("2 ranks", False, 1, False, "hangs", "rank 1 hangs")
-    verdict = Verdict("lab.answer", 4.0, (first, *map(skipped, ("3 ranks", "4 ranks"))), seed=1)
-    assert "  ✗ 2 cases  not run\n      fix it first" in as_text(verdict)
-    assert as_html(verdict).count("not run") == 1
-
-
-def test_what_ranks_printed_is_below_the_diagnosis_and_escaped():
-    case = CaseResult("2 ranks", False, 1, False, "m", "rank 1 m", printed="rank 0 printed: <b>")
-    verdict = Verdict("lab.answer", 4.0, (case,), seed=1)
-    assert as_text(verdict).endswith("\n      rank 1 m\n      rank 0 printed: <b>")
-    assert "<pre>rank 0 printed: &lt;b&gt;</pre>" in as_html(verdict)
-
-
-def test_a_repeated_mistake_is_written_once():
-    cases = tuple(CaseResult(name, False, 1, False, "m", f"{name} m") for name in ("a", "b"))
-    text = as_text(Verdict("lab.answer", 4.0, cases, seed=1))
-    assert "a m" in text
-    assert "b m" not in text
-    assert text.endswith("as above")
-    cases = tuple(dataclasses.replace(case, quotes=True) for case in cases)
-    assert as_text(Verdict("lab.answer", 4.0, cases, seed=1)).endswith("b m")
-
-
-def test_a_long_error_is_cut_but_keeps_its_line():
-    assert (
-        shorten("a" * 500 + "  [cell 3, line 2: f(x)]") == "a" * 300 + " …  [cell 3, line 2: f(x)]"
-    )
-    assert shorten("a" * 500) == shorten("a" * 500 + "  [" + "b" * 500 + "]") == "a" * 300 + " …"
-    whole = "a" * 200 + "  [" + "b" * 200 + "]"
-    assert shorten(whole) == whole
-
-
-def test_an_invalid_declaration_is_refused():
-    def declared(cases, points=1):
-        nothing = lambda *_: None  # noqa: E731
-        return OnRanks(points=points, cases=cases, inputs=nothing, drive=nothing)
-
-    with pytest.raises(ValueError, match="visible case"):
-        declared((HIDDEN,))
-    with pytest.raises(ValueError, match="share a name"):
-        declared((VISIBLE, VISIBLE))
-    with pytest.raises(ValueError, match="points"):
-        declared((VISIBLE,), points=0)
-    with pytest.raises(ValueError, match=r"no hidden half: load it with exercises\.load"):
-        declared((VISIBLE,)).expect(VISIBLE, [0, 0])

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import nbformat
 from nbformat.v4 import new_output
 
+from autograder.build.cells import checks_of, grade_id
 from autograder.grading.pool import local
 from autograder.grading.pool import worker as work
 from autograder.grading.pool.local import OnStart
 from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record, Task, failed
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
-from autograder.grading.submission.template import checks_of, grade_id
 
 if TYPE_CHECKING:
     from autograder.sandbox.host import RequestSockets

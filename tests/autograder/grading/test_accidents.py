@@ -17,11 +17,11 @@ import nbformat
 import pytest
 from nbformat import NotebookNode
 
+from autograder.build.cells import find_check, grade_id, is_check
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.reader import find_notebook, read_content, read_notebook
 from autograder.grading.submission.rebuild import rebuild
-from autograder.grading.submission.template import find_check, grade_id, is_check
-from tests.autograder.grading.course import REPO
+from tests.autograder.grading.copied_course import REPO
 from tests.submissions.accidents.editing import LAB
 
 ACCIDENTS = sorted(

@@ -28,7 +28,7 @@ import psutil
 import pytest
 
 from autograder.grading.record.record import STATES, Record
-from tests.autograder.grading.course import REPO, Course, forks, source_of, with_answers
+from tests.autograder.grading.copied_course import REPO, Course, forks, source_of, with_answers
 from tests.autograder.sandbox.without_root import is_possible, run_without_root
 from tests.submissions import corpus
 from tests.submissions.corpus import LAB, NAME, Entry, Place

@@ -18,7 +18,7 @@ from traitlets.config import Config
 from autograder.grading.course_time import to_course_time, to_utc, use_timezone
 from autograder.pages.feedback import student_page
 from autograder.pages.scores import Scores
-from tests.autograder.grading.course import REPO, empty_gradebook
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 LAB = "03_ring_all_reduce"
 

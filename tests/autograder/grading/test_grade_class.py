@@ -12,7 +12,7 @@ import pytest
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.pictures import MAX_BYTES
 from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record
-from tests.autograder.grading.course import REPO, Course, Notebook, source_of, with_answers
+from tests.autograder.grading.copied_course import REPO, Course, Notebook, source_of, with_answers
 
 LAB = "03_ring_all_reduce"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from autograder import exercises
-from tests.autograder.grading.course import (
+from tests.autograder.grading.copied_course import (
     REPO,
     Course,
     Notebook,

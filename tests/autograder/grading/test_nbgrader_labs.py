@@ -7,7 +7,7 @@ import json
 import pytest
 
 from autograder import exercises
-from tests.autograder.grading.course import (
+from tests.autograder.grading.copied_course import (
     REPO,
     Course,
     cell_of,

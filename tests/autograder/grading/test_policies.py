@@ -11,7 +11,7 @@ import pytest
 from nbgrader.utils import notebook_hash
 
 from autograder import exercises
-from tests.autograder.grading.course import (
+from tests.autograder.grading.copied_course import (
     Course,
     notebook_of,
     source_of,

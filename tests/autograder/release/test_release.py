@@ -20,8 +20,9 @@ import cloudpickle
 import pytest
 import torch
 
-from autograder import build, exercises
+from autograder import exercises
 from autograder.__main__ import main
+from autograder.build import products
 from autograder.evaluation.decide import decide
 from autograder.evaluation.present import as_text
 from autograder.evaluation.trial import VISIBLE_SEED, rng_for
@@ -30,7 +31,7 @@ from autograder.exercise.recorded import SUFFIX, OtherInputs, RecordedHalf, reco
 from autograder.release.package import package
 from autograder.release.write import ReleaseError, archives, write
 from shardlab.ranks.trust import Trust
-from tests.autograder.build.test_repository import SOLUTION, SOURCES, content_lines, passages
+from tests.autograder.build.test_repository import SOURCES, answers_and_given, passages
 from tests.autograder.exercise_halves import on_ranks
 from tests.submissions import planted
 
@@ -94,13 +95,7 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
 def test_the_package_contains_no_passage_of_a_solution(
     source: Path, read: dict[str, Passages]
 ) -> None:
-    answers = [
-        answer
-        for cell in build.notebook_from_text(source).cells
-        if cell.metadata.get("nbgrader", {}).get("solution")
-        for answer in SOLUTION.findall(cell.source) or [cell.source]
-    ]
-    given = set(content_lines(SOLUTION.sub("", source.read_text().replace("\n# ", "\n"))))
+    answers, given = answers_and_given(source)
     secret = {pair for answer in answers for pair in passages(answer) if not given & set(pair)}
     assert secret
     assert {name: found for name, text in read.items() if (found := secret & text)} == {}
@@ -328,8 +323,8 @@ def test_archives_are_deterministic(tmp_path: Path) -> None:
 def test_nothing_is_released_while_a_lab_is_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stale = build.Drift(REPO / "labs/x.ipynb", "is out of date")
-    monkeypatch.setattr(build, "check", lambda repo: [stale])
+    stale = products.Drift(REPO / "labs/x.ipynb", "is out of date")
+    monkeypatch.setattr(products, "check", lambda repo: [stale])
     assert main(["release", "--repo", str(REPO), "--to", str(tmp_path / "to")]) == 1
     assert "labs/x.ipynb is out of date" in capsys.readouterr().err
     assert not (tmp_path / "to").exists()

@@ -8,7 +8,7 @@ import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.autograder.grading.course import REPO
+from tests.autograder.grading.copied_course import REPO
 
 AT = datetime(2026, 10, 5, 9, 30, 0, tzinfo=UTC)
 Content = bytes | str

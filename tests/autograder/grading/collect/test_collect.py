@@ -19,7 +19,7 @@ from autograder.grading.collect.collect_command import PLATFORMS
 from autograder.grading.collect.platforms import READERS
 from autograder.grading.course_time import use_timezone
 from tests.autograder.grading.collect.downloads import AT, folder, notebook, zipped
-from tests.autograder.grading.course import REPO, empty_gradebook
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 LAB, OTHER = "03_ring_all_reduce", "04_zero"
 DECOMPOSED = unicodedata.normalize("NFD", "José")

@@ -23,7 +23,7 @@ from autograder.grading.command import grade_class as command
 from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool import tasks
 from autograder.grading.pool.journal import Journal, JournalError
-from tests.autograder.grading.course import REPO, Course, with_answers
+from tests.autograder.grading.copied_course import REPO, Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 
 LAB = "03_ring_all_reduce"

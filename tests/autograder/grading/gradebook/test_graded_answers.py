@@ -15,7 +15,7 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.__main__ import main
 from autograder.grading.command import grade_class
 from autograder.grading.gradebook import run_and_decide
-from tests.autograder.grading.course import Course, with_answers
+from tests.autograder.grading.copied_course import Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 
 LAB = "03_ring_all_reduce"

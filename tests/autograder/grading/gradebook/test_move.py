@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,9 +15,8 @@ from sqlalchemy import create_engine, inspect, select, text
 from autograder.__main__ import main
 from autograder.grading.gradebook import move
 from autograder.grading.gradebook.database import without_password
-from tests.autograder.grading.course import REPO, empty_gradebook
-from tests.running_postgres import running_postgres
-from tools import postgres
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
+from tests.running_postgres import postgres_or_skip
 
 LAB = "one"
 
@@ -29,11 +27,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/new.db"
         return
-    ci = bool(os.environ.get("SHARDLAB_NEEDS_BROWSER"))  # set where nothing may be skipped
-    programs = postgres.get() if ci else postgres.find()
-    if programs is None:
-        (pytest.fail if ci else pytest.skip)(postgres.NONE)
-    with running_postgres(programs) as url:
+    with postgres_or_skip() as url:
         yield url
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,9 +13,8 @@ from sqlalchemy import create_engine, make_url, text
 
 from autograder import exercises
 from autograder.grading.gradebook.database import GradebookError, prepare
-from tests.autograder.grading.course import Course, source_of, with_answers
-from tests.running_postgres import running_postgres
-from tools import postgres
+from tests.autograder.grading.copied_course import Course, source_of, with_answers
+from tests.running_postgres import postgres_or_skip
 
 LAB = "03_ring_all_reduce"
 QUESTION = "from_8_to_64_ranks"  # graded manually; nobody answered it here
@@ -27,11 +25,7 @@ pytestmark = [pytest.mark.nbgrader, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The ``db_url`` of an empty database; the test is skipped where there is no PostgreSQL."""
-    ci = bool(os.environ.get("SHARDLAB_NEEDS_BROWSER"))  # set where nothing may be skipped
-    programs = postgres.get() if ci else postgres.find()
-    if programs is None:
-        (pytest.fail if ci else pytest.skip)(postgres.NONE)
-    with running_postgres(programs) as db_url:
+    with postgres_or_skip() as db_url:
         yield db_url
 
 

@@ -33,7 +33,7 @@ from autograder.grading.record.record import (
 from autograder.grading.record.version import code_version
 from autograder.sandbox import limits_of
 from tests.autograder.grading import fake_graders
-from tests.autograder.grading.course import REPO, notebook_of, read, source_of, with_answers
+from tests.autograder.grading.copied_course import REPO, notebook_of, read, source_of, with_answers
 
 LAB = "03_ring_all_reduce"
 START_LIMIT_S = 60

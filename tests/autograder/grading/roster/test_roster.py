@@ -12,8 +12,8 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
-from autograder.grading.roster.people import NotFound, Person, Roster
-from tests.autograder.grading.course import REPO, empty_gradebook
+from autograder.grading.roster.roster import NotFound, Person, Roster
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from nbformat import NotebookNode, from_dict, validate
 from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from autograder.build.cells import END_LINKS
 from autograder.grading.submission.rebuild import rebuild
-from autograder.grading.submission.template import END_LINKS
 
 STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
 ANSWER = "def double(x):\n    y = 2 * x\n    return y"

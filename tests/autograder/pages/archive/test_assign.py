@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autograder.grading.roster.people import Person
+from autograder.grading.roster.roster import Person
 from autograder.pages.archive.feedback_zip import Submitter, assign
 
 

@@ -11,7 +11,7 @@ from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
 from autograder.pages.scores import Scores, digest, read_scores
-from tests.autograder.grading.course import REPO, empty_gradebook
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 LAB = "03_ring_all_reduce"
 PEOPLE = {  # {student: (first name, last name)}

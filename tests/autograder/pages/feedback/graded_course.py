@@ -20,15 +20,15 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from nbgrader.api import Gradebook
 
 from autograder import exercises
+from autograder.build.cells import find_check
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.grading.gradebook.database import prepare
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.marks import write_verdict
 from autograder.grading.record.record import GRADED, Record
-from autograder.grading.submission.template import find_check
 from shardlab.run import Call, Run, Traffic
 from shardlab.widgets import timeline, traffic_map
-from tests.autograder.grading.course import forks
+from tests.autograder.grading.copied_course import forks
 
 REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"

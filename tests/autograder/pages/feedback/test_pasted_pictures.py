@@ -16,7 +16,7 @@ from PIL import Image
 
 from autograder.__main__ import main
 from autograder.grading.command import grade_class as command
-from tests.autograder.grading.course import Course, with_answers
+from tests.autograder.grading.copied_course import Course, with_answers
 from tests.autograder.grading.fake_class import FakePool
 
 LAB = "03_ring_all_reduce"

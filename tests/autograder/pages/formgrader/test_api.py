@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,8 +26,7 @@ from autograder.pages import formgrader
 from autograder.pages.formgrader import api
 from autograder.pages.formgrader.api import ClassAPI
 from tests.running_lab import ROOT
-from tests.running_postgres import running_postgres
-from tools import postgres
+from tests.running_postgres import postgres_or_skip
 
 LABS = ("one", "two")
 ADDITIONS = ("late_penalty", "state")
@@ -41,11 +39,7 @@ def db_url(
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path_factory.mktemp('grades') / 'gradebook.db'}"
         return
-    ci = bool(os.environ.get("SHARDLAB_NEEDS_BROWSER"))  # set where nothing may be skipped
-    programs = postgres.get() if ci else postgres.find()
-    if programs is None:
-        (pytest.fail if ci else pytest.skip)(postgres.NONE)
-    with running_postgres(programs) as url:
+    with postgres_or_skip() as url:
         yield url
 
 

@@ -7,7 +7,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from nbgrader.coursedir import CourseDirectory
 from nbgrader.server_extensions.formgrader import base, handlers
 from tornado.web import HTTPError
 from traitlets.config import Config
@@ -17,6 +16,7 @@ from autograder.pages import formgrader
 from autograder.pages.formgrader.api import ClassAPI
 from autograder.pages.scores import read_scores
 from tests.autograder.pages.feedback.graded_course import LAB, QUESTION, GradedCourse, Submission
+from tests.autograder.pages.formgrader.class_api import api_of
 
 
 @pytest.fixture
@@ -39,15 +39,8 @@ def graded(tmp_path: Path) -> GradedCourse:
 
 
 @pytest.fixture
-def api(graded: GradedCourse, tmp_path: Path) -> ClassAPI:
-    config = Config()
-    config.CourseDirectory.update(
-        root=str(graded.root), db_url=graded.db_url, course_id="shardlab",
-        source_directory="solutions", submitted_directory="grading/submitted",
-        autograded_directory="grading/autograded",
-    )  # fmt: skip
-    config.Exchange.root = str(tmp_path / "exchange")
-    return ClassAPI(CourseDirectory(config=config), config=config)
+def api(graded: GradedCourse) -> ClassAPI:
+    return api_of(graded, Config())
 
 
 def shown(row: dict[str, Any]) -> tuple[Any, ...]:

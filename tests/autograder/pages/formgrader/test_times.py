@@ -7,12 +7,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from autograder.grading.course_time import to_utc, use_timezone
 from autograder.pages.formgrader.api import ClassAPI
 from tests.autograder.pages.feedback.graded_course import LAB, GradedCourse, Submission
+from tests.autograder.pages.formgrader.class_api import api_of
 
 FIRST, SECOND = datetime(2026, 10, 25, 0, 30), datetime(2026, 10, 25, 1, 30)  # UTC
 SHOWN = {
@@ -35,13 +35,7 @@ def api(tmp_path: Path) -> Iterator[ClassAPI]:
         (folder / "timestamp.txt").write_text(f"{at} UTC")
     config = Config()
     use_timezone(config, "Europe/Berlin")
-    config.CourseDirectory.update(
-        root=str(graded.root), db_url=graded.db_url, course_id="shardlab",
-        source_directory="solutions", submitted_directory="grading/submitted",
-        autograded_directory="grading/autograded",
-    )  # fmt: skip
-    config.Exchange.root = str(tmp_path / "exchange")
-    yield ClassAPI(CourseDirectory(config=config), config=config)
+    yield api_of(graded, config)
     use_timezone(Config(), "UTC")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.autograder.grading.course import REPO, Course, source_of, with_answers
+from tests.autograder.grading.copied_course import REPO, Course, source_of, with_answers
 
 LAB = "03_ring_all_reduce"
 

@@ -19,13 +19,13 @@ from nbgrader.utils import notebook_hash
 from autograder.__main__ import main
 from autograder.grading.command import grade_class
 from autograder.grading.command.lab import LabGrading, UsageError
+from autograder.grading.course_error import CourseError
 from autograder.grading.gradebook.writer import NotWritten, Writer
 from autograder.grading.pool.local import OnStart
 from autograder.grading.record.record import Record, Task, failed
-from autograder.grading.submission.template import CourseError
 from autograder.pages.on_submit import service as service_module
 from autograder.pages.on_submit.service import RETRY_S, Service
-from tests.autograder.grading.course import Course, with_answers
+from tests.autograder.grading.copied_course import Course, with_answers
 from tests.autograder.grading.fake_class import FakePool, decide
 
 LAB = "03_ring_all_reduce"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from autograder.exercise import Attempt, Case
-from autograder.exercise.right_calls import RightCall, calls_of, first_difference
+from autograder.exercise.call_difference import RightCall, calls_of, first_difference
 from shardlab.errors import DeadlockError, LaunchError, Waiting
 from shardlab.run import Call, Run, Traffic
 

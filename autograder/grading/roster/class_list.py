@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from autograder.grading import tables
-from autograder.grading.roster.people import COLUMNS, Person
+from autograder.grading import csv_tables
+from autograder.grading.roster.roster import COLUMNS, Person
 from autograder.grading.submission.names import MAX_CHARS, why_unusable
 
 # {a heading in lower case, words joined by _: our column}
@@ -29,7 +29,7 @@ CANVAS_HEADINGS = {"student", "id", "section"}
 CANVAS_TEST_STUDENT = "Student, Test"
 
 
-def read_table(path: Path) -> tuple[list[Person], list[str]]:
+def read_class_list(path: Path) -> tuple[list[Person], list[str]]:
     """(the people, headings of columns that were not used). Raises BadTable."""
     rows, unused = _rows(path)
     people, wrong = [], []
@@ -47,9 +47,9 @@ def read_table(path: Path) -> tuple[list[Person], list[str]]:
     ]
     if wrong := wrong or list(shared_ids(people)):
         listed = "\n".join(f"  {each}" for each in wrong)
-        raise tables.BadTable(f"{path} was not used, and nothing was changed:\n{listed}")
+        raise csv_tables.BadTable(f"{path} was not used, and nothing was changed:\n{listed}")
     if not people:
-        raise tables.BadTable(f"{path} lists no students")
+        raise csv_tables.BadTable(f"{path} lists no students")
     return people, unused
 
 
@@ -65,7 +65,7 @@ def shared_ids(people: Iterable[Person]) -> Iterable[str]:
 
 
 def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
-    table = tables.read_table(path)
+    table = csv_tables.read_table(path)
     headings = table.header
     plain = [_plain(heading) for heading in headings]
     is_canvas = set(plain) >= CANVAS_HEADINGS
@@ -74,12 +74,12 @@ def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
         names["sis_user_id"] = "student"
     columns = [_column(names.get(each, each)) for each in plain]
     if twice := sorted({each for each in columns if each and columns.count(each) > 1}):
-        raise tables.BadTable(
+        raise csv_tables.BadTable(
             f"{path} has several columns for {', '.join(twice)}: keep one of each"
         )
     if not {"student", "canvas_login", "email"} & set(columns):
         known = ", ".join(("name", *COLUMNS))
-        raise tables.BadTable(
+        raise csv_tables.BadTable(
             f"{path} needs a column `student`, `canvas_login` or `email` in its first line, which "
             f"has: {', '.join(headings)}. Columns that are read: {known}"
         )

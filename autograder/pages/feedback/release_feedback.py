@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nbgrader.exchange.default import ExchangeReleaseFeedback
 
-SECRET = "submission_secret.txt"  # from `nbgrader submit`; identifies the student in the exchange
+from autograder.grading.submission.folders import SECRET
 
 
 class ReleaseFeedback(ExchangeReleaseFeedback):

@@ -1,20 +1,18 @@
-"""The cells of a released lab: which are graded by a check, and which contain an answer.
+"""The cells of a lab: which are graded by a check, and which contain an answer.
 
-Workers import this module, so it does not import nbgrader, which takes two seconds.
+Workers import this module, so neither it nor the package imports nbgrader, which takes two seconds.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from nbformat import NotebookNode
 
 END_LINKS = "links-at-the-end"  # the id of a notebook's last cell, with links to other notebooks
-
-
-class CourseError(Exception):
-    """The course itself is broken, whatever the submission."""
 
 
 class BadCheck(ValueError):
@@ -68,8 +66,9 @@ def is_answer(cell: NotebookNode) -> bool:
     return bool(cell.metadata.get("nbgrader", {}).get("solution", False))
 
 
-def grade_id(cell: NotebookNode) -> str | None:
+def grade_id(cell: Mapping[str, Any]) -> str | None:
     """None for a cell that grading ignores."""
-    meta = cell.metadata.get("nbgrader") if isinstance(cell.metadata, dict) else None
+    metadata = cell["metadata"]
+    meta = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     found = meta.get("grade_id") if isinstance(meta, dict) else None
     return found if isinstance(found, str) else None

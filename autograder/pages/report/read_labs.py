@@ -9,25 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from nbgrader.api import Gradebook
-from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.course.tries import Tries
 from autograder.grading.collect.store import EARLIER, Store
+from autograder.grading.csv_tables import BadTable
 from autograder.grading.gradebook.database import opened
-from autograder.grading.late.course import LateWork
+from autograder.grading.late.late_work import LateWork
 from autograder.grading.late.standings import Standing
+from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.pool.journal import Journal
-from autograder.grading.pool.tasks import (
+from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
+from autograder.grading.roster.roster import Person, read_roster
+from autograder.grading.submission.folders import (
     grading_folder,
     read_submission,
+    records_folder,
     students_who_submitted,
     unusable_names,
 )
-from autograder.grading.record.record import BrokenRecord, Record, hash_of_submission
-from autograder.grading.roster.people import Person, read_roster
-from autograder.grading.tables import BadTable
-from autograder.pages.people import read_people
+from autograder.pages.match_people import read_people
 from autograder.pages.report.tries import tries_in
 from autograder.pages.scores import Scores, cells_of, labs_of, read_scores
 
@@ -83,8 +84,7 @@ def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
 
     ``with_tries`` parses every submitted notebook.
     """
-    app = NbGrader()
-    app.initialize([])
+    app = nbgrader_app()
     course = CourseDirectory(parent=app)
     try:
         late = LateWork(app).standings()
@@ -105,9 +105,7 @@ def read_labs(wanted: str | None, *, with_tries: bool = False) -> list[Lab]:
 
 def read_class() -> list[Person]:
     """Everyone in the gradebook. Raises BadTable or GradebookError."""
-    app = NbGrader()
-    app.initialize([])
-    course = CourseDirectory(parent=app)
+    course = CourseDirectory(parent=nbgrader_app())
     with opened(course) as gradebook:
         return read_people(gradebook, grading_folder(course))
 
@@ -119,7 +117,7 @@ def _read(
     late: dict[str, Standing],
     with_tries: bool,
 ) -> Lab:
-    journal = Journal(grading_folder(course) / "records", lab)
+    journal = Journal(records_folder(course), lab)
     records = {}
     for student in journal.students():
         with suppress(BrokenRecord):  # the next grading replaces and reports it

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from nbgrader.utils import notebook_hash
 
-from tests.autograder.grading.course import forks
+from tests.autograder.grading.copied_course import forks
 
 REPO = Path(__file__).parents[4]
 LAB = "03_ring_all_reduce"

@@ -15,7 +15,7 @@ from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderApp
 
 from autograder.__main__ import main
-from tests.autograder.grading.course import REPO, empty_gradebook
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 LAB = "03_ring_all_reduce"
 TIMES = ("2026-10-01 10:00:00 UTC", "2026-10-02 11:00:00 UTC")

@@ -11,14 +11,14 @@ from nbgrader.api import MissingEntry
 from nbgrader.exchange import ExchangeError
 from nbgrader.utils import notebook_hash
 
-from autograder.grading.collect.exchange import Collect
+from autograder.grading.collect.from_exchange import Collect
 from autograder.grading.command.lab import LabGrading, UsageError
 from autograder.grading.course_time import to_utc
 from autograder.grading.gradebook.database import opened
-from autograder.grading.pool.tasks import submission_folder
 from autograder.grading.submission.files import Unreadable, read_regular_file
+from autograder.grading.submission.folders import SECRET, submission_folder
 from autograder.grading.submission.timestamp import TIMESTAMP
-from autograder.pages.feedback.exchange import SECRET, ReleaseFeedback
+from autograder.pages.feedback.release_feedback import ReleaseFeedback
 from autograder.pages.html.page import write_page
 
 

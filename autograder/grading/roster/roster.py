@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from autograder.grading.tables import columns, read_table, write_atomically
+from autograder.grading.csv_tables import columns, read_table, write_atomically
 
 ROSTER = "roster.csv"  # in grading/
 

@@ -72,7 +72,7 @@ class LatePenalties(AssignLatePenalties):
 class ApplyExtension(NbGraderPreprocessor):
     """Before LatePenalties: writes the student's extension to the gradebook.
 
-    Raises tables.BadTable if a row of the table is wrong.
+    Raises csv_tables.BadTable if a row of the table is wrong.
     """
 
     def preprocess(

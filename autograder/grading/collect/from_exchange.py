@@ -13,11 +13,11 @@ from typing import Any
 from nbgrader.exchange.default import ExchangeCollect
 
 from autograder.grading.collect.store import Store
-from autograder.grading.pool.tasks import grading_folder
-from autograder.grading.roster.people import ROSTER, read_roster
+from autograder.grading.csv_tables import BadTable
+from autograder.grading.roster.roster import ROSTER, read_roster
 from autograder.grading.submission.files import Unreadable, read_regular_file
+from autograder.grading.submission.folders import grading_folder
 from autograder.grading.submission.reader import MAX_BYTES
-from autograder.grading.tables import BadTable
 
 Record = dict[str, Any]  # nbgrader's: username, filename, timestamp
 

@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 from autograder.__main__ import main
 from autograder.grading.course_time import use_timezone
-from tests.autograder.grading.course import REPO, empty_gradebook
+from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 FIRST, SECOND = "01_one_device", "03_ring_all_reduce"
 POLICY = """

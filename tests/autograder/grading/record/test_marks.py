@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
+from autograder.build.cells import Check
 from autograder.evaluation.verdict import CaseResult, Verdict
-from autograder.grading.pool.tasks import grading_seed
-from autograder.grading.record.grade_submission import exercise_of, state_of
 from autograder.grading.record.marks import why_missing, write_verdict
-from autograder.grading.record.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
-from autograder.grading.submission.template import Check, CourseError
-from autograder.sandbox import Limits
 
 MISTAKE = ("doubles <nothing>", "doubles <nothing>")
 
@@ -83,50 +77,3 @@ def test_a_missing_answer_is_explained() -> None:
         "`double` never reached the check: the cell `double` above failed with "
         "ZeroDivisionError: division by zero."
     )
-
-
-def test_the_seed_is_kept_and_differs_by_lab_and_course(tmp_path: Path) -> None:
-    first = grading_seed(tmp_path / "grading", "03_ring")
-    assert grading_seed(tmp_path / "grading", "03_ring") == first
-    assert grading_seed(tmp_path / "grading", "04_zero") != first
-    assert grading_seed(tmp_path / "other", "03_ring") != first
-    assert (tmp_path / "grading/seed").stat().st_mode & 0o077 == 0
-
-
-def test_an_unknown_exercise_is_an_error_in_the_course() -> None:
-    with pytest.raises(CourseError, match="there is no exercise"):
-        exercise_of(Check("ring_all_reduce.sort", "sort"), Limits())
-
-
-# ---- states
-
-
-def with_violation(violation: str) -> Verdict:
-    case = CaseResult("two ranks", False, 1, False, "hangs", "it hangs", violation=violation)
-    return Verdict("lab.double", 4.0, (case,), seed=1)
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "reasons", "expected"),
-    [
-        ([verdict((1, False))], {}, (GRADED, "")),
-        ([with_violation("resource limit")], {}, (RESOURCE_LIMIT, "double, two ranks: it hangs")),
-        (
-            [with_violation("resource limit"), with_violation("tampering")],
-            {"limits_hit": ["A cell was stopped after 60 s."], "missing": ["No answer."]},
-            (TAMPERING, "double, two ranks: it hangs"),
-        ),
-        (
-            [verdict((1, True))],
-            {"limits_hit": ["A cell was stopped after 60 s."], "missing": ["No answer."]},
-            (RESOURCE_LIMIT, "A cell was stopped after 60 s."),
-        ),
-        ([verdict((1, False))], {"missing": ["No answer."]}, (STUDENT_ERROR, "No answer.")),
-        ([], {"tampering": ["A forged message."]}, (TAMPERING, "A forged message.")),
-    ],
-)
-def test_a_submission_ends_in_the_first_state_that_applies(
-    verdicts: list[Verdict], reasons: dict[str, list[str]], expected: tuple[str, str]
-) -> None:
-    sentences = {"tampering": [], "limits_hit": [], "missing": [], **reasons}
-    assert state_of(verdicts, **sentences) == expected

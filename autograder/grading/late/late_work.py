@@ -15,6 +15,7 @@ from nbgrader.preprocessors import AssignLatePenalties
 
 from autograder.grading.course_time import to_course_time
 from autograder.grading.gradebook.database import opened
+from autograder.grading.late.late_steps import LateDays
 from autograder.grading.late.policy import Policy
 from autograder.grading.late.standings import (
     Standing,
@@ -23,8 +24,7 @@ from autograder.grading.late.standings import (
     save,
     standings,
 )
-from autograder.grading.late.steps import LateDays
-from autograder.grading.pool.tasks import submission_folder
+from autograder.grading.submission.folders import submission_folder
 from autograder.grading.submission.timestamp import (
     TIMESTAMP,
     BadTimestamp,
@@ -46,12 +46,12 @@ class LateWork:
             self.why_no_policy = "nbgrader_config.py sets no c.LateDays"
 
     def check(self) -> None:
-        """Raise tables.BadTable if a row of the extensions is wrong."""
+        """Raise csv_tables.BadTable if a row of the extensions is wrong."""
         with self._gradebook() as gradebook:
             extensions_of(self._course, gradebook)
 
     def standings(self, student: str | None = None) -> list[Standing]:
-        """Of all submissions, or one student's, as they should be. Raises tables.BadTable."""
+        """Of all submissions, or one student's, as they should be. Raises csv_tables.BadTable."""
         with self._gradebook() as gradebook:
             extensions = extensions_of(self._course, gradebook)
             return standings(gradebook, self.policy, extensions, student)

@@ -11,8 +11,8 @@ from pathlib import Path
 from nbgrader.api import Gradebook, Student
 from sqlalchemy import select
 
-from autograder.grading.roster.people import Person, read_roster, same_id, same_name
-from autograder.grading.roster.table import merged
+from autograder.grading.roster.class_list import merged
+from autograder.grading.roster.roster import Person, read_roster, same_id, same_name
 
 
 @dataclass(frozen=True)
