@@ -5,7 +5,7 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 /** The distance between ticks: the smallest 1, 2 or 5 times a power of ten that is not below `minimum`. */
 function roundStep(minimum) {
   const power = 10 ** Math.floor(Math.log10(minimum));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= minimum);
+  return [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= minimum);
 }
 
 // ---- page ----
@@ -42,7 +42,7 @@ function icon(d) {
 function tableDetails(headings, rows, signal) {
   const maxRows = 500;
   const node = make("details", {}, make("summary", {}, "As a table"));
-  const build = () => {
+  const fill = () => {
     if (!node.open || node.querySelector("table")) return;
     const all = rows();
     const body = make("tbody");
@@ -56,25 +56,25 @@ function tableDetails(headings, rows, signal) {
   };
   const refresh = () => {
     node.replaceChildren(node.firstChild);
-    build();
+    fill();
   };
-  node.addEventListener("toggle", build, { signal });
+  node.addEventListener("toggle", fill, { signal });
   return { node, refresh };
 }
 
 // ---- a widget ----
 
 /**
- * What a widget's module exports: `build(model, signal, host)` returns its root; the signal aborts when
+ * What a widget's module exports: `create(model, signal, host)` returns its root; the signal aborts when
  * the widget is removed from the page, or built again because the kernel has set another scene.
  */
-function widget(build) {
+function widget(create) {
   const render = ({ model, el, host }) => {
     let stop = new AbortController();
     const draw = () => {
       stop.abort();
       stop = new AbortController();
-      el.replaceChildren(build(model, stop.signal, host));
+      el.replaceChildren(create(model, stop.signal, host));
     };
     draw();
     model.on("change:scene", draw);

@@ -82,8 +82,8 @@ function build(model, signal) {
   /** W, A and B of each weight: { key, box, rows, columns }. */
   function matrices() {
     const { r } = settings;
-    return loraBoxes(scene, settings).flatMap(({ name, shape: [rows, columns], boxes }) =>
-      [["W", rows, columns], ["A", r, columns], ["B", rows, r]].map(([kind, high, wide]) =>
+    return loraBoxes(scene, settings).flatMap(({ name, shape: [height, width], boxes }) =>
+      [["W", height, width], ["A", r, width], ["B", height, r]].map(([kind, high, wide]) =>
         ({ key: `${name} ${kind}`, name, kind, box: boxes[kind], rows: high, columns: wide })),
     );
   }

@@ -26,7 +26,7 @@ function build(model, signal) {
   const ranks = pick("Rank", []);
   const sub = make("span", { class: "shardlab-sub" });
   if (scene.runs.length > 1) head.append(runs);
-  if (scene.runs.some(({ ranks }) => ranks.length > 1)) head.append(ranks);
+  if (scene.runs.some((each) => each.ranks.length > 1)) head.append(ranks);
   head.append(sub);
 
   const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
@@ -53,8 +53,8 @@ function build(model, signal) {
     if (!other) return;
     runs.value = run.name;
     ranks.replaceChildren(
-      ...run.ranks.map(({ rank, peak_bytes }) =>
-        make("option", { value: rank }, `rank ${rank} · peak ${formatBytes(peak_bytes)}`)),
+      ...run.ranks.map(({ rank: each, peak_bytes }) =>
+        make("option", { value: each }, `rank ${each} · peak ${formatBytes(peak_bytes)}`)),
     );
     ranks.value = log.rank;
     const { times_s, entries, peak_phase } = log;
@@ -297,20 +297,20 @@ function build(model, signal) {
   function otherPeaks(context, theme) {
     const others = scene.runs
       .filter((each) => each !== run)
-      .map(({ name, ranks }) => ({ name, bytes: ranks[log.rank]?.peak_bytes }))
+      .map((each) => ({ name: each.name, bytes: each.ranks[log.rank]?.peak_bytes }))
       .filter(({ bytes }) => bytes !== undefined)
       .sort((a, b) => b.bytes - a.bytes);
     const marks = [];
-    const groups = [];
+    const close = [];
     for (const other of others) {
       const y = toY(other.bytes);
       const d = `M${box.left} ${y}H${box.right}`;
       marks.push({ kind: "path", d, stroke: "muted", stroke_width: 1.5, dash: "1 4" });
-      if (groups.length && y - toY(groups.at(-1)[0].bytes) < 14) groups.at(-1).push(other);
-      else groups.push([other]);
+      if (close.length && y - toY(close.at(-1)[0].bytes) < 14) close.at(-1).push(other);
+      else close.push([other]);
     }
     context.font = `11px ${theme.font}`;
-    for (const group of groups) {
+    for (const group of close) {
       const y = toY(group[0].bytes);
       const each = group.map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`).join(", ");
       const text = `peak${group.length > 1 ? "s" : ""}: ${each}`;

@@ -47,9 +47,9 @@ function build(model, signal) {
     send: cost("send", "Send"),
   };
   for (const [name, { node }] of Object.entries(sliders)) node.dataset.setting = name;
-  const group = (label, names, shape) => make(
+  const group = (label, costs, shape) => make(
     "div", { class: `shardlab-settings ${shape}`, role: "group", "aria-label": label },
-    ...names.map((name) => sliders[name].node),
+    ...costs.map((name) => sliders[name].node),
   );
   const sizesPanel = group("Size of the pipeline", ["p", "m", "v"], "shardlab-thirds");
   const costsPanel = group("Time of each action", COSTS, "");

@@ -65,11 +65,11 @@ function build(model, signal) {
     },
     signal,
   );
-  const slider = make("input", {
+  const steering = make("input", {
     type: "range", min: "0", max: String(steps), step: "0.01", value: "0", "aria-label": "Step",
   });
   const clock = make("span", { class: "shardlab-clock" });
-  player.node.append(slider, clock);
+  player.node.append(steering, clock);
   const small = make("p", { class: "shardlab-small" }, scene.key);
   const table = tableDetails(
     () => ["step", "from rank", "to rank", "chunk", "bytes", "start", "arrived"],
@@ -89,8 +89,8 @@ function build(model, signal) {
     root.dataset.step = done;
     root.dataset.playing = frame !== 0;
     root.dataset.position = position.toFixed(2);
-    slider.value = position;
-    slider.setAttribute("aria-valuetext", `${done} of ${steps} steps done`);
+    steering.value = position;
+    steering.setAttribute("aria-valuetext", `${done} of ${steps} steps done`);
     const current = Math.ceil(position - 1e-6); // the step in progress, else the last one
     clock.textContent = `${current} / ${steps}`;
     detail.textContent = frame === 0 ? describe(current) : "";
@@ -140,28 +140,28 @@ function build(model, signal) {
     go(position);
   }
 
-  slider.addEventListener("input", () => (pause(), go(Number(slider.value))), { signal });
-  keepKeys(slider, signal);
-  for (const node of [plot, player.node, slider]) handleKeys(node, () => player.keys, signal);
+  steering.addEventListener("input", () => (pause(), go(Number(steering.value))), { signal });
+  keepKeys(steering, signal);
+  for (const node of [plot, player.node, steering]) handleKeys(node, () => player.keys, signal);
 
   // ---- drawing ----
 
-  const held = { step: 0, table: [] }; // kept from one redraw to the next
+  const cache = { step: 0, held: [] }; // kept from one redraw to the next
   function heldAt(step) {
-    if (step < held.step || !held.table.length) {
-      held.step = 0;
-      held.table = Array.from({ length: n }, (_, rank) =>
+    if (step < cache.step || !cache.held.length) {
+      cache.step = 0;
+      cache.held = Array.from({ length: n }, (_, rank) =>
         Array.from({ length: scene.chunks }, () => ({ mask: 1n << BigInt(rank), count: 1 })),
       );
     }
-    for (; held.step < step; held.step += 1) {
-      for (const message of byStep[held.step]) {
+    for (; cache.step < step; cache.step += 1) {
+      for (const message of byStep[cache.step]) {
         if (message.target_chunk === null || message.end_s === null) continue;
         const { held: mask, heldCount: count } = message;
-        held.table[message.to][message.target_chunk] = { mask, count };
+        cache.held[message.to][message.target_chunk] = { mask, count };
       }
     }
-    return held.table;
+    return cache.held;
   }
 
   function draw(context, theme) {
@@ -200,7 +200,7 @@ function build(model, signal) {
   }
 
   function drawCards(context, theme, step, moving, progress) {
-    const table = heldAt(step);
+    const held = heldAt(step);
     const { row, column, corners } = layout;
     const allRanks = (1n << BigInt(n)) - 1n;
     let drawn = 0;
@@ -217,7 +217,7 @@ function build(model, signal) {
     };
     for (let rank = 0; rank < n; rank += 1) {
       const [x, y] = corners[rank];
-      table[rank].forEach(({ mask }, chunk) => {
+      held[rank].forEach(({ mask }, chunk) => {
         strip(x, y + chunk * row, mask);
         if (mask === allRanks) {
           context.lineWidth = 2;
@@ -247,10 +247,10 @@ function build(model, signal) {
   }
 
   function drawWheel(context, theme, step, moving, progress) {
-    const table = heldAt(step);
+    const held = heldAt(step);
     context.save();
     context.translate(scene.width / 2, scene.height / 2);
-    table.forEach((row, rank) =>
+    held.forEach((row, rank) =>
       row.forEach(({ count }, chunk) => {
         context.fillStyle = count === n ? scene.all : theme.text;
         context.globalAlpha = count === n ? 1 : 0.08 + (0.62 * count) / n;

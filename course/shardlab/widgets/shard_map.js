@@ -8,7 +8,7 @@ function build(model, signal) {
   let view = null; // of scene.views
   let layout = null; // { worldSize, length, segments, ranksPerRow, rows, row, gap, scale }
   let selected = null; // { buffer, rank, segment }: segment is null where nothing is held
-  let parts = []; // for each tensor, its part of the model
+  let layers = []; // for each tensor, its layer
   let drawn = null; // the picture without the selection, kept until it changes
 
   const { root, head, plot, detail } = card({
@@ -81,7 +81,7 @@ function build(model, signal) {
       bytes: Object.fromEntries(BUFFERS.map((b) => [b, bytesByRank(made.segments[b], n)])),
     };
     drawn = null;
-    parts = view.tensors.map(([name]) => partOf(name));
+    layers = view.tensors.map(([name]) => layerOf(name));
     Object.assign(root.dataset, {
       worldSize: n, stage: byFormula ? settings.stage : (view.stage ?? ""), tensors: view.tensors.length,
       source: byFormula ? "formula" : view.source, view: view.title, ranksPerRow, length: made.length,
@@ -185,7 +185,7 @@ function build(model, signal) {
   }
 
   /** The layer that a tensor belongs to: "blocks.3" of "blocks.3.mlp.up.weight". */
-  function partOf(name) {
+  function layerOf(name) {
     const parts = name.split(".");
     const numbered = parts.findIndex((part) => /^\d+$/.test(part));
     return parts.slice(0, numbered < 0 ? 1 : numbered + 1).join(".");
@@ -194,7 +194,7 @@ function build(model, signal) {
   /** "mlp.up.weight" of "blocks.3.mlp.up.weight": the layer's name is at the top. */
   function nameInLayer(tensor) {
     const name = nameOf(tensor);
-    const layer = parts[tensor];
+    const layer = layers[tensor];
     return /\d$/.test(layer) && name.startsWith(`${layer}.`) ? name.slice(layer.length + 1) : name;
   }
 
@@ -237,7 +237,7 @@ function build(model, signal) {
       const { count, tensor, at, numel } = layout.segments[buffer];
       for (let index = 0; index < count; index += 1) {
         if (tensor[index] === PADDING) continue;
-        const name = parts[tensor[index]];
+        const name = layers[tensor[index]];
         const end = at[index] + numel[index];
         const known = extents.get(name);
         if (!known) extents.set(name, [at[index], end]);

@@ -46,7 +46,7 @@ function build(model, signal) {
     );
   }
 
-  function describe({ panel, row, column }) {
+  function describe({ row, column }) {
     if (column === n) {
       const sent = view.sent[row].reduce((a, b) => a + b, 0);
       const received = view.sent.reduce((sum, from) => sum + from[row], 0);
