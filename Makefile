@@ -27,9 +27,10 @@ env: ## create .venv from requirements.lock, unless it is up to date
 	@$(PYTHON) tools/environment.py
 	@.venv/bin/python -m tools.git_filter
 
-check: env ## run only ruff and mypy
+check: env ## run only ruff, oxlint and mypy
 	@.venv/bin/ruff check --quiet .
 	@.venv/bin/ruff format --check --quiet .
+	@.venv/bin/python -m tools.javascript
 	@.venv/bin/mypy --no-error-summary
 
 # There is one more worker than there are cores, because many tests wait: for a timeout, a browser

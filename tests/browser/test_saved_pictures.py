@@ -8,7 +8,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import nbformat
-import numpy as np
 import pytest
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
@@ -16,37 +15,16 @@ from nbformat.sign import NotebookNotary
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import expect
 
-from shardlab import widgets
 from shardlab.widgets import plots
 from shardlab.widgets.picture import Picture
 from tests.browser.accessibility import serious_findings
 from tests.browser.jupyterlab import JupyterLab
-from tests.shardlab.widgets.synthetic import ring_all_reduce, training
-from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
-from tests.shardlab.widgets.test_disk_moments import picture as two_saves
+from tests.shardlab.widgets.every_widget import EVERY_WIDGET
 
 pytestmark = pytest.mark.browser
 
 VIEW = "application/vnd.jupyter.widget-view+json"
-PREDICTION = widgets.predict("Bytes that each rank sends (saved)", unit="B", ranks=4)
-PREDICTION.value = 2**20
-PICTURES = (
-    widgets.traffic_map(ring_all_reduce(4)),
-    widgets.ring_player(ring_all_reduce(4)),
-    widgets.timeline(ring_all_reduce(4)),
-    widgets.memory_timeline(training()),
-    widgets.activation_timeline(lifetimes()),
-    widgets.memory_bars(),
-    widgets.shard_map({"w": 8, "b": 3, "v": 8}, world_size=4, stage=1),
-    widgets.offload_times(),
-    widgets.tensor_split(),
-    widgets.pipeline_schedule(4, 8),
-    widgets.unit_life(units=4),
-    two_saves(),
-    widgets.quantization_grid(np.random.default_rng(0).normal(size=4096)),
-    widgets.lora_shapes(),
-    PREDICTION,
-)
+PICTURES = tuple(draw() for draw in EVERY_WIDGET.values())
 PLOT = "Plot. seconds over ranks"
 # Whether the picture's background has this color.
 HAS_CARD = """([image, color]) => {
@@ -83,12 +61,6 @@ def saved() -> NotebookNode:
         cells=[new_code_cell("pictures", execution_count=1, outputs=outputs)],
         metadata={"kernelspec": kernel},
     )
-
-
-def test_every_kind_of_picture_is_tested() -> None:
-    exported = [each for each in vars(widgets).values() if isinstance(each, type)]
-    kinds = {each.__name__ for each in exported if issubclass(each, Picture)}
-    assert {type(picture).__name__ for picture in PICTURES} == kinds
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ async function go(step, confirms = false) {
 }
 
 function addUp() {
-    const sum = items.reduce((sum, item) => sum + (item.checked ? Number(item.dataset.points) : 0), 0);
+    const sum = items.filter((item) => item.checked).reduce((all, item) => all + Number(item.dataset.points), 0);
     byId("points").value = Math.min(Math.max(sum, 0), Number(maxPoints));
 }
 

@@ -5,85 +5,39 @@ function build(model, signal) {
   const scene = model.get("scene");
   const { left, right, panels } = scene;
   let selected = null; // { panel, operator, place }: place counts from the bottom of the stack, or null
-  let drawn = null; // the picture without the selection, kept until it changes
+  const picture = keptPicture(scene.width, (context, theme) =>
+    paint(context, [...scene.background, ...scene.ribbons, ...scene.overlay], theme));
 
-  const { root, head, plot, detail } = card({
-    name: "activation-timeline", title: "Activations of a step, tensor by tensor",
+  const { root, refresh, mark } = frame({
+    name: "activation-timeline", title: "Activations of a step, tensor by tensor", scene, keys, signal,
     label:
       "Activation timeline. Left and right move from operator to operator, up and down from tensor to " +
       "tensor in the stack, P goes to the peak, Page Up and Page Down move from run to run.",
     hint: "Hover over a tensor, or use the arrow keys, for its bytes and lifetime. P goes to the peak.",
+    headings: () => ["run", "tensor", "kind", "bytes", "created by operator", "freed before"],
+    rows: () => panels.flatMap(({ name, lives }) =>
+      lives.toSorted((a, b) => a[2] - b[2]).map(([tensor, bytes, created, freed, kind]) =>
+        [name, tensor, kind, bytes.toLocaleString("en-US"), created, freed])),
+    draw: (context, theme) => {
+      const drawn = picture(context, theme);
+      if (selected) drawActivation(context, theme, scene, selected);
+      return drawn;
+    },
+    point: (at) => select(at && pointAt(at)),
   });
   root.dataset.runs = panels.length;
   for (const name of ["peak", "kept"]) {
     root.dataset[`${name}Bytes`] = panels.map((panel) => panel[`${name}_bytes`]).join(" ");
   }
   root.dataset.operators = panels.map(({ operators }) => operators).join(" ");
-  const peaks = panels.map(
-    ({ name, peak_bytes, kept_bytes }) =>
-      `${name && `${name}: `}peak ${formatBytes(peak_bytes)}, ${formatBytes(kept_bytes)} kept by forward`,
-  );
-  const stage = createStage({
-    root, plot, width: scene.width, height: scene.height, draw, signal,
-    label: `Activation timeline. ${peaks.join("; ")}.`,
-  });
-  const headings = () => ["run", "tensor", "kind", "bytes", "created by operator", "freed before"];
-  root.append(head, plot, detail, tableDetails(headings, rows, signal).node);
-
-  function rows() {
-    return panels.flatMap(({ name, lives }) =>
-      [...lives]
-        .sort((a, b) => a[2] - b[2])
-        .map(([tensor, bytes, created, freed, kind]) => [
-          name, tensor, kind, bytes.toLocaleString("en-US"), created, freed,
-        ]),
-    );
-  }
-
-  // ---- the selection ----
-
-  const toX = (operator) => left + (operator / scene.operators) * (right - left);
-  const toY = (panel, bytes) => panel.bottom - (bytes / scene.max_bytes) * (panel.bottom - panel.top);
-
-  /** The tensors live after this operator, from the bottom up: [{ life, below }]. */
-  function stackAt({ lives }, operator) {
-    const stack = [];
-    let below = 0;
-    for (const life of lives) {
-      const [, bytes, created, freed] = life;
-      if (operator < created || operator >= freed) continue;
-      stack.push({ life, below });
-      below += bytes;
-    }
-    return stack;
-  }
+  const peaks = panels.map(({ name, peak_bytes, kept_bytes }) =>
+    `${name && `${name}: `}peak ${formatBytes(peak_bytes)}, ${formatBytes(kept_bytes)} kept by forward`);
+  refresh(`Activation timeline. ${peaks.join("; ")}.`);
 
   function select(next) {
     selected = next;
-    for (const name of ["selectedRun", "selectedOperator", "selectedBytes", "selectedTensor", "selectedKind"]) {
-      delete root.dataset[name];
-    }
-    detail.textContent = "";
-    if (selected) describe();
-    stage.redraw();
-  }
-
-  function describe() {
-    const panel = panels[selected.panel];
-    const stack = stackAt(panel, selected.operator);
-    const bytes = stack.reduce((sum, { life }) => sum + life[1], 0);
-    const phase = panel.phases.find(([, start, end]) => start <= selected.operator && selected.operator < end);
-    const where = [panel.name, `operator ${selected.operator}`, phase && `in ${phase[0]}`];
-    let text = `${where.filter(Boolean).join(", ")}: ${formatBytes(bytes)} in ${plural(stack.length, "tensor")}`;
-    Object.assign(root.dataset, {
-      selectedRun: panel.name, selectedOperator: selected.operator, selectedBytes: bytes,
-    });
-    if (selected.place !== null && stack[selected.place]) {
-      const [name, size, created, freed, kind] = stack[selected.place].life;
-      text += ` · ${name}, ${exactBytes(size)}, ${kind}, created by operator ${created}, freed before ${freed}`;
-      Object.assign(root.dataset, { selectedTensor: name, selectedKind: kind });
-    }
-    detail.textContent = text;
+    if (selected) mark(...describeActivation(panels[selected.panel], selected));
+    else mark("");
   }
 
   function pointAt({ x, y }) {
@@ -99,6 +53,8 @@ function build(model, signal) {
     return { panel, operator, place: place < 0 ? null : place };
   }
 
+  // ---- keys ----
+
   /** Moves to another operator, keeping the tensor if it is still live. */
   function goTo(panel, at) {
     const operator = clamp(at, 0, panels[panel].operators - 1);
@@ -111,23 +67,21 @@ function build(model, signal) {
     select({ panel, operator, place });
   }
 
-  function moveInStack(by) {
-    const { panel, operator, place } = selected ?? start();
+  function moveInStack({ panel, operator, place }, by) {
     const top = stackAt(panels[panel], operator).length - 1;
     const next = place === null ? (by > 0 ? 0 : top) : clamp(place + by, 0, top);
     select({ panel, operator, place: top < 0 ? null : next });
   }
 
-  const start = () => ({ panel: 0, operator: 0, place: null });
-
   function keys() {
-    const { panel, operator } = selected ?? start();
+    const from = selected ?? { panel: 0, operator: 0, place: null };
+    const { panel, operator } = from;
     const toPanel = (by) => goTo(clamp(panel + by, 0, panels.length - 1), operator);
     return {
       ArrowLeft: () => goTo(panel, operator - 1),
       ArrowRight: () => goTo(panel, selected ? operator + 1 : 0),
-      ArrowUp: () => moveInStack(1),
-      ArrowDown: () => moveInStack(-1),
+      ArrowUp: () => moveInStack(from, 1),
+      ArrowDown: () => moveInStack(from, -1),
       PageUp: () => toPanel(-1),
       PageDown: () => toPanel(selected ? 1 : 0),
       Home: () => goTo(panel, 0),
@@ -137,74 +91,63 @@ function build(model, signal) {
     };
   }
 
-  handlePointer(plot, stage, (at) => select(at && pointAt(at)), signal);
-  handleKeys(plot, keys, signal);
+  return root;
+}
 
-  // ---- drawing ----
-
-  function picture({ canvas }, theme) {
-    const image = new OffscreenCanvas(canvas.width, canvas.height);
-    const context = image.getContext("2d");
-    const scale = canvas.width / scene.width;
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    const marks = paint(context, [...scene.background, ...scene.ribbons, ...scene.overlay], theme);
-    return { image, marks };
-  }
-
-  function draw(context, theme) {
-    const key = JSON.stringify([context.canvas.width, context.canvas.height, theme]);
-    if (drawn?.key !== key) drawn = { key, ...picture(context, theme) };
-    context.save();
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.drawImage(drawn.image, 0, 0);
-    context.restore();
-    if (selected) drawSelection(context, theme);
-    return drawn.marks;
-  }
-
-  function drawSelection(context, theme) {
-    const panel = panels[selected.panel];
-    const x = toX(selected.operator + 0.5);
-    const stack = stackAt(panel, selected.operator);
-    if (selected.place !== null && stack[selected.place]) outline(context, theme, panel, stack[selected.place].life);
-    for (const [color, width] of [[theme.surface, 4], [theme.text, 1.5]]) {
-      context.strokeStyle = color;
-      context.lineWidth = width;
-      context.beginPath();
-      context.moveTo(x, panel.top);
-      context.lineTo(x, panel.bottom);
-      context.stroke();
-    }
-  }
-
-  /** The whole lifetime of a tensor, which moves down when one below it is freed. */
-  function outline(context, theme, panel, life) {
+/** The tensors live after this operator, from the bottom up: [{ life, below }]. */
+function stackAt({ lives }, operator) {
+  const stack = [];
+  let below = 0;
+  for (const life of lives) {
     const [, bytes, created, freed] = life;
-    const below = [];
-    for (let operator = created; operator < freed; operator += 1) {
-      below.push(stackAt(panel, operator).find((each) => each.life === life).below);
-    }
-    context.beginPath();
-    below.forEach((edge, index) => {
-      const y = toY(panel, edge);
-      if (index === 0) context.moveTo(toX(created), y);
-      else context.lineTo(toX(created + index), y);
-      context.lineTo(toX(created + index + 1), y);
+    if (operator < created || operator >= freed) continue;
+    stack.push({ life, below });
+    below += bytes;
+  }
+  return stack;
+}
+
+/** [the selection in words, its values] */
+function describeActivation(panel, { operator, place }) {
+  const stack = stackAt(panel, operator);
+  const bytes = stack.reduce((sum, { life }) => sum + life[1], 0);
+  const phase = panel.phases.find(([, start, end]) => start <= operator && operator < end);
+  const where = [panel.name, `operator ${operator}`, phase && `in ${phase[0]}`].filter(Boolean).join(", ");
+  const text = `${where}: ${formatBytes(bytes)} in ${plural(stack.length, "tensor")}`;
+  const values = { selectedRun: panel.name, selectedOperator: operator, selectedBytes: bytes };
+  if (place === null || !stack[place]) return [text, values];
+  const [name, size, created, freed, kind] = stack[place].life;
+  return [
+    `${text} · ${name}, ${exactBytes(size)}, ${kind}, created by operator ${created}, freed before ${freed}`,
+    { ...values, selectedTensor: name, selectedKind: kind },
+  ];
+}
+
+/** The selected operator, and the whole lifetime of a tensor, which moves down when one below it is freed. */
+function drawActivation(context, theme, { left, right, operators, max_bytes, panels }, selected) {
+  const panel = panels[selected.panel];
+  const toX = (operator) => left + (operator / operators) * (right - left);
+  const toY = (bytes) => panel.bottom - (bytes / max_bytes) * (panel.bottom - panel.top);
+  const life = stackAt(panel, selected.operator)[selected.place]?.life;
+  if (life) {
+    const [, bytes, created, freed] = life;
+    const edges = Array.from({ length: freed - created }, (_, index) => {
+      const { below } = stackAt(panel, created + index).find((each) => each.life === life);
+      return [toX(created + index), toX(created + index + 1), below];
     });
-    for (let index = below.length - 1; index >= 0; index -= 1) {
-      const y = toY(panel, below[index] + bytes);
-      context.lineTo(toX(created + index + 1), y);
-      context.lineTo(toX(created + index), y);
+    context.beginPath();
+    for (const [from, to, below] of edges) {
+      context.lineTo(from, toY(below));
+      context.lineTo(to, toY(below));
+    }
+    for (const [from, to, below] of edges.toReversed()) {
+      context.lineTo(to, toY(below + bytes));
+      context.lineTo(from, toY(below + bytes));
     }
     context.closePath();
-    for (const [color, width] of [[theme.surface, 4], [theme.text, 2]]) {
-      context.strokeStyle = color;
-      context.lineWidth = width;
-      context.stroke();
-    }
+    strokeVisibly(context, theme, 2);
   }
-
-  return root;
+  paintMoment(context, theme, toX(selected.operator + 0.5), panel);
 }
 
 export default widget(build);

@@ -68,6 +68,57 @@ function createStage({ root, plot, width, height, label = "", draw, signal }) {
   return { canvas, redraw, resize, at };
 }
 
+/**
+ * createStage's `draw`, but drawn again only at another size or in another theme, for pictures of which
+ * only the selection changes.
+ */
+function keptPicture(width, draw) {
+  let kept = null;
+  return (context, theme) => {
+    const { canvas } = context;
+    const key = JSON.stringify([canvas.width, canvas.height, theme]);
+    if (kept?.key !== key) {
+      const image = new OffscreenCanvas(canvas.width, canvas.height);
+      const pen = image.getContext("2d");
+      pen.scale(canvas.width / width, canvas.width / width);
+      kept = { key, image, drawn: draw(pen, theme) };
+    }
+    context.save();
+    context.resetTransform();
+    context.drawImage(kept.image, 0, 0);
+    context.restore();
+    return kept.drawn;
+  };
+}
+
+/** Strokes the path so that it is visible on light and dark marks. */
+function strokeVisibly(context, theme, width) {
+  for (const [color, lineWidth] of [[theme.surface, 4], [theme.text, width]]) {
+    context.strokeStyle = color;
+    context.lineWidth = lineWidth;
+    context.stroke();
+  }
+}
+
+/** A vertical line through a plot, for the selected moment. */
+function paintMoment(context, theme, x, { top, bottom }) {
+  context.beginPath();
+  context.moveTo(x, top);
+  context.lineTo(x, bottom);
+  strokeVisibly(context, theme, 1.5);
+}
+
+/** Calls `draw()` with everything outside of a box cut off. Returns what it returns. */
+function clipped(context, { left, right, top, bottom }, draw) {
+  context.save();
+  context.beginPath();
+  context.rect(left, top, right - left, bottom - top);
+  context.clip();
+  const drawn = draw();
+  context.restore();
+  return drawn;
+}
+
 function roundedBar(context, x, y, width, height, radius) {
   context.beginPath();
   context.roundRect(x, y, width, height, radius);

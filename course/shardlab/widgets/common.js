@@ -5,7 +5,7 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 /** The distance between ticks: the smallest 1, 2 or 5 times a power of ten that is not below `minimum`. */
 function roundStep(minimum) {
   const power = 10 ** Math.floor(Math.log10(minimum));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= minimum);
+  return [1, 2, 5, 10].map((digit) => digit * power).find((size) => size >= minimum);
 }
 
 // ---- page ----
@@ -42,7 +42,7 @@ function icon(d) {
 function tableDetails(headings, rows, signal) {
   const maxRows = 500;
   const node = make("details", {}, make("summary", {}, "As a table"));
-  const build = () => {
+  const fill = () => {
     if (!node.open || node.querySelector("table")) return;
     const all = rows();
     const body = make("tbody");
@@ -56,25 +56,25 @@ function tableDetails(headings, rows, signal) {
   };
   const refresh = () => {
     node.replaceChildren(node.firstChild);
-    build();
+    fill();
   };
-  node.addEventListener("toggle", build, { signal });
+  node.addEventListener("toggle", fill, { signal });
   return { node, refresh };
 }
 
 // ---- a widget ----
 
 /**
- * What a widget's module exports: `build(model, signal, host)` returns its root; the signal aborts when
+ * What a widget's module exports: `create(model, signal, host)` returns its root; the signal aborts when
  * the widget is removed from the page, or built again because the kernel has set another scene.
  */
-function widget(build) {
+function widget(create) {
   const render = ({ model, el, host }) => {
     let stop = new AbortController();
     const draw = () => {
       stop.abort();
       stop = new AbortController();
-      el.replaceChildren(build(model, stop.signal, host));
+      el.replaceChildren(create(model, stop.signal, host));
     };
     draw();
     model.on("change:scene", draw);
@@ -100,25 +100,65 @@ function setTraits(model, traits) {
   model.save_changes();
 }
 
-/**
- * The parts of every widget: its card, a heading, the plot, which receives the keys that `label`
- * explains, and a line that describes the selection or shows `hint`. A widget adds them to `root`.
- */
-function card({ name, title, label, hint = "" }) {
+/** The card of a widget: its heading, and a place in it for a few words about what is shown. */
+function card(name, title) {
   const root = make("div", { class: "shardlab-widget", "data-widget": name });
   const head = make("div", { class: "shardlab-head" }, make("span", { class: "shardlab-title" }, title));
-  const plot = make("div", { class: "shardlab-plot", tabindex: "0", role: "group", "aria-label": label });
-  const detail = make("p", { class: "shardlab-detail", "aria-live": "polite", "data-hint": hint });
-  return { root, head, plot, detail };
+  const sub = make("span", { class: "shardlab-sub" });
+  head.append(sub);
+  root.append(head);
+  return { root, head, sub };
 }
 
-/** Rows of controls that stay in view while the picture below them is scrolled. */
-const stickyControls = (...rows) => make("div", { class: "shardlab-sticky" }, ...rows);
+/**
+ * The parts of every widget: its card, rows of controls that stay in view (a list of nodes is one row),
+ * other nodes `above` the plot, the plot, which receives the keys that `label` explains, a line that
+ * describes the selection or shows `hint`, small print, and the table of `headings` and `rows()`.
+ * `draw` is createStage's. `point({ x, y })` is called while the pointer is on the plot, `point(null)`
+ * once it has left; `keys()` are for handleKeys.
+ * Returns { root, head, sub, plot, stage, detail, small, refresh(alternative), mark(text, values) }:
+ * `refresh` when the contents have changed, `mark` to describe the selection, in words and in `root.dataset`.
+ */
+function frame({
+  name, title, label, hint = "", scene, controls = [], above = [], small: print, headings, rows, draw, point, keys, signal,
+}) {
+  const { root, head, sub } = card(name, title);
+  const plot = make("div", { class: "shardlab-plot", tabindex: "0", role: "group", "aria-label": label });
+  const detail = make("p", { class: "shardlab-detail", "aria-live": "polite", "data-hint": hint });
+  const small = make("p", { class: "shardlab-small" }, print ?? "");
+  const rowOf = (nodes) => (Array.isArray(nodes) ? make("div", { class: "shardlab-settings" }, ...nodes) : nodes);
+  const sticky = make("div", { class: "shardlab-sticky" }, ...controls.map(rowOf));
+  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
+  const table = tableDetails(headings, rows, signal);
+  root.append(...(controls.length ? [sticky] : []), ...above, plot, detail);
+  root.append(...(print === undefined ? [] : [small]), table.node);
+  if (point) handlePointer(plot, stage, point, signal);
+  if (keys) handleKeys(plot, keys, signal);
 
-/** Calls `point({ x, y })` while the pointer is on the plot, `point(null)` once it has left. */
+  const refresh = (alternative) => {
+    stage.canvas.setAttribute("aria-label", alternative);
+    table.refresh();
+  };
+  let marked = {};
+  const mark = (text, values = {}) => {
+    for (const key of Object.keys(marked)) delete root.dataset[key];
+    Object.assign(root.dataset, values);
+    marked = values;
+    detail.textContent = text;
+    stage.redraw();
+  };
+  return { root, head, sub, plot, stage, detail, small, refresh, mark };
+}
+
 function handlePointer(plot, stage, point, signal) {
   plot.addEventListener("pointermove", (event) => point(stage.at(event)), { signal });
   plot.addEventListener("pointerleave", () => point(null), { signal });
+}
+
+/** Calls `drag({ x, y })` where the plot is pressed, and while the pointer then moves. */
+function handleDrag(plot, stage, drag, signal) {
+  plot.addEventListener("pointerdown", (event) => drag(stage.at(event)), { signal });
+  plot.addEventListener("pointermove", (event) => event.buttons && drag(stage.at(event)), { signal });
 }
 
 /**

@@ -78,9 +78,9 @@ function build(model, signal, host) {
   }
 
   function judge(guess) {
-    const { answer, named, places, source } = scene;
-    if (scene.is_choice) return judgeOptions(guess, answer, named);
-    return judgeNumbers(guess, answer, named, places, source);
+    const { answer: right, named, places, source } = scene;
+    if (scene.is_choice) return judgeOptions(guess, right, named);
+    return judgeNumbers(guess, right, named, places, source);
   }
 
   function show() {

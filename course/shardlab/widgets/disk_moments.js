@@ -6,12 +6,6 @@ function build(model, signal) {
   let save = null; // one of scene.saves
   let moment = 0; // index
 
-  const { root, head, plot, detail } = card({
-    name: "disk-moments", title: "The disk while ranks save",
-    label: "The disk, moment by moment. Left and right arrow keys go through the moments, Home and End to the first and last.",
-  });
-  const place = make("span", { class: "shardlab-sub" });
-  head.append(place);
   const saves = choice({
     label: "save", options: scene.saves.map((each) => [each.save, each.save]), value: scene.saves[0].save,
     onInput: (name) => send({ save: name, moment: 0 }), signal,
@@ -19,15 +13,18 @@ function build(model, signal) {
   const moments = slider({
     label: "moment", min: 0, max: 1, value: 0, onInput: (index) => send({ save: save.save, moment: index }), signal,
   });
-  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
-  const controls = make("div", { class: "shardlab-settings" }, saves.node, moments.node);
-  const table = tableDetails(
-    () => ["moment", "change", ...Object.values(scene.failures)],
-    () => save.moments.map(({ text, found }, index) =>
+  const to = (index) => send({ save: save.save, moment: index });
+  const { root, sub, plot, stage, refresh, mark } = frame({
+    name: "disk-moments", title: "The disk while ranks save", scene, controls: [[saves.node, moments.node]], draw, signal,
+    label: "The disk, moment by moment. Left and right arrow keys go through the moments, Home and End to the first and last.",
+    headings: () => ["moment", "change", ...Object.values(scene.failures)],
+    rows: () => save.moments.map(({ text, found }, index) =>
       [index, text, ...Object.keys(scene.failures).map((key) => verdict(found[key]))]),
-    signal,
-  );
-  root.append(head, stickyControls(controls), plot, detail, table.node);
+    keys: () => ({
+      ArrowLeft: () => to(moment - 1), ArrowRight: () => to(moment + 1),
+      Home: () => to(0), End: () => to(save.moments.length - 1),
+    }),
+  });
 
   function verdict([state, text]) {
     return state === "broken" ? `cannot load (${text})` : `${state}: steps ${text}`;
@@ -38,17 +35,15 @@ function build(model, signal) {
       save = scene.saves.find((each) => each.save === name);
       saves.set(name);
       moments.input.max = save.moments.length - 1;
-      table.refresh();
     }
     moment = clamp(index, 0, save.moments.length - 1);
     moments.set(moment);
     const { text, found } = save.moments[moment];
-    place.textContent = `moment ${moment} of ${save.moments.length - 1}`;
-    detail.textContent = `${text} · ` +
-      Object.entries(scene.failures).map(([key, failure]) => `${failure}: ${verdict(found[key])}`).join(" · ");
-    Object.assign(root.dataset, { save: name, moment, kill: found.kill[0], power: found.power[0] });
-    stage.canvas.setAttribute("aria-label", `${name}. ${detail.textContent}`);
-    stage.redraw();
+    sub.textContent = `moment ${moment} of ${save.moments.length - 1}`;
+    const states = Object.entries(scene.failures).map(([key, failure]) => `${failure}: ${verdict(found[key])}`);
+    const described = [text, ...states].join(" · ");
+    refresh(`${name}. ${described}`);
+    mark(described, { save: name, moment, kill: found.kill[0], power: found.power[0] });
   }
 
   function send(settings) {
@@ -64,17 +59,10 @@ function build(model, signal) {
     return drawn;
   }
 
-  const to = (index) => send({ save: save.save, moment: index });
-  const at = ({ x, y }) => {
+  handleDrag(plot, stage, ({ x, y }) => {
     if (y < top || y > top + 2 * scene.strip_height || x < left) return;
     to(Math.floor(((x - left) / (right - left)) * save.moments.length));
-  };
-  plot.addEventListener("pointerdown", (event) => at(stage.at(event)), { signal });
-  plot.addEventListener("pointermove", (event) => event.buttons && at(stage.at(event)), { signal });
-  handleKeys(plot, () => ({
-    ArrowLeft: () => to(moment - 1), ArrowRight: () => to(moment + 1),
-    Home: () => to(0), End: () => to(save.moments.length - 1),
-  }), signal);
+  }, signal);
   onTraits(model, ["settings"], () => show(model.get("settings")), signal);
   show(model.get("settings"));
   return root;

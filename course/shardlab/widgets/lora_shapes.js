@@ -6,15 +6,6 @@ function build(model, signal) {
   let settings = { ...model.get("settings") };
   let selected = null; // "W_q A"
 
-  const { root, head, plot, detail } = card({
-    name: "lora-shapes", title: "LoRA's matrices",
-    label:
-      "LoRA's matrices. Left and right arrow keys go from matrix to matrix, Home and End to the first and last, " +
-      "Escape clears the selection.",
-    hint: "Hover over a matrix, or use the arrow keys, for its size.",
-  });
-  const sub = make("span", { class: "shardlab-sub" });
-  head.append(sub);
   const models = choice({
     label: "Model", options: scene.models.map(([name]) => [name, name]), value: "",
     onInput: (name) => {
@@ -33,14 +24,16 @@ function build(model, signal) {
     });
     return { name, node, set };
   });
-  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
-  const controls = make(
-    "div", { class: "shardlab-settings" }, models.node, modules.node, ...sliders.map(({ node }) => node),
-  );
-  const table = tableDetails(() => ["", "full fine-tuning", "LoRA"], rows, signal);
-  root.append(
-    head, stickyControls(controls), plot, detail, make("p", { class: "shardlab-small" }, scene.small), table.node,
-  );
+  const { root, sub, refresh, mark } = frame({
+    name: "lora-shapes", title: "LoRA's matrices", scene, small: scene.small, draw, keys, signal,
+    controls: [[models, modules, ...sliders].map(({ node }) => node)],
+    label:
+      "LoRA's matrices. Left and right arrow keys go from matrix to matrix, Home and End to the first and last, " +
+      "Escape clears the selection.",
+    hint: "Hover over a matrix, or use the arrow keys, for its size.",
+    headings: () => ["", "full fine-tuning", "LoRA"], rows,
+    point: (at) => select(at && under(at)?.key),
+  });
 
   /** Called when the reader changes something. r is at most the width. */
   function change(some) {
@@ -60,10 +53,7 @@ function build(model, signal) {
     sub.textContent = loraTrained(costs);
     Object.assign(root.dataset, { width, layers, r, modules: settings.modules, ranks: settings.ranks, ...costs });
     const values = rows().slice(1).map(([what, full, lora]) => `${what}: ${lora} instead of ${full}`);
-    stage.canvas.setAttribute(
-      "aria-label", `d = ${width}, ${plural(layers, "layer")}, r = ${r}: ${sub.textContent}. ${values.join("; ")}.`,
-    );
-    table.refresh();
+    refresh(`d = ${width}, ${plural(layers, "layer")}, r = ${r}: ${sub.textContent}. ${values.join("; ")}.`);
     select(selected);
   }
 
@@ -82,8 +72,8 @@ function build(model, signal) {
   /** W, A and B of each weight: { key, box, rows, columns }. */
   function matrices() {
     const { r } = settings;
-    return loraBoxes(scene, settings).flatMap(({ name, shape: [rows, columns], boxes }) =>
-      [["W", rows, columns], ["A", r, columns], ["B", rows, r]].map(([kind, high, wide]) =>
+    return loraBoxes(scene, settings).flatMap(({ name, shape: [height, width], boxes }) =>
+      [["W", height, width], ["A", r, width], ["B", height, r]].map(([kind, high, wide]) =>
         ({ key: `${name} ${kind}`, name, kind, box: boxes[kind], rows: high, columns: wide })),
     );
   }
@@ -91,16 +81,15 @@ function build(model, signal) {
   function select(key) {
     const found = matrices().find((matrix) => matrix.key === key);
     selected = found?.key ?? null;
-    root.dataset.selected = selected ?? "";
-    detail.textContent = found
+    const text = found
       ? `${found.kind === "W" ? found.name : `${found.kind} of ${found.name}`}: ${loraCount(found.rows)} × ` +
         `${loraCount(found.columns)} = ${loraCount(found.rows * found.columns)} parameters, ` +
         (found.kind === "W" ? "frozen" : "trained")
       : "";
-    stage.redraw();
+    mark(text, { selected: selected ?? "" });
   }
 
-  function moves() {
+  function keys() {
     const all = matrices().map(({ key }) => key);
     const place = all.indexOf(selected);
     const to = (index) => () => select(all[clamp(index, 0, all.length - 1)]);
@@ -120,8 +109,6 @@ function build(model, signal) {
   const under = ({ x, y }) => matrices().reverse().find(({ box: [left, top, width, height] }) =>
     x >= left - 3 && x <= left + width + 3 && y >= top - 3 && y <= top + height + 3);
 
-  handlePointer(plot, stage, (at) => select(at && under(at)?.key), signal);
-  handleKeys(plot, moves, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
   show(settings);
   return root;

@@ -52,7 +52,8 @@ function loraMarks(scene, settings) {
   const { looks, element_bytes: each, adam_bytes: adam } = scene;
   const { r } = settings;
   const costs = loraCosts(scene, settings);
-  const rect = ([x, y, width, height], fill, hatch = false) => ({ kind: "rect", x, y, width, height, fill, hatch });
+  const rect = ([x, y, width, height], fill, isHatched = false) =>
+    ({ kind: "rect", x, y, width, height, fill, hatch: isHatched });
   const text = (x, y, words, more = {}) => ({ kind: "text", x, y, text: words, ...more });
   const small = (x, y, words) => text(x, y, words, { size: 11, fill: "muted" });
   const value = (x, y, bytes) => text(x + 8, y + 12, formatSi(bytes, "B"), { fill: "muted" });
@@ -79,10 +80,10 @@ function loraMarks(scene, settings) {
     const y = LORA.memory;
     const scale = (LORA.right - LORA.left) / Math.max(costs.fullBytes, costs.loraBytes);
     const marks = [text(0, y, "Memory of each rank", { weight: 600 })];
-    for (const [x, name, words, hatch] of [
+    for (const [x, name, words, isHatched] of [
       [150, "parameters", "frozen weights", true], [268, "parameters", "trained weights"],
       [392, "gradients", "gradients"], [480, "optimizer", "Adam's states"],
-    ]) marks.push(rect([x, y - 9, 10, 10], looks[name], hatch), small(x + 15, y, words));
+    ]) marks.push(rect([x, y - 9, 10, 10], looks[name], isHatched), small(x + 15, y, words));
     const rows = [
       ["full", 0, costs.parameters, costs.fullBytes], ["LoRA", costs.parameters, costs.adapters, costs.loraBytes],
     ];
@@ -90,11 +91,11 @@ function loraMarks(scene, settings) {
       const top = y + 10 + LORA.row * row;
       let x = LORA.left;
       marks.push(text(0, top + 12, label));
-      for (const [bytes, name, hatch] of [
+      for (const [bytes, name, isHatched] of [
         [frozen * each, "parameters", true], [elements * each, "parameters"],
         [elements * each, "gradients"], [elements * adam, "optimizer"],
       ]) {
-        if (bytes) marks.push(rect([x, top, bytes * scale, 15], looks[name], hatch));
+        if (bytes) marks.push(rect([x, top, bytes * scale, 15], looks[name], isHatched));
         x += bytes * scale;
       }
       marks.push(value(x, top, total));

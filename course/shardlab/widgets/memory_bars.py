@@ -48,7 +48,9 @@ class MemoryBars(Picture):
     optimizer, offload ("none", "optimizer", "parameters", "both"), unit ("GB", "GiB").
     """
 
-    _esm: ClassVar[str] = module("memory_formula.js", "memory_bars.js")
+    _esm: ClassVar[str] = module(
+        "memory_formula.js", "memory_bars_rows.js", "memory_bars_words.js", "memory_bars.js"
+    )
     settings = traitlets.Dict().tag(sync=True)
 
     def __init__(

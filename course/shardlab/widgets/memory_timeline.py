@@ -34,7 +34,9 @@ class MemoryTimeline(Picture):
     ``rank`` and ``shown``, the name of a run, choose what is drawn; they may be set.
     """
 
-    _esm: ClassVar[str] = module("time_axis.js", "memory_timeline.js")
+    _esm: ClassVar[str] = module(
+        "time_axis.js", "memory_timeline_log.js", "memory_timeline_drawing.js", "memory_timeline.js"
+    )
     rank = traitlets.Int(0).tag(sync=True)
     shown = traitlets.Unicode("").tag(sync=True)
 

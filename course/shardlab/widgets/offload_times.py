@@ -53,7 +53,9 @@ Slider = tuple[str, str, list[float], str]  # setting, label, values, unit
 class OffloadTimes(Adjustable):
     """A step's time by placement. Made by `offload_times`; ``settings`` may be read and set."""
 
-    _esm: ClassVar[str] = module("time_axis.js", "offload_model.js", "offload_times.js")
+    _esm: ClassVar[str] = module(
+        "time_axis.js", "offload_model.js", "offload_marks.js", "offload_times.js"
+    )
 
     def __init__(self, settings: dict[str, Any]) -> None:
         scene = {

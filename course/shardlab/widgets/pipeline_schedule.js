@@ -15,17 +15,8 @@ function build(model, signal) {
   let settings = { ...model.get("settings") };
   let picture = null;
   let time = null; // of the clock, in units of the costs; null: everything is shown
-  let frame = 0; // the pending animation frame, 0 while paused
+  let pending = 0; // the next animation frame, 0 while paused
   let selected = null; // { panel, device, index } of a slot
-
-  const { root, head, plot, detail } = card({
-    name: "pipeline-schedule", title: "Pipeline schedules",
-    label:
-      "Pipeline schedules. Arrow keys move through the actions, Space plays, Escape clears the selection.",
-    hint: "Hover over an action, or use the arrow keys, for details. Press Play to see memory fill.",
-  });
-  const sub = make("span", { class: "shardlab-sub" });
-  head.append(sub);
 
   // ---- settings ----
 
@@ -47,9 +38,9 @@ function build(model, signal) {
     send: cost("send", "Send"),
   };
   for (const [name, { node }] of Object.entries(sliders)) node.dataset.setting = name;
-  const group = (label, names, shape) => make(
+  const group = (label, costs, shape) => make(
     "div", { class: `shardlab-settings ${shape}`, role: "group", "aria-label": label },
-    ...names.map((name) => sliders[name].node),
+    ...costs.map((name) => sliders[name].node),
   );
   const sizesPanel = group("Size of the pipeline", ["p", "m", "v"], "shardlab-thirds");
   const costsPanel = group("Time of each action", COSTS, "");
@@ -66,9 +57,6 @@ function build(model, signal) {
     boxes.append(make("label", {}, input, make("span", {}, names[name])));
   }
   const chosen = () => [...checks].filter(([, input]) => input.checked).map(([name]) => name);
-  const choices = make("div", { class: "shardlab-settings" }, shown);
-
-  const stage = createStage({ root, plot, width: scene.width, height: 120, draw, signal });
   const play = playButton();
   const clockSlider = make("input", {
     type: "range", min: "0", max: "1000", step: "1", value: "1000", "aria-label": "Time",
@@ -76,14 +64,22 @@ function build(model, signal) {
   const clock = make("span", { class: "shardlab-clock" });
   const bar = make("div", { class: "shardlab-controls", role: "toolbar" }, play.node, clockSlider, clock);
   keepKeys(clockSlider, signal);
-  const small = make("p", { class: "shardlab-small" }, scene.small);
-  const headings = () => [
-    "schedule", "time", "bubble of ideal time", "of total time", "per device span", "in flight, by device",
-  ];
-  const table = tableDetails(headings, rows, signal);
   const note = make("p", { class: "shardlab-note", role: "status" });
-  const controls = stickyControls(choices, sizesPanel, costsPanel, bar);
-  root.append(head, controls, note, plot, detail, small, table.node);
+  const { root, sub, plot, stage, refresh, mark } = frame({
+    name: "pipeline-schedule", title: "Pipeline schedules", scene: { width: scene.width, height: 120 },
+    controls: [[shown], sizesPanel, costsPanel, bar], above: [note], small: scene.small, draw, signal,
+    label:
+      "Pipeline schedules. Arrow keys move through the actions, Space plays, Escape clears the selection.",
+    hint: "Hover over an action, or use the arrow keys, for details. Press Play to see memory fill.",
+    headings: () => [
+      "schedule", "time", "bubble of ideal time", "of total time", "per device span", "in flight, by device",
+    ],
+    rows: () => panelsDrawn().map(({ title, makespan, overIdeal, fraction, spanBubble, peaks, v }) => [
+      title, formatTime(makespan), formatPercent(overIdeal), formatPercent(fraction),
+      formatPercent(spanBubble), peaks.map((held) => formatShare(held, v)).join(", "),
+    ]),
+    point: (at) => point(at && picture.slotAt(at)),
+  });
 
   /** Called when the reader changes something. */
   function change(some) {
@@ -110,7 +106,7 @@ function build(model, signal) {
     hideIdleSliders();
     for (const [name, input] of checks) input.checked = settings.shown.includes(name);
     sub.textContent = sizes();
-    note.textContent = aboutMeasured();
+    note.textContent = aboutMeasured(scene, settings, picture);
     note.hidden = note.textContent === "";
     for (const name of ["p", "m", "v"]) root.dataset[name] = settings[name];
     const figures = (what) =>
@@ -118,29 +114,9 @@ function build(model, signal) {
     root.dataset.bubbles = figures(({ overIdeal }) => Number(overIdeal.toFixed(6)));
     root.dataset.peaks = figures(({ peaks }) => peaks);
     root.dataset.makespans = figures(({ makespan }) => Number(makespan.toFixed(6)));
-    stage.canvas.setAttribute("aria-label", summary());
-    table.refresh();
+    refresh(summary());
     point(null);
     showTime();
-  }
-
-  /** If the settings are no longer those of the run: why measured rows are missing or differ. */
-  function aboutMeasured() {
-    const { given } = scene;
-    const ran = settings.shown.filter((name) => scene.measured[name]);
-    const isDrawn = (name) => picture.panels.some((panel) => panel.isMeasured && panel.name === name);
-    const gone = ran.filter((name) => !isDrawn(name)).map((name) => names[name]);
-    if (gone.length) {
-      return (
-        `No measured rows of ${gone.join(", ")}: the ranks ran p = ${given.p}, m = ${given.m}, ` +
-        `v = ${given.v}, which gives a different order of actions.`
-      );
-    }
-    if (ran.length && COSTS.some((name) => settings[name] !== given[name])) {
-      const each = COSTS.map((name) => `${COST_NAMES[name]} ${formatTime(given[name])}`).join(", ");
-      return `The measured rows do not follow these sliders: the ranks ran with ${each}.`;
-    }
-    return "";
   }
 
   const sizes = () =>
@@ -161,13 +137,6 @@ function build(model, signal) {
     return `${sizes()}. ${each.join(". ")}.`;
   }
 
-  function rows() {
-    return panelsDrawn().map(({ title, makespan, overIdeal, fraction, spanBubble, peaks, v }) => [
-      title, formatTime(makespan), formatPercent(overIdeal), formatPercent(fraction),
-      formatPercent(spanBubble), peaks.map((held) => formatShare(held, v)).join(", "),
-    ]);
-  }
-
   function draw(context, theme) {
     const drawn = picture.draw(context, theme, time);
     if (!selected) return drawn;
@@ -183,19 +152,19 @@ function build(model, signal) {
     clockSlider.value = Math.round((1000 * at) / picture.longest);
     clock.textContent = formatTime(Number(at.toFixed(2)));
     clockSlider.setAttribute("aria-valuetext", clock.textContent);
-    root.dataset.playing = frame !== 0;
+    root.dataset.playing = pending !== 0;
     root.dataset.time = time === null ? "" : time.toFixed(3);
-    play.show(frame !== 0);
+    play.show(pending !== 0);
     stage.redraw();
   }
 
   function pause() {
-    cancelAnimationFrame(frame);
-    frame = 0;
+    cancelAnimationFrame(pending);
+    pending = 0;
   }
 
   function toggle() {
-    if (frame !== 0) {
+    if (pending !== 0) {
       pause();
       return showTime();
     }
@@ -212,10 +181,10 @@ function build(model, signal) {
       if (time >= longest) {
         pause();
         time = null;
-      } else frame = requestAnimationFrame(tick);
+      } else pending = requestAnimationFrame(tick);
       showTime();
     };
-    frame = requestAnimationFrame(tick);
+    pending = requestAnimationFrame(tick);
     showTime();
   }
 
@@ -233,28 +202,12 @@ function build(model, signal) {
 
   // ---- mouse and keyboard ----
 
-  const KINDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
-
-  function describe({ panel, device, index }) {
-    const { title, slots, v } = picture.panels[panel];
-    const { kind, stage: number, microBatch, start, end } = slots[device][index];
-    const where = v > 1 ? `device ${device}, stage ${number}` : `device ${device}`;
-    return (
-      `${title}: ${where}, ${KINDS[kind]} of micro-batch ${microBatch}, ` +
-      `from ${formatTime(start)} to ${formatTime(end)}; ` +
-      `then ${formatShare(heldAt(slots[device], end), v)} in flight`
-    );
-  }
-
   function point(what) {
     selected = what;
-    detail.textContent = what ? describe(what) : "";
-    if (what) {
-      const { title, slots } = picture.panels[what.panel];
-      const { kind, stage: number, microBatch } = slots[what.device][what.index];
-      root.dataset.selected = `${title} ${number}${kind}${microBatch}`;
-    } else delete root.dataset.selected;
-    stage.redraw();
+    if (!what) return mark("");
+    const panel = picture.panels[what.panel];
+    const { kind, stage: number, microBatch } = panel.slots[what.device][what.index];
+    mark(describeSlot(panel, what, unitS), { selected: `${panel.title} ${number}${kind}${microBatch}` });
   }
 
   /** The slot in a row that is nearest in time to the selected one. */
@@ -291,13 +244,42 @@ function build(model, signal) {
     Escape: () => point(null),
   });
 
-  handlePointer(plot, stage, (at) => point(at && picture.slotAt(at)), signal);
   for (const node of [plot, bar]) handleKeys(node, keys, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
   signal.addEventListener("abort", pause);
 
   show(settings);
   return root;
+}
+
+const KINDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
+
+function describeSlot({ title, slots, v }, { device, index }, unitS) {
+  const { kind, stage, microBatch, start, end } = slots[device][index];
+  const where = v > 1 ? `device ${device}, stage ${stage}` : `device ${device}`;
+  return (
+    `${title}: ${where}, ${KINDS[kind]} of micro-batch ${microBatch}, ` +
+    `from ${formatPipelineTime(start, unitS)} to ${formatPipelineTime(end, unitS)}; ` +
+    `then ${formatShare(heldAt(slots[device], end), v)} in flight`
+  );
+}
+
+/** If the settings are no longer those of the run: why measured rows are missing or differ. */
+function aboutMeasured({ given, measured, names, unit_s: unitS }, settings, { panels }) {
+  const ran = settings.shown.filter((name) => measured[name]);
+  const isDrawn = (name) => panels.some((panel) => panel.isMeasured && panel.name === name);
+  const gone = ran.filter((name) => !isDrawn(name)).map((name) => names[name]);
+  if (gone.length) {
+    return (
+      `No measured rows of ${gone.join(", ")}: the ranks ran p = ${given.p}, m = ${given.m}, ` +
+      `v = ${given.v}, which gives a different order of actions.`
+    );
+  }
+  if (ran.length && COSTS.some((name) => settings[name] !== given[name])) {
+    const each = COSTS.map((name) => `${COST_NAMES[name]} ${formatPipelineTime(given[name], unitS)}`).join(", ");
+    return `The measured rows do not follow these sliders: the ranks ran with ${each}.`;
+  }
+  return "";
 }
 
 export default widget(build);

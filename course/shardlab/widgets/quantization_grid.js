@@ -6,12 +6,6 @@ function build(model, signal) {
   let settings = { ...model.get("settings") };
   let found = null; // of gridQuantize
 
-  const { root, head, plot, detail } = card({
-    name: "quantization-grid", title: "Weights, code points and blocks",
-    label:
-      "Weights, code points and blocks. Left and right arrow keys go from block to block, Home and End to the " +
-      "first and last.",
-  });
   const listed = (name, label, values, format) => listSlider({
     label, values, value: settings[name], format, onInput: (value) => change({ [name]: value }), signal,
   });
@@ -24,20 +18,23 @@ function build(model, signal) {
     label: "Codes", options: [["int", "int4"], ["nf4", "NF4"]], value: settings.codes,
     onInput: (value) => change({ codes: value }), signal,
   });
-  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
-  const controls = make(
-    "div", { class: "shardlab-settings" }, ...Object.values(sliders).map(({ node }) => node), codes.node,
-  );
-  const table = tableDetails(
-    () => ["block", "scale", "code points in use", "error"],
-    () => found.blocks.map(({ scale, used, error }, index) =>
+  const to = (block) => change({ weight: clamp(block, 0, found.blocks.length - 1) * settings.block });
+  const step = (by) => to(Math.floor(settings.weight / settings.block) + by);
+  const { root, plot, stage, refresh, mark } = frame({
+    name: "quantization-grid", title: "Weights, code points and blocks", scene,
+    controls: [[...Object.values(sliders), codes].map(({ node }) => node)], draw, signal,
+    label:
+      "Weights, code points and blocks. Left and right arrow keys go from block to block, Home and End to the " +
+      "first and last.",
+    small: `${scene.small} Click on a bar, or use the arrow keys, to select a block.`,
+    headings: () => ["block", "scale", "code points in use", "error"],
+    rows: () => found.blocks.map(({ scale, used, error }, index) =>
       [index + 1, scale.toFixed(4), `${used.size} of ${found.points.length}`, gridPercent(error)]),
-    signal,
-  );
-  const small = make(
-    "p", { class: "shardlab-small" }, `${scene.small} Click on a bar, or use the arrow keys, to select a block.`,
-  );
-  root.append(head, stickyControls(controls), plot, detail, small, table.node);
+    keys: () => ({
+      ArrowLeft: () => step(-1), ArrowRight: () => step(1),
+      Home: () => to(0), End: () => to(found.blocks.length - 1),
+    }),
+  });
 
   /** Called when the reader changes something. NF4 has 4 bits. */
   function change(some) {
@@ -54,37 +51,26 @@ function build(model, signal) {
     codes.node.hidden = settings.bits !== 4;
     const shown = Math.floor(settings.weight / settings.block);
     const { scale, used, error } = found.blocks[shown];
-    detail.textContent =
+    const described =
       `block ${shown + 1} of ${found.blocks.length}: scale ${scale.toFixed(4)}, ${used.size} of ` +
       `${found.points.length} code points in use, error ${gridPercent(error)}`;
     Object.assign(root.dataset, {
       bits: settings.bits, codes: settings.codes, block: settings.block, outlier: settings.outlier,
       shown, error: found.error, bitsPerWeight: found.bitsPerWeight, bytes: found.bytes,
     });
-    stage.canvas.setAttribute("aria-label", `${gridSummary(found, settings)}. ${detail.textContent}`);
-    table.refresh();
-    stage.redraw();
+    refresh(`${gridSummary(found, settings)}. ${described}`);
+    mark(described);
   }
 
   function draw(context, theme) {
     return found ? paint(context, gridMarks(scene, found, settings), theme) : 0;
   }
 
-  // ---- the selected block ----
-
-  const to = (block) => change({ weight: clamp(block, 0, found.blocks.length - 1) * settings.block });
-  const step = (by) => to(Math.floor(settings.weight / settings.block) + by);
-  const at = ({ x, y }) => {
+  handleDrag(plot, stage, ({ x, y }) => {
     const [top, bottom] = scene.block_bars;
     if (y < top || y > bottom || x < scene.left) return;
     to(Math.floor(((x - scene.left) / (scene.width - scene.left)) * found.blocks.length));
-  };
-  plot.addEventListener("pointerdown", (event) => at(stage.at(event)), { signal });
-  plot.addEventListener("pointermove", (event) => event.buttons && at(stage.at(event)), { signal });
-  handleKeys(plot, () => ({
-    ArrowLeft: () => step(-1), ArrowRight: () => step(1),
-    Home: () => to(0), End: () => to(found.blocks.length - 1),
-  }), signal);
+  }, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
   show(settings);
   return root;

@@ -21,7 +21,7 @@ from shardlab.widgets.units import format_bytes
 class RingPlayer(Picture):
     """The animation of a run's messages. Made by `ring_player`."""
 
-    _esm: ClassVar[str] = module("player.js", "ring_player.js")
+    _esm: ClassVar[str] = module("player.js", "ring_player_drawing.js", "ring_player.js")
 
     def __init__(self, history: MessageHistory, notes: tuple[str, ...]) -> None:
         self._history = history

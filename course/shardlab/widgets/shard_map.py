@@ -40,7 +40,9 @@ class ShardMap(Picture):
     two apply to a layout from a formula.
     """
 
-    _esm: ClassVar[str] = module("shard_formula.js", "shard_map.js")
+    _esm: ClassVar[str] = module(
+        "shard_formula.js", "shard_map_layout.js", "shard_map_drawing.js", "shard_map.js"
+    )
     settings = traitlets.Dict().tag(sync=True)
 
     def __init__(self, views: Mapping[str, Layout]) -> None:

@@ -9,17 +9,6 @@ function build(model, signal) {
   let timer = 0; // of the next step while it plays, 0 while paused
   let selected = null; // { name, rank }: rank is null if all have it
 
-  const { root, head, plot, detail } = card({
-    name: "tensor-split", title: "Tensor split",
-    label:
-      "Tensor split. Left and right go from step to step, Space plays, up and down move through the parts.",
-    hint: "Hover over a part, or use up and down, for its rows, columns, bytes and rank.",
-  });
-  const sub = make("span", { class: "shardlab-sub" });
-  head.append(sub);
-
-  // ---- settings ----
-
   const cuts = choice({
     label: "Split",
     options: scene.cuts.map(({ name, title }) => [name, title]),
@@ -36,11 +25,6 @@ function build(model, signal) {
     tokens: listed("Tokens T", "tokens", scene.tokens, formatCount),
     width: listed("Width D", "width", scene.widths, formatCount),
   };
-  const choices = make("div", { class: "shardlab-settings" }, cuts.node);
-  const nodes = Object.values(sliders).map(({ node }) => node);
-  const controls = make("div", { class: "shardlab-settings" }, ...nodes);
-
-  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
   const player = stepButtons(
     {
       first: () => (pause(), go(0)),
@@ -59,10 +43,16 @@ function build(model, signal) {
   const clock = make("span", { class: "shardlab-clock" });
   player.node.append(clock);
   const happens = make("p", { class: "shardlab-note", "aria-live": "polite" });
-  const small = make("p", { class: "shardlab-small" });
-  const headings = () => ["step", "pass", "what happens", "communication", "each rank sends"];
-  const table = tableDetails(headings, rows, signal);
-  root.append(head, stickyControls(choices, controls, player.node), happens, plot, detail, small, table.node);
+  const { root, sub, plot, small, refresh, mark } = frame({
+    name: "tensor-split", title: "Tensor split", scene, draw, signal,
+    controls: [[cuts.node], Object.values(sliders).map(({ node }) => node), player.node], above: [happens], small: "",
+    label:
+      "Tensor split. Left and right go from step to step, Space plays, up and down move through the parts.",
+    hint: "Hover over a part, or use up and down, for its rows, columns, bytes and rank.",
+    headings: () => ["step", "pass", "what happens", "communication", "each rank sends"],
+    rows: () => splitRows(scene, cut, settings),
+    point: (at) => point((at && under(at)) ?? null),
+  });
 
   /** Called when the reader changes something. */
   function change(some) {
@@ -97,26 +87,16 @@ function build(model, signal) {
       forwardBytes: forward, backwardBytes: backward, op: step.op,
       stepBytes: splitStepBytes(scene, step, settings), measured: measured() !== null,
     });
-    stage.canvas.setAttribute("aria-label", summary());
-    table.refresh();
-    point(selected && parts().some((part) => alike(part, selected)) ? selected : null);
+    refresh(summary());
+    point(selected && splitParts(cut, settings).some((part) => alike(part, selected)) ? selected : null);
   }
 
   function summary() {
     const sends = cut.steps
       .filter(({ op }) => op)
-      .map((step) => `${describeOp(step)} ${formatBytes(splitStepBytes(scene, step, settings))}`);
+      .map((step) => `${splitOp(step)} ${formatBytes(splitStepBytes(scene, step, settings))}`);
     const { text } = cut.steps[settings.step];
     return `${cut.title}, ${sub.textContent}; each rank sends: ${sends.join(", ")}. Now: ${text}`;
-  }
-
-  const describeOp = ({ op, matrix }) => `${op.replace("_", "-")} of ${matrix}`;
-
-  function rows() {
-    return cut.steps.map((step, index) => [
-      index + 1, step.backward ? "backward" : "forward", step.text, step.op ? describeOp(step) : "–",
-      exactBytes(splitStepBytes(scene, step, settings)),
-    ]);
   }
 
   // ---- animation ----
@@ -141,46 +121,15 @@ function build(model, signal) {
 
   const alike = (a, b) => a.name === b.name && a.rank === b.rank;
 
-  /** The parts on each rank or on all, from left to right, forward first. */
-  function parts() {
-    const { layouts } = cut.steps[settings.step];
-    const names = Object.keys(cut.boxes).filter((name) => layouts[name]);
-    names.sort((a, b) => (a.length - b.length) || cut.boxes[a][0] - cut.boxes[b][0]);
-    return names.flatMap((name) =>
-      layouts[name] === "replicated"
-        ? [{ name, rank: null }]
-        : Array.from({ length: settings.ranks }, (_, rank) => ({ name, rank })),
-    );
-  }
-
-  function boxOf({ name, rank }) {
-    const how = cut.steps[settings.step].layouts[name];
-    return rank === null ? cut.boxes[name] : splitPartBox(cut.boxes[name], how, rank, settings.ranks);
-  }
-
-  function describe({ name, rank }) {
-    const how = cut.steps[settings.step].layouts[name];
-    const shape = splitShape(scene, name, settings);
-    const bytes = shape[0] * shape[1] * settings.element_bytes;
-    if (rank === null) return `${name}: all of it on every rank, ${exactBytes(bytes)} each`;
-    if (how === "partial") return `rank ${rank}: a partial sum of all of ${name}, ${exactBytes(bytes)}`;
-    const whole = shape[how === "rows" ? 0 : 1];
-    const [from, to] = [rank, rank + 1].map((each) => Math.round((whole * each) / settings.ranks));
-    const size = exactBytes((bytes / whole) * (to - from));
-    return `rank ${rank}: ${how} ${from} to ${to} of ${name}'s ${whole}, ${size}`;
-  }
-
   function point(at) {
     selected = at;
-    detail.textContent = at ? describe(at) : "";
-    if (at) root.dataset.selected = `${at.name}:${at.rank ?? "all"}`;
-    else delete root.dataset.selected;
-    stage.redraw();
+    if (at) mark(describePart(scene, cut, settings, at), { selected: `${at.name}:${at.rank ?? "all"}` });
+    else mark("");
   }
 
   function under({ x, y }) {
-    return parts().findLast((part) => {
-      const [left, top, width, height] = boxOf(part);
+    return splitParts(cut, settings).findLast((part) => {
+      const [left, top, width, height] = boxOfPart(cut, settings, part);
       return x >= left && x <= left + width && y >= top && y <= top + height;
     });
   }
@@ -191,14 +140,14 @@ function build(model, signal) {
     ];
     const drawn = paint(context, marks, theme);
     if (!selected) return drawn;
-    paintFocus(context, theme, ...boxOf(selected));
+    paintFocus(context, theme, ...boxOfPart(cut, settings, selected));
     return drawn + 1;
   }
 
   // ---- mouse and keyboard ----
 
   function keys() {
-    const all = parts();
+    const all = splitParts(cut, settings);
     const place = selected ? all.findIndex((part) => alike(part, selected)) : -1;
     return {
       ...player.keys,
@@ -208,7 +157,6 @@ function build(model, signal) {
     };
   }
 
-  handlePointer(plot, stage, (at) => point((at && under(at)) ?? null), signal);
   for (const node of [plot, player.node]) handleKeys(node, keys, signal);
   const changed = () => {
     settings = { ...model.get("settings") };
@@ -219,6 +167,47 @@ function build(model, signal) {
 
   update();
   return root;
+}
+
+// ---- parts ----
+
+const layoutOf = (cut, { step }, name) => cut.steps[step].layouts[name];
+const splitOp = ({ op, matrix }) => `${op.replace("_", "-")} of ${matrix}`;
+
+/** The parts on each rank or on all, from left to right, forward first: [{ name, rank }]. */
+function splitParts(cut, settings) {
+  const { layouts } = cut.steps[settings.step];
+  const names = Object.keys(cut.boxes).filter((name) => layouts[name]);
+  names.sort((a, b) => (a.length - b.length) || cut.boxes[a][0] - cut.boxes[b][0]);
+  return names.flatMap((name) =>
+    layouts[name] === "replicated"
+      ? [{ name, rank: null }]
+      : Array.from({ length: settings.ranks }, (_, rank) => ({ name, rank })),
+  );
+}
+
+function boxOfPart(cut, settings, { name, rank }) {
+  const whole = cut.boxes[name];
+  return rank === null ? whole : splitPartBox(whole, layoutOf(cut, settings, name), rank, settings.ranks);
+}
+
+function describePart(scene, cut, settings, { name, rank }) {
+  const how = layoutOf(cut, settings, name);
+  const shape = splitShape(scene, name, settings);
+  const bytes = shape[0] * shape[1] * settings.element_bytes;
+  if (rank === null) return `${name}: all of it on every rank, ${exactBytes(bytes)} each`;
+  if (how === "partial") return `rank ${rank}: a partial sum of all of ${name}, ${exactBytes(bytes)}`;
+  const whole = shape[how === "rows" ? 0 : 1];
+  const [from, to] = [rank, rank + 1].map((each) => Math.round((whole * each) / settings.ranks));
+  const size = exactBytes((bytes / whole) * (to - from));
+  return `rank ${rank}: ${how} ${from} to ${to} of ${name}'s ${whole}, ${size}`;
+}
+
+function splitRows(scene, cut, settings) {
+  return cut.steps.map((step, index) => [
+    index + 1, step.backward ? "backward" : "forward", step.text, step.op ? splitOp(step) : "–",
+    exactBytes(splitStepBytes(scene, step, settings)),
+  ]);
 }
 
 export default widget(build);

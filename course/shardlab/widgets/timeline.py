@@ -35,7 +35,9 @@ WAITING = 0.35  # opacity of the part of a bar in which a call waits; timeline.j
 class Timeline(Picture):
     """Calls by rank and time. Made by `timeline`."""
 
-    _esm: ClassVar[str] = module("time_axis.js", "timeline.js")
+    _esm: ClassVar[str] = module(
+        "time_axis.js", "timeline_calls.js", "timeline_drawing.js", "timeline.js"
+    )
 
     def __init__(self, run: Run, error: LaunchError | None) -> None:
         run = from_zero(run)

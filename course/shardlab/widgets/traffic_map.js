@@ -7,30 +7,25 @@ function build(model, signal) {
   let view = viewOf(model.get("block"));
   let selected = null; // { panel, row, column }; column n is the rank's bar
 
-  const { root, head, plot, detail } = card({
-    name: "traffic-map", title: "Bytes sent",
+  const { root, sub, refresh, mark } = frame({
+    name: "traffic-map", title: "Bytes sent", scene, small: scene.source, draw, keys, signal,
     label: "Traffic map. Arrow keys move from cell to cell.",
     hint: "Hover over a cell or a bar, or use the arrow keys, for its exact bytes.",
+    headings: () => ["from rank", "to rank", "bytes"], rows,
+    point: (at) => point(at && cellAt(at)),
   });
   root.dataset.worldSize = n;
-  const total = make("span", { class: "shardlab-sub" });
   const select = make("select", { "aria-label": "Part of the run" });
   for (const { block, title } of scene.views) select.append(make("option", { value: block }, title));
-  head.append(scene.views.length > 1 ? select : make("span", {}, view.title), total);
-
-  const stage = createStage({ root, plot, width: scene.width, height: scene.height, draw, signal });
-  const small = make("p", { class: "shardlab-small" }, scene.source);
-  const table = tableDetails(() => ["from rank", "to rank", "bytes"], rows, signal);
-  root.append(head, plot, detail, small, table.node);
+  sub.before(scene.views.length > 1 ? select : make("span", {}, view.title));
 
   function show(next) {
     view = next;
     select.value = view.block;
-    total.textContent = `${formatBytes(view.total_bytes)} by ${plural(n, "rank")}`;
+    sub.textContent = `${formatBytes(view.total_bytes)} by ${plural(n, "rank")}`;
     root.dataset.block = view.block;
     root.dataset.totalBytes = view.total_bytes;
-    stage.canvas.setAttribute("aria-label", summary());
-    table.refresh();
+    refresh(summary());
     point(selected);
   }
 
@@ -46,7 +41,7 @@ function build(model, signal) {
     );
   }
 
-  function describe({ panel, row, column }) {
+  function describe({ row, column }) {
     if (column === n) {
       const sent = view.sent[row].reduce((a, b) => a + b, 0);
       const received = view.sent.reduce((sum, from) => sum + from[row], 0);
@@ -65,17 +60,9 @@ function build(model, signal) {
 
   function point(cell) {
     selected = cell;
-    if (cell) {
-      const [bytes, text] = describe(cell);
-      detail.textContent = text;
-      root.dataset.selected = `${cell.row},${cell.column === n ? "total" : cell.column}`;
-      root.dataset.selectedBytes = bytes;
-    } else {
-      detail.textContent = "";
-      delete root.dataset.selected;
-      delete root.dataset.selectedBytes;
-    }
-    stage.redraw();
+    if (!cell) return mark("");
+    const [selectedBytes, text] = describe(cell);
+    mark(text, { selected: `${cell.row},${cell.column === n ? "total" : cell.column}`, selectedBytes });
   }
 
   function draw(context, theme) {
@@ -116,8 +103,6 @@ function build(model, signal) {
     };
   }
 
-  handlePointer(plot, stage, (at) => point(at && cellAt(at)), signal);
-  handleKeys(plot, keys, signal);
   select.addEventListener(
     "change",
     () => {

@@ -7,29 +7,16 @@ function build(model, signal) {
   let picture = null;
   let selected = null; // { bar }, or { moment: { panel, time } }
 
-  const { root, head, plot, detail } = card({
-    name: "unit-life", title: "The life of FSDP units",
-    label:
-      "Units of FSDP over time. Left and right arrow keys move through what happens, up and down arrow keys " +
-      "through the units, Page Up and Page Down between simulated and measured, P goes to the peak, " +
-      "Escape clears the selection.",
-    hint: "Hover over a bar or the curve, or use the arrow keys, for details.",
-  });
-  const sub = make("span", { class: "shardlab-sub" });
-  head.append(sub);
-
   // ---- settings ----
 
   const formats = { count: String, s: formatSeconds, "B/s": (rate) => formatSi(rate, "B/s") };
-  const controls = make("div", { class: "shardlab-settings" });
   const sliders = scene.sliders.map(([name, label, values, unit]) => {
     const control = listSlider({
       label, values, value: settings[name], format: formats[unit],
       onInput: (value) => change({ [name]: value }), signal,
     });
     control.node.dataset.setting = name;
-    controls.append(control.node);
-    return { name, set: control.set };
+    return { name, ...control };
   });
   const yesNo = (name, label, yes, no) => {
     const options = [["yes", yes], ["no", no]];
@@ -37,8 +24,7 @@ function build(model, signal) {
     const control = choice({
       label, options, value, onInput: (next) => change({ [name]: next === "yes" }), signal,
     });
-    controls.append(control.node);
-    return { name, set: (next) => control.set(next ? "yes" : "no") };
+    return { name, node: control.node, set: (next) => control.set(next ? "yes" : "no") };
   };
   const choices = [
     yesNo("reshard_after_forward", "After forward", "free", "keep whole"),
@@ -50,8 +36,7 @@ function build(model, signal) {
       label: "Rank", options, value: String(settings.rank),
       onInput: (rank) => change({ rank: Number(rank) }), signal,
     });
-    controls.append(control.node);
-    choices.push({ name: "rank", set: (rank) => control.set(String(rank)) });
+    choices.push({ name: "rank", ...control });
   }
 
   // In the browser, a recorded step has the same form as a simulated one.
@@ -59,11 +44,18 @@ function build(model, signal) {
     ...each, spans: each.spans.map(([row, kind, start, end]) => ({ row, kind, start, end })),
   }));
 
-  const stage = createStage({ root, plot, width: scene.width, height: 200, draw, signal });
-  const small = make("p", { class: "shardlab-small" }, scene.small);
-  const headings = () => ["", "unit", "event", "from", "to"];
-  const table = tableDetails(headings, rows, signal);
-  root.append(head, stickyControls(controls), plot, detail, small, table.node);
+  const { root, sub, stage, refresh, mark } = frame({
+    name: "unit-life", title: "The life of FSDP units", scene: { width: scene.width, height: 200 },
+    controls: [[...sliders, ...choices].map(({ node }) => node)], small: scene.small, draw, keys, signal,
+    label:
+      "Units of FSDP over time. Left and right arrow keys move through what happens, up and down arrow keys " +
+      "through the units, Page Up and Page Down between simulated and measured, P goes to the peak, " +
+      "Escape clears the selection.",
+    hint: "Hover over a bar or the curve, or use the arrow keys, for details.",
+    headings: () => ["", "unit", "event", "from", "to"],
+    rows: () => picture.panels.flatMap(unitRows),
+    point: (at) => point(at && under(at)),
+  });
 
   /** Called when the reader changes something. */
   function change(some) {
@@ -79,16 +71,14 @@ function build(model, signal) {
     for (const { name, set } of [...sliders, ...choices]) set(settings[name]);
     sub.textContent = sizes();
     const [simulated, ran] = picture.panels;
-    root.dataset.units = settings.units;
-    root.dataset.forwardPrefetch = settings.forward_prefetch;
-    root.dataset.backwardPrefetch = settings.backward_prefetch;
-    root.dataset.peakBytes = simulated.peak.bytes;
-    root.dataset.stepS = simulated.timeline.step;
-    root.dataset.messages = JSON.stringify(messagesOf(simulated.timeline));
+    Object.assign(root.dataset, {
+      units: settings.units, forwardPrefetch: settings.forward_prefetch, backwardPrefetch: settings.backward_prefetch,
+      peakBytes: simulated.peak.bytes, stepS: simulated.timeline.step,
+      messages: JSON.stringify(messagesOf(simulated.timeline)),
+    });
     if (ran) root.dataset.measuredPeakBytes = ran.peak.bytes;
     if (ran) root.dataset.measuredMessages = JSON.stringify(messagesOf(ran.timeline));
-    stage.canvas.setAttribute("aria-label", summary());
-    table.refresh();
+    refresh(summary());
     point(null);
   }
 
@@ -104,21 +94,6 @@ function build(model, signal) {
     return `${sizes()}. ${each.join("; ")}.`;
   }
 
-  const NAMES = {
-    gather: "all-gather", waits: "waits in its buffer", whole: "whole", forward: "computes forward",
-    backward: "computes backward", reduce: "reduce-scatter",
-  };
-
-  function rows() {
-    return picture.panels.flatMap(({ title, timeline, isMeasured }) =>
-      timeline.spans
-        .toSorted((a, b) => a.start - b.start)
-        .map(({ row, kind, start, end }) => [
-          isMeasured ? title : "Simulated", timeline.names[row], NAMES[kind], formatSeconds(start), formatSeconds(end),
-        ]),
-    );
-  }
-
   function draw(context, theme) {
     let drawn = picture.draw(context, theme);
     if (selected?.bar) {
@@ -131,38 +106,13 @@ function build(model, signal) {
 
   // ---- selection ----
 
-  function describeBar({ panel, lane, span }) {
-    const { row, kind, start, end } = span;
-    const who = panel.isMeasured ? `Measured, rank ${panel.lanes.length > 1 ? lane : settings.rank}` : "Simulated";
-    return (
-      `${who} · ${panel.timeline.names[row]}: ${NAMES[kind]}, ${formatSeconds(end - start)}, ` +
-      `from ${formatSeconds(start)} to ${formatSeconds(end)}`
-    );
-  }
-
-  function describeMoment({ panel, time }) {
-    const { timeline, title } = panel;
-    const index = Math.max(timeline.times.findLastIndex((each) => each <= time), 0);
-    const bytes = UNIT_CATEGORIES.map((name) => `${name} ${formatBytes(timeline.live[name][index])}`);
-    const whole = timeline.spans
-      .filter(({ kind, start, end }) => kind === "whole" && start <= time && time < end)
-      .toSorted((a, b) => a.row - b.row)
-      .map(({ row }) => timeline.names[row]);
-    return (
-      `${title} at ${formatSeconds(time)}: ${bytes.join(", ")}, together ` +
-      `${formatBytes(liveTotal(timeline, index))}; whole: ${whole.join(", ") || "no unit"}`
-    );
-  }
-
   function point(what) {
     selected = what;
-    detail.textContent = !what ? "" : what.bar ? describeBar(what.bar) : describeMoment(what.moment);
-    if (what?.bar) {
-      const { panel, lane, span } = what.bar;
-      root.dataset.selected = `${panel.isMeasured ? `rank ${lane}` : "simulated"} ${panel.timeline.names[span.row]} ${span.kind}`;
-    } else if (what) root.dataset.selected = "moment";
-    else delete root.dataset.selected;
-    stage.redraw();
+    if (!what) return mark("");
+    if (what.moment) return mark(describeUnits(what.moment), { selected: "moment" });
+    const { panel, lane, span } = what.bar;
+    const whose = panel.isMeasured ? `rank ${lane}` : "simulated";
+    mark(describeUnitBar(what.bar, settings.rank), { selected: `${whose} ${panel.timeline.names[span.row]} ${span.kind}` });
   }
 
   const panelNow = () => selected?.bar?.panel ?? selected?.moment.panel ?? picture.panels[0];
@@ -203,18 +153,20 @@ function build(model, signal) {
     point({ moment: { panel, time: panel.timeline.times[panel.peak.index] } });
   }
 
-  const keys = () => ({
-    ArrowLeft: () => move(-1),
-    ArrowRight: () => move(1),
-    ArrowUp: () => moveRow(-1),
-    ArrowDown: () => moveRow(1),
-    PageUp: () => movePanel(-1),
-    PageDown: () => movePanel(1),
-    Home: () => move(-Infinity),
-    End: () => move(Infinity),
-    p: toPeak,
-    Escape: () => point(null),
-  });
+  function keys() {
+    return {
+      ArrowLeft: () => move(-1),
+      ArrowRight: () => move(1),
+      ArrowUp: () => moveRow(-1),
+      ArrowDown: () => moveRow(1),
+      PageUp: () => movePanel(-1),
+      PageDown: () => movePanel(1),
+      Home: () => move(-Infinity),
+      End: () => move(Infinity),
+      p: toPeak,
+      Escape: () => point(null),
+    };
+  }
 
   function under(at) {
     const bar = picture.barAt(at);
@@ -223,12 +175,48 @@ function build(model, signal) {
     return moment && { moment };
   }
 
-  handlePointer(plot, stage, (at) => point(at && under(at)), signal);
-  handleKeys(plot, keys, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
 
   show(settings);
   return root;
+}
+
+// ---- words ----
+
+const UNIT_EVENTS = {
+  gather: "all-gather", waits: "waits in its buffer", whole: "whole", forward: "computes forward",
+  backward: "computes backward", reduce: "reduce-scatter",
+};
+
+/** A panel's spans, as rows of the table. */
+function unitRows({ title, timeline, isMeasured }) {
+  return timeline.spans.toSorted((a, b) => a.start - b.start).map(({ row, kind, start, end }) => [
+    isMeasured ? title : "Simulated", timeline.names[row], UNIT_EVENTS[kind], formatSeconds(start), formatSeconds(end),
+  ]);
+}
+
+function describeUnitBar({ panel, lane, span }, rank) {
+  const { row, kind, start, end } = span;
+  const who = panel.isMeasured ? `Measured, rank ${panel.lanes.length > 1 ? lane : rank}` : "Simulated";
+  return (
+    `${who} · ${panel.timeline.names[row]}: ${UNIT_EVENTS[kind]}, ${formatSeconds(end - start)}, ` +
+    `from ${formatSeconds(start)} to ${formatSeconds(end)}`
+  );
+}
+
+/** What is live at a moment, and which units are whole. */
+function describeUnits({ panel, time }) {
+  const { timeline, title } = panel;
+  const index = Math.max(timeline.times.findLastIndex((each) => each <= time), 0);
+  const bytes = UNIT_CATEGORIES.map((name) => `${name} ${formatBytes(timeline.live[name][index])}`);
+  const whole = timeline.spans
+    .filter(({ kind, start, end }) => kind === "whole" && start <= time && time < end)
+    .toSorted((a, b) => a.row - b.row)
+    .map(({ row }) => timeline.names[row]);
+  return (
+    `${title} at ${formatSeconds(time)}: ${bytes.join(", ")}, together ` +
+    `${formatBytes(liveTotal(timeline, index))}; whole: ${whole.join(", ") || "no unit"}`
+  );
 }
 
 export default widget(build);

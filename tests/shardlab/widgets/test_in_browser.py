@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
@@ -18,7 +17,6 @@ from shardlab.widgets import (
     memory_timeline,
     offload_times,
     pipeline_schedule,
-    quantization_grid,
     ring_player,
     timeline,
     traffic_map,
@@ -26,6 +24,7 @@ from shardlab.widgets import (
 )
 from shardlab.widgets.picture import Picture, asset
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
+from tests.shardlab.widgets.every_widget import EVERY_WIDGET
 from tests.shardlab.widgets.interaction import Show, hover, press, stop_the_clock
 from tests.shardlab.widgets.synthetic import dense, hub, make_run, p2p, ring_all_reduce, training
 
@@ -227,18 +226,10 @@ def test_data_is_never_interpreted_as_html(show: Show) -> None:
     assert "<img" in root.locator(".shardlab-error").inner_text()
 
 
-WIDGETS = {
-    "traffic map": lambda: traffic_map(ring_all_reduce(4)),
-    "ring player": lambda: ring_player(ring_all_reduce(4)),
-    "timeline": lambda: timeline(ring_all_reduce(4)),
-    "memory timeline": lambda: memory_timeline(training(2)),
-    "offload times": offload_times,
-    "pipeline schedule": pipeline_schedule,
-    "unit life": unit_life,
-    "quantization grid": lambda: quantization_grid(np.random.default_rng(0).normal(size=4096)),
-    "LoRA shapes": lora_shapes,
-}
-for_every_widget = pytest.mark.parametrize("draw", WIDGETS.values(), ids=WIDGETS)
+for_every_widget = pytest.mark.parametrize("draw", EVERY_WIDGET.values(), ids=EVERY_WIDGET)
+PLOTS = {name: draw for name, draw in EVERY_WIDGET.items() if name != "Prediction"}
+# A prediction is a form, which keeps all typed keys; test_prediction_in_browser.py presses them.
+for_every_plot = pytest.mark.parametrize("draw", PLOTS.values(), ids=PLOTS)
 
 
 @for_every_widget
@@ -257,7 +248,7 @@ def test_a_removed_widget_stops_listening(show: Show, draw: Callable[[], Picture
     assert page.evaluate("window.model.listening()") == 0
 
 
-@for_every_widget
+@for_every_plot
 def test_the_notebook_gets_only_unhandled_keys(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     page = root.page
@@ -290,7 +281,7 @@ def test_arrow_keys_move_the_players_slider_by_whole_steps(show: Show) -> None:
     assert root.get_attribute("data-position") == "1.00"
 
 
-@for_every_widget
+@for_every_plot
 def test_a_change_of_theme_redraws_the_picture(show: Show, draw: Callable[[], Picture]) -> None:
     root = show(draw())
     picture = "canvas => canvas.toDataURL()"

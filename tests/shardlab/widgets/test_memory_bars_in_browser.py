@@ -69,7 +69,7 @@ def test_units_and_ticks_are_the_same_in_python_and_javascript(browser: Browser)
     amounts = [0, 1, 999.4, 999.5, 1e3, 1.125e9, 7.5e9, 1.6e13]
     amounts += [10 ** draw.uniform(0, 16) for _ in range(200)]
     page = browser.new_page()
-    source = asset("memory_bars.js").replace("export default", "")
+    source = asset("memory_bars_rows.js")
     from_js = page.evaluate(
         f"""(amounts) => {{
             {asset("units.js")}
