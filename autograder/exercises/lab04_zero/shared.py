@@ -191,6 +191,11 @@ def live_after(run: Run, moment: str, *categories: str) -> list[list[int]]:
     ]
 
 
+def most_after(moment: str, *categories: str) -> Callable[[Run], list[int]]:
+    """By rank: the most of these categories that was live when the moment was marked."""
+    return lambda run: [max(own, default=0) for own in live_after(run, moment, *categories)]
+
+
 RULES = (never_waited, half_precision)
 TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
 expensive = expensive_calls(
