@@ -37,14 +37,10 @@ TOLERANCE = 1e-5  # what the order of additions may change
 AT_END = "at the end"  # a moment: the drive is done, everything is still alive
 
 
-def bounds_by_length(case: Case) -> dict[int, Bounds]:
-    """{elements: each rank's slice}, as shard_bounds, another exercise's answer, returns them."""
-    return dict(zip(case.params["lengths"], case.params["bounds"], strict=True))
-
-
 def with_reference_bounds(subject: Any, case: Case) -> Any:
-    """The answer, a function or a class, with the student's shard_bounds replaced by ours."""
-    known = bounds_by_length(case)
+    """The answer, a function or a class, with the student's shard_bounds, another exercise's
+    answer, replaced by ours."""
+    known = dict(zip(case.params["lengths"], case.params["bounds"], strict=True))
 
     def shard_bounds(sizes: Sequence[int], world_size: int) -> Bounds:
         length = int(sum(sizes))
@@ -123,15 +119,10 @@ def buckets_of(tensors: Sequence[Any], case: Case) -> list[list[Any]]:
     return [[tensors[i] for i in bucket] for bucket in case.params.get("buckets", each_layer)]
 
 
-def unit_elements(case: Case) -> list[int]:
-    """Of each unit or bucket, without padding."""
-    return [sum(sizes) for sizes in buckets_of(sizes_of(case), case)]
-
-
 def unit_bytes(case: Case) -> list[int]:
     """Bytes of each unit or bucket, padded."""
-    n = case.world_size
-    return [FLOAT_BYTES * n * slice_elements(size, case) for size in unit_elements(case)]
+    elements = [slice_elements(sum(sizes), case) for sizes in buckets_of(sizes_of(case), case)]
+    return [FLOAT_BYTES * case.world_size * each for each in elements]
 
 
 def held_bytes(case: Case, units: float, slices: int = 1) -> float:

@@ -38,10 +38,6 @@ def hooks_of(parameters: Sequence[Tensor]) -> int:
     return sum(len(getattr(each, kind, None) or ()) for each in parameters for kind in kinds)
 
 
-def ids(bucket: Sequence[Tensor]) -> list[int]:
-    return [*map(id, bucket)]
-
-
 def is_graph_kept(loss: Tensor) -> bool:
     """Backward frees the tensors that autograd has saved, unless retain_graph is set."""
     of_mean: Any = loss.grad_fn
@@ -59,6 +55,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     subject = with_reference_bounds(subject, case)
     found: dict[str, list[Plain]] = {name: [] for name in (*AFTERWARDS, "slices")}
     buckets = buckets_of(parameters, case)
+    handed = [[*map(id, each)] for each in buckets]
     mark(START)
     for batch in given["batches"]:
         loss = loss_of(model, batch)
@@ -73,8 +70,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         found["gradients left"].append(any(each.grad is not None for each in parameters))
         found["hooks left"].append(hooks_of(parameters) - hooks)
         found["graph kept"].append(is_graph_kept(loss))
-        was = buckets_of(parameters, case)
-        found["buckets changed"].append([*map(ids, buckets)] != [*map(ids, was)])
+        found["buckets changed"].append([[*map(id, each)] for each in buckets] != handed)
         found["backward passes"].append(len(passes))
     left = any(any(found[name]) for name in AFTERWARDS[1:])
     steps, batch = 0 if left else case.params.get("more_steps", 0), given["batches"][0]

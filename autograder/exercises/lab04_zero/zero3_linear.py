@@ -37,14 +37,6 @@ def mark_between_units(unit: nn.Module, given: Any, output: Tensor) -> None:
         output.grad_fn.register_prehook(lambda _: mark_settled(IN_BACKWARD))
 
 
-def addresses(layers: dict[str, nn.Module]) -> set[int]:
-    return {address for _, address, _ in growth.storages(layers)}
-
-
-def gradients_of(unit: nn.Module) -> list[Any]:
-    return [parameter.grad for parameter in unit.parameters()]
-
-
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     """The first batch's backward pass comes last: a queue or a stack of tensors does not help."""
     subject = with_reference_bounds(subject, case)
@@ -59,7 +51,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         unit.register_forward_hook(returns_a_tensor)
     for unit in units[1:-1:2]:
         unit.register_forward_hook(mark_between_units)
-    known = addresses(layers)
+    known = {address for _, address, _ in growth.storages(layers)}
     inputs = [
         x.requires_grad_(needs) for (x, _), needs in zip(batches, needs_grad(case), strict=True)
     ]
@@ -68,7 +60,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         if outputs[batch].requires_grad:
             outputs[batch].backward(batches[batch][1])
     mark_settled(AT_END)
-    gradients = [gradients_of(unit) for unit in layers.values()]
+    gradients = [[each.grad for each in unit.parameters()] for unit in layers.values()]
     known |= {
         each.untyped_storage().data_ptr() for own in gradients for each in own if each is not None
     }

@@ -213,7 +213,7 @@ def test_each_mistake_in_the_bytes_is_named(changed, says):
             lambda sizes, n: {name: size * 2**30 / 1e9 for name, size in sizes.items()},
             "counts GB as GiB",
         ),
-        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "in 'host'"),
+        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "does not divide"),
     ],
 )
 def test_answers_in_other_units_are_named(wrong, says):
