@@ -144,18 +144,15 @@ def wrong_neighbor(call: Call, case: Case) -> MistakeText:
     )
 
 
-def whole_tensors(attempt: Attempt) -> Finding | None:
-    longest = max(stop - start for start, stop in bounds_in(attempt.case))
-    if longest >= attempt.case.params["length"]:
-        return None
-    chunk_bytes = longest * attempt.inputs[0].element_size()
-    for call in attempt.calls:
-        if call.op == "send" and call.bytes >= attempt.inputs[0].nbytes:
-            return Finding(
-                f"rank {call.rank}",
-                "sends whole tensors: a ring sends one chunk in each step",
-                f"{call.bytes:,} bytes in one send, a chunk has {chunk_bytes:,}",
-            )
+@on_each_call
+def whole_tensors(call: Call, case: Case, attempt: Attempt) -> MistakeText:
+    tensor = attempt.inputs[0]
+    chunk_bytes = tensor.element_size() * max(stop - start for start, stop in bounds_in(case))
+    if call.op == "send" and call.bytes >= tensor.nbytes > chunk_bytes:
+        return (
+            "sends whole tensors: a ring sends one chunk in each step",
+            f"{call.bytes:,} bytes in one send, a chunk has {chunk_bytes:,}",
+        )
     return None
 
 

@@ -42,7 +42,8 @@ def reference(
     copies = 1 if gathers else n  # else the ranks' parameters differ
     models = [mlp([tensor.clone() for tensor in layers]) for _ in range(copies)]
     updated = flatten(layers, n)
-    optimizer = torch.optim.AdamW([updated], **ADAMW | changed)
+    options: Any = ADAMW | changed
+    optimizer = torch.optim.AdamW([updated], **options)
     for step in range(case.params["steps"]):
         gradients = []
         for rank, given in enumerate(inputs):
