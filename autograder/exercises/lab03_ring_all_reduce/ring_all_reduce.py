@@ -111,7 +111,6 @@ EXERCISE = OnRanks(
     allows=shared.P2P_ONLY,
     rules=(never_waited,),
     signs=(
-        shared.another_dtype,
         shared.works_on_a_copy,
         NAMED_MISTAKES,
         shared.hub,

@@ -144,29 +144,16 @@ def wrong_neighbor(call: Call, case: Case) -> MistakeText:
     )
 
 
-def whole_tensors(attempt: Attempt) -> Finding | None:
-    longest = max(stop - start for start, stop in bounds_in(attempt.case))
-    if longest >= attempt.case.params["length"]:
-        return None
-    chunk_bytes = longest * attempt.inputs[0].element_size()
-    for call in attempt.calls:
-        if call.op == "send" and call.bytes >= attempt.inputs[0].nbytes:
-            return Finding(
-                f"rank {call.rank}",
-                "sends whole tensors: a ring sends one chunk in each step",
-                f"{call.bytes:,} bytes in one send, a chunk has {chunk_bytes:,}",
-            )
-    return None
-
-
 @on_each_call
-def another_dtype(call: Call, case: Case) -> MistakeText:
-    own = case.params["dtype"]
-    called_before = case.params.get("called_before")  # with another dtype
-    if called_before or call.op != "send" or call.dtype == own:
-        return None
-    mistake = "sends a different dtype from the tensor's, which costs precision or bytes"
-    return mistake, f"{call.dtype} for a {own} tensor"
+def whole_tensors(call: Call, case: Case, attempt: Attempt) -> MistakeText:
+    tensor = attempt.inputs[0]
+    chunk_bytes = tensor.element_size() * max(stop - start for start, stop in bounds_in(case))
+    if call.op == "send" and call.bytes >= tensor.nbytes > chunk_bytes:
+        return (
+            "sends whole tensors: a ring sends one chunk in each step",
+            f"{call.bytes:,} bytes in one send, a chunk has {chunk_bytes:,}",
+        )
+    return None
 
 
 def wrong_chunk(first: int, mistake: str) -> Sign:
@@ -177,14 +164,16 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
 
     def sign(attempt: Attempt) -> Finding | None:
         bounds, n = bounds_in(attempt.case), attempt.case.world_size
-        calls = [call for call in attempt.run.calls if call.op == "send"] if attempt.run else []
-        by_rank = [[call for call in calls if call.rank == rank] for rank in range(n)]
-        if attempt.case.params.get("called_before"):
-            by_rank = [sends[n - 1 :] for sends in by_rank]
+        earlier = n - 1 if attempt.case.params.get("called_before") else 0
+        by_rank = [
+            [call for call in attempt.calls_of(rank) if call.op == "send"][earlier:]
+            for rank in range(n)
+        ]
         length = attempt.case.params["length"]
-        if any(len(sends) != n - 1 for sends in by_rank) or attempt.error is not None:
-            return None
-        if any(call.storage_numel != length for sends in by_rank for call in sends):
+        if attempt.error is not None or any(
+            len(sends) != n - 1 or any(call.storage_numel != length for call in sends)
+            for sends in by_rank
+        ):
             return None
         for sends in by_rank:
             offsets = [call.offset for call in sends if math.prod(call.shape)]
@@ -203,14 +192,14 @@ def wrong_chunk(first: int, mistake: str) -> Sign:
     return sign
 
 
-RING_SIGNS = (hub, wrong_neighbor, another_dtype, whole_tensors)
+RING_SIGNS = (hub, wrong_neighbor, whole_tensors)
 
 
 @on_each_rank
 def modifies_bounds(output: Any) -> MistakeText:
-    if not (isinstance(output, dict) and output.get("modifies bounds")):
-        return None
-    return "modifies bounds, the caller's list: only read it"
+    if output["modifies bounds"]:
+        return "modifies bounds, the caller's list: only read it"
+    return None
 
 
 HALVES_RULES = (never_waited, modifies_bounds)

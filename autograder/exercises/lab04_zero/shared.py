@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from autograder.exercise import Budget, Case, Limit, Plain, sent_bytes
 from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import expensive_calls, half_precision, never_waited, raises
-from autograder.exercises.common import linear_of
+from autograder.exercise.signs import expensive_calls, half_precision, never_waited
+from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES, linear_of, normal
 from autograder.guest.on_rank import with_functions_replaced
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
@@ -26,9 +26,6 @@ from shardlab.run import Run
 Bounds = list[tuple[int, int]]
 Size = Callable[[Case], float]  # in bytes
 
-FLOAT_BYTES = 4
-# Below this, gloo's own messages take more than the budget's few percent.
-BUDGET_FROM_BYTES = 2**20
 LARGE_BYTES = 8_000_000  # of parameters: enough to show in the memory of the process
 WITHIN = 1.02
 # Ranks may send unequal shares, but none much less than the ideal: see `traffic`.
@@ -40,14 +37,10 @@ TOLERANCE = 1e-5  # what the order of additions may change
 AT_END = "at the end"  # a moment: the drive is done, everything is still alive
 
 
-def bounds_by_length(case: Case) -> dict[int, Bounds]:
-    """{elements: each rank's slice}, as shard_bounds, another exercise's answer, returns them."""
-    return dict(zip(case.params["lengths"], case.params["bounds"], strict=True))
-
-
 def with_reference_bounds(subject: Any, case: Case) -> Any:
-    """The answer, a function or a class, with the student's shard_bounds replaced by ours."""
-    known = bounds_by_length(case)
+    """The answer, a function or a class, with the student's shard_bounds, another exercise's
+    answer, replaced by ours."""
+    known = dict(zip(case.params["lengths"], case.params["bounds"], strict=True))
 
     def shard_bounds(sizes: Sequence[int], world_size: int) -> Bounds:
         length = int(sum(sizes))
@@ -68,23 +61,24 @@ def draw_inputs(case: Case, rng: np.random.Generator, batches: int | None = None
 
     A batch: [inputs [B, first width], targets [B, last]].  By default a case has one batch.
     """
-    widths, samples = case.params["widths"], case.params.get("samples", 2)
+    widths = case.params["widths"]
     batches = case.params.get("batches", 1) if batches is None else batches
-
-    def normal(*shape: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape))
-
     layers = [
-        (normal(*shape) / fan_in**0.5).float()
+        normal(rng, *shape, scale=fan_in**-0.5)
         for fan_in, fan_out in pairwise(widths)
         for shape in ((fan_out, fan_in), (fan_out,))
     ]
 
     def batch() -> list[Tensor]:
-        return [normal(samples, widths[0]).float(), normal(samples, widths[-1]).float()]
+        return [normal(rng, samples(case), width) for width in (widths[0], widths[-1])]
 
     ranks = range(case.world_size)
-    return [{"layers": layers, "batches": [batch() for _ in range(batches)]} for _ in ranks]
+    return [{"layers": [*layers], "batches": [batch() for _ in range(batches)]} for _ in ranks]
+
+
+def samples(case: Case) -> int:
+    """Of a batch."""
+    return int(case.params.get("samples", 2))
 
 
 def mlp(tensors: Sequence[Tensor]) -> nn.Sequential:
@@ -98,6 +92,15 @@ def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
     half precision is far outside the tolerance."""
     inputs, targets = batch
     return nn.functional.mse_loss(model(inputs), targets, reduction="sum") / len(inputs)
+
+
+def call_in_backward(module: nn.Module, function: Callable[[], None]) -> None:
+    """From the next forward pass on: when backward reaches the module."""
+
+    def after_forward(_: nn.Module, given: Any, output: Tensor) -> None:
+        output.register_hook(lambda _: function())
+
+    module.register_forward_hook(after_forward)
 
 
 def sizes_of(case: Case) -> list[int]:
@@ -116,15 +119,10 @@ def buckets_of(tensors: Sequence[Any], case: Case) -> list[list[Any]]:
     return [[tensors[i] for i in bucket] for bucket in case.params.get("buckets", each_layer)]
 
 
-def unit_elements(case: Case) -> list[int]:
-    """Of each unit or bucket, without padding."""
-    return [sum(sizes) for sizes in buckets_of(sizes_of(case), case)]
-
-
 def unit_bytes(case: Case) -> list[int]:
     """Bytes of each unit or bucket, padded."""
-    n = case.world_size
-    return [FLOAT_BYTES * n * slice_elements(size, case) for size in unit_elements(case)]
+    elements = [slice_elements(sum(sizes), case) for sizes in buckets_of(sizes_of(case), case)]
+    return [FLOAT_BYTES * case.world_size * each for each in elements]
 
 
 def held_bytes(case: Case, units: float, slices: int = 1) -> float:
@@ -133,19 +131,20 @@ def held_bytes(case: Case, units: float, slices: int = 1) -> float:
     return units * max(sizes) + slices * sum(sizes) / case.world_size
 
 
-def traffic(exchanges: Callable[[Case], Sequence[float]]) -> Budget:
-    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, with padding.
+def traffic(exchanges: Callable[[Case], Sequence[float]], spared: Size = lambda case: 0) -> Budget:
+    """``exchanges``: bytes of each tensor that is reduce-scattered or gathered, with padding;
+    ``spared``: bytes of those that an answer may leave out.
 
     All ranks together must send N × the ideal.  So if each sends at most WITHIN × the ideal, none
     sends less than 1 - (N - 1)(WITHIN - 1) of it.
     """
 
     def limit(case: Case) -> Limit | None:
-        sizes = exchanges(case)
-        ideal = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in sizes)
-        if sum(sizes) < BUDGET_FROM_BYTES:
+        sent = partial(scatter_or_gather_sent_bytes, world_size=case.world_size)
+        total = sum(exchanges(case))
+        if total < BUDGET_FROM_BYTES:
             return None
-        return Limit(WITHIN * ideal, AT_LEAST * ideal)
+        return Limit(WITHIN * sent(total), AT_LEAST * sent(total - spared(case)))
 
     return Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, limit)
 
@@ -160,9 +159,13 @@ def live(label: str, heading: str, used: Callable[[Run], list[int]], most: Size)
     return Budget(label, used, limit, heading)
 
 
-def process_memory(moment: str, most: Size) -> Budget:
+def parameter_bytes(case: Case) -> int:
+    return FLOAT_BYTES * sum(sizes_of(case))
+
+
+def process_memory(moment: str, most: Size, of_parameters: Size = parameter_bytes) -> Budget:
     def tensors_bytes(case: Case) -> float | None:
-        return most(case) if FLOAT_BYTES * sum(sizes_of(case)) >= LARGE_BYTES else None
+        return most(case) if of_parameters(case) >= LARGE_BYTES else None
 
     return process_memory_budget(moment, tensors_bytes)
 
@@ -179,11 +182,12 @@ def live_after(run: Run, moment: str, *categories: str) -> list[list[int]]:
     ]
 
 
+def most_after(moment: str, *categories: str) -> Callable[[Run], list[int]]:
+    """By rank: the most of these categories that was live when the moment was marked."""
+    return lambda run: [max(own, default=0) for own in live_after(run, moment, *categories)]
+
+
 RULES = (never_waited, half_precision)
-unpadded = raises(
-    "pad: world_size must divide the length",  # raised by the lab's reduce_scatter
-    "does not pad to a multiple of N: the slices are equal only if world_size divides the length",
-)
 TWICE = "which gloo runs as an all-reduce, for twice the bytes: use the lab's reduce_scatter"
 expensive = expensive_calls(
     {

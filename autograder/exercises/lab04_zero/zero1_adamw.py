@@ -6,15 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import (
-    GROWS,
-    MistakeText,
-    is_over,
-    keeps_growing,
-    on_each_rank,
-    raises,
-)
+from autograder.exercise import NAMED_MISTAKES, Case, OnRanks, Plain
+from autograder.exercise.signs import keeps_growing, over_budget, raises
+from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import loss_of, mlp, with_reference_bounds
 from autograder.guest.growth import Growth
@@ -56,12 +50,12 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
 
 def slice_bytes(case: Case) -> int:
-    return shared.FLOAT_BYTES * shared.slice_elements(sum(shared.sizes_of(case)), case)
+    return FLOAT_BYTES * shared.slice_elements(sum(shared.sizes_of(case)), case)
 
 
 def states_bytes(case: Case) -> int:
     """Adam's two states for one slice."""
-    return ADAM_BYTES // shared.FLOAT_BYTES * slice_bytes(case)
+    return ADAM_BYTES // FLOAT_BYTES * slice_bytes(case)
 
 
 def held_bytes(case: Case) -> float:
@@ -110,45 +104,6 @@ HELD_STATES = shared.live(
 )
 
 
-@on_each_rank
-def holds_too_much(rank: int, attempt: Attempt) -> MistakeText:
-    """How much more it holds, not what it is: that is unknown."""
-    run, case = attempt.run, attempt.case
-    if run is None or rank not in is_over(attempt, HELD_STATES.heading):
-        return None
-    after = held(run)[rank]
-    if after[-1] > after[0] + 0.5 * slice_bytes(case):
-        evidence = f"{after[0]:,} bytes after the first, {after[-1]:,} after the last"
-        return GROWS, evidence
-    most, buckets = max(zip(after, shared.live_after(run, BETWEEN, "buckets")[rank], strict=True))
-    needed = states_bytes(case)
-    evidence = f"{most:,} bytes between steps, {needed:,} are enough"
-    if most - buckets <= shared.WITHIN * needed:
-        return "keeps tensors that it sent or received between steps: free them in step()", evidence
-    whole = 0.98 * shared.FLOAT_BYTES * sum(shared.sizes_of(case))
-    if max(more_gradients(run)[rank]) >= whole - slice_bytes(case):
-        return "keeps whole gradients between steps: free them in step()", evidence
-    if most >= 0.98 * ADAM_BYTES * sum(shared.sizes_of(case)):
-        return (
-            "holds between steps as much as Adam's states for all parameters: only those for its "
-            "own slice should stay",
-            evidence,
-        )
-    # The buffer counts as the optimizer's if only the slice, not the parameters, is a view of it.
-    buffer = max(shared.live_after(run, BETWEEN, "optimizer")[rank]) - needed
-    if max(buffer, *more_parameters(run)[rank]) >= whole:
-        return (
-            "keeps all parameters twice between steps: once is enough, in the buffer that the "
-            "model's parameters and your slice are views of",
-            evidence,
-        )
-    return (
-        "holds more between steps than Adam's two states for its slice: the slice itself can be a "
-        "view of the flat buffer, and nothing else should stay",
-        evidence,
-    )
-
-
 gathers_into_views = raises(
     r"\bview .*is being modified inplace",  # one of two messages of autograd
     "gathers into a view while gradients are recorded, because its slice requires one: gather "
@@ -174,11 +129,15 @@ EXERCISE = OnRanks(
     ),
     rules=(*shared.RULES, keeps_growing),
     signs=(
-        shared.unpadded,
         gathers_into_views,
         NAMED_MISTAKES,
         shared.expensive,
-        holds_too_much,
+        over_budget(
+            HELD_STATES.heading,
+            "holds more between steps than Adam's two states for its own slice, or keeps something "
+            "of every step: no states and no second copy of all parameters, no gradients and no "
+            "buffer of an exchange should stay, and the slice can be a view of the flat buffer",
+        ),
     ),
     memory=True,
     kept_from_ranks=frozenset({"steps"}),

@@ -6,22 +6,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, OnRanks, Plain
 from autograder.exercise.compare import equal
-from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
-from autograder.exercises.common import linear_of
+from autograder.exercise.form import Sign
+from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, over_budget
+from autograder.exercises.common import FLOAT_BYTES, linear_of
 from autograder.exercises.lab04_zero import shared
-from autograder.exercises.lab04_zero.shared import (
-    AT_END,
-    held_bytes,
-    with_reference_bounds,
-)
+from autograder.exercises.lab04_zero.shared import AT_END, held_bytes, with_reference_bounds
 from autograder.guest import growth
 from autograder.guest.moments import START, mark, mark_settled
-from shardlab.run import Run
 from shardlab.run.live_memory import CATEGORIES
 
-BUILT = "after building"
 IN_FORWARD, IN_BACKWARD = "between units in forward", "between units in backward"
 
 
@@ -42,14 +37,6 @@ def mark_between_units(unit: nn.Module, given: Any, output: Tensor) -> None:
         output.grad_fn.register_prehook(lambda _: mark_settled(IN_BACKWARD))
 
 
-def addresses(layers: dict[str, nn.Module]) -> set[int]:
-    return {address for _, address, _ in growth.storages(layers)}
-
-
-def gradients_of(unit: nn.Module) -> list[Any]:
-    return [parameter.grad for parameter in unit.parameters()]
-
-
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     """The first batch's backward pass comes last: a queue or a stack of tensors does not help."""
     subject = with_reference_bounds(subject, case)
@@ -64,8 +51,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         unit.register_forward_hook(returns_a_tensor)
     for unit in units[1:-1:2]:
         unit.register_forward_hook(mark_between_units)
-    mark(BUILT)
-    known = addresses(layers)
+    known = {address for _, address, _ in growth.storages(layers)}
     inputs = [
         x.requires_grad_(needs) for (x, _), needs in zip(batches, needs_grad(case), strict=True)
     ]
@@ -74,7 +60,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         if outputs[batch].requires_grad:
             outputs[batch].backward(batches[batch][1])
     mark_settled(AT_END)
-    gradients = [gradients_of(unit) for unit in layers.values()]
+    gradients = [[each.grad for each in unit.parameters()] for unit in layers.values()]
     known |= {
         each.untyped_storage().data_ptr() for own in gradients for each in own if each is not None
     }
@@ -82,8 +68,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         "y": [y.detach() for y in outputs],
         "x.grad": [x.grad for x in inputs if x.requires_grad],
         "y_grad": [upstream for _, upstream in batches],
-        "slices": [own[0] if len(own) == 1 else f"{len(own)} parameters" for own in gradients],
-        "frozen": not all(each.requires_grad for each in model.parameters()),
+        "slices": [own[0] if len(own) == 1 else own for own in gradients],
         "kept": [each for each in growth.storages(layers) if each[1] not in known],
     }
     model.zero_grad()  # the gradients that are returned stay as they are
@@ -96,64 +81,42 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     return found | {"grows": growth.found_in_more_steps(layers, one_pass, steps)}
 
 
-def live_between(run: Run, phase: str) -> list[list[int]]:
-    """By rank: live bytes each time that the moment was marked."""
-    return shared.live_after(run, phase, *CATEGORIES)
-
-
-def live(label: str, phase: str, slices: int) -> Budget:
+def live(label: str, moment: str, slices: int) -> Budget:
     """No whole units, but ``slices`` times all slices, and the activations."""
 
     def most(case: Case) -> float:
         # At most each layer's output, its tanh and their gradients.
-        values = 4 * sum(case.params["widths"]) * case.params.get("samples", 2)
-        return held_bytes(case, 0, slices) + shared.FLOAT_BYTES * values
+        values = 4 * sum(case.params["widths"]) * shared.samples(case)
+        return held_bytes(case, 0, slices) + FLOAT_BYTES * values
 
-    def used(run: Run) -> list[int]:
-        return [max(own, default=0) for own in live_between(run, phase)]
-
-    return shared.live(label, phase if phase == AT_END else f"live {phase}", used, most)
-
-
-emptied = raises(
-    "out of bounds for storage of size 0",
-    "uses a tensor whose storage was emptied: gather the unit again in backward",
-)
+    heading = moment if moment == AT_END else f"live {moment}"
+    return shared.live(label, heading, shared.most_after(moment, *CATEGORIES), most)
 
 
 @on_each_rank
-def no_gradient(output: Any, case: Case) -> MistakeText:
+def no_gradient(output: Any) -> MistakeText:
     """A rule, because an answer without backward does not reach the moments of the budgets."""
-    if output["frozen"]:
-        return "has a slice that requires no gradient: leave requires_grad of its nn.Parameter True"
-    slices, sizes = output["slices"], shared.unit_elements(case)[::-1]
+    slices = output["slices"]
     if slices[-1] is not None and any(each is None for each in output["x.grad"]):
         return (
             "gives x no gradient: pass x itself to apply, not a detached one, and return its "
             "gradient in backward"
         )
-    for got, size in zip(slices, sizes, strict=True):
-        if isinstance(got, str):
-            return "should have one parameter per unit: its slice", got
-        if got is None:
-            return (
-                "ends without a gradient in its slice: your backward should return it, because "
-                "autograd does not differentiate collectives"
-            )
-        if got.numel() != (right := shared.slice_elements(size, case)):
-            mistake = "has a parameter of the wrong length: a slice has ⌈Ψ/N⌉ elements"
-            return mistake, f"{got.numel():,}, expected {right:,}"
+    if any(each is None for each in slices):
+        return (
+            "ends without a gradient in its slice: leave its requires_grad True, and return its "
+            "gradient in your backward, because autograd does not differentiate collectives"
+        )
     return None
 
 
 @on_each_rank
-def changes_y_grad(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    for got, (_, given) in zip(output["y_grad"], attempt.inputs[rank]["batches"], strict=True):
-        if not equal(given, got):
-            return (
-                "changes y_grad in place: other layers get the same tensor, for example behind a "
-                "residual connection"
-            )
+def changes_y_grad(output: Any, expected: Any) -> MistakeText:
+    if not equal(expected["y_grad"], output["y_grad"]):
+        return (
+            "changes y_grad in place: other layers get the same tensor, for example behind a "
+            "residual connection"
+        )
     return None
 
 
@@ -168,28 +131,12 @@ def keeps_a_call(output: Any) -> MistakeText:
     return None
 
 
-@on_each_rank
-def keeps_units(rank: int, attempt: Attempt) -> MistakeText:
-    run, case = attempt.run, attempt.case
-    if run is None:
-        return None
-    for phase in ("forward", "backward"):
-        if rank in is_over(attempt, f"live between units in {phase}"):
-            built = sum(run.memory[rank].at(BUILT).values())
-            if built > held_bytes(case, units=1):
-                return (
-                    "keeps more than its slices from the start: if a slice is a view, its whole "
-                    "tensor stays alive"
-                )
-            first = live_between(run, IN_FORWARD)[rank][0]
-            if phase == "forward" and first < held_bytes(case, units=0.9):
-                return (
-                    "keeps more of each unit than its slice and x, for example a copy of its slice"
-                )
-            return f"has a whole unit live between units in {phase}: free it right after use"
-    if rank in is_over(attempt, AT_END):
-        return "keeps more than its slices and their gradients after backward"
-    return None
+def keeps_units(moment: str) -> Sign:
+    return over_budget(
+        f"live {moment}",
+        f"keeps more than its slices and x {moment}: free each whole unit right after use (a view "
+        "keeps its whole tensor alive)",
+    )
 
 
 EXERCISE = OnRanks(
@@ -219,12 +166,11 @@ EXERCISE = OnRanks(
     ),
     rules=(*shared.RULES, keeps_a_call, keeps_growing, no_gradient),
     signs=(
-        shared.unpadded,
-        emptied,
         changes_y_grad,
         NAMED_MISTAKES,
         shared.expensive,
-        keeps_units,
+        keeps_units(IN_FORWARD),
+        keeps_units(IN_BACKWARD),
     ),
     memory=True,
 )

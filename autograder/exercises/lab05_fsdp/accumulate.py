@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
-from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import MistakeText, is_over, keeps_growing, no_barrier, on_each_rank
+from autograder.exercise.signs import (
+    MistakeText,
+    is_over,
+    keeps_growing,
+    no_barrier,
+    on_each_rank,
+    over_budget,
+)
+from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES
+from autograder.exercises.lab04_zero import shared
+from autograder.exercises.lab04_zero.shared import TOLERANCE, WITHIN, call_in_backward
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import (
-    BUDGET_FROM_BYTES,
-    FLOAT_BYTES,
     GATHER,
     SCATTER,
     Block,
+    shard,
+    whole_parameters,
 )
 from autograder.guest import growth
 from autograder.guest.moments import START, mark
@@ -33,8 +40,6 @@ BYTES, MEMORY = "bytes", "memory"  # what a step should save
 BETWEEN, AT_A_BLOCK = "between micro-batches", "at a block"
 CARRIED = "carried by messages"
 LEARNING_RATE = 0.05
-LARGE_BYTES = 8_000_000  # of parameters: enough to show in the memory of the process
-WITHIN = 1.02
 
 
 def units_of(model: nn.Sequential) -> list[nn.Module]:
@@ -54,28 +59,24 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         if saving == MEMORY:
             mark(moment)
 
-    def in_backward(_: nn.Module, inputs: Any, output: Tensor) -> None:
-        output.register_hook(lambda _: mark_if_measured(AT_A_BLOCK))
-
     def begun(_: nn.Module, inputs: Any) -> None:
         events.append(f"forward of {len(inputs[0])} samples")
 
     model.register_forward_pre_hook(begun)
     for unit in units_of(model):
         unit.register_forward_pre_hook(lambda *_: mark_if_measured(AT_A_BLOCK))
-        unit.register_forward_hook(in_backward)
+        call_in_backward(unit, lambda: mark_if_measured(AT_A_BLOCK))
 
     def loss_of(model: nn.Module, micro_batch: Sequence[Tensor]) -> Tensor:
         mark_if_measured(BETWEEN)
-        loss = nested_model.loss_of(model, micro_batch)
+        loss = shared.loss_of(model, micro_batch)
         loss.register_hook(lambda _: events.append("backward"))
         return loss
 
     mark(START)
     count = case.params["micro_batches"]
-    found: dict[str, list[Plain]] = {
-        key: [] for key in ("gradients", "order", "whole", "changed", "micro-batches")
-    }
+    keys = "gradients", "order", "whole", "changed", "micro-batches"
+    found: dict[str, list[Plain]] = {key: [] for key in keys}
     for saving in case.params["saves"]:
         micro_batches = [given["batches"].pop(0) for _ in range(count)]
         before, handed = sums(model), [*map(id, micro_batches)]
@@ -85,26 +86,25 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         mark_if_measured(BETWEEN)
         found["gradients"].append([nested_model.local(each.grad) for each in model.parameters()])
         found["order"].append([*events])
-        whole = [name for name, each in model.named_parameters() if not isinstance(each, DTensor)]
+        whole = [*whole_parameters(model)]
         found["whole"].append(whole)
         # Whole ones are named as such.
         found["changed"].append(not whole and sums(model) != before)
         events.clear()
         descend(model)
-    if more := case.params.get("more_steps"):
 
-        def one_step() -> None:  # without an update
-            subject(model, micro_batches[:1], loss_of, saving)
-            model.zero_grad()
+    def one_step() -> None:  # without an update
+        subject(model, micro_batches[:1], loss_of, saving)
+        model.zero_grad()
 
-        roots = {"model": model, "the answer": subject}
-        found["grows"] = growth.found_in_more_steps(roots, one_step, more)
-    return found
+    roots = {"model": model, "the answer": subject}
+    grows = growth.found_in_more_steps(roots, one_step, case.params["more_steps"])
+    return found | {"grows": grows}
 
 
 def sums(model: nn.Module) -> list[float]:
     """Of each shard: they show a change without a copy, which would count as memory."""
-    return [nested_model.shard(each).detach().sum().item() for each in model.parameters()]
+    return [shard(each).detach().sum().item() for each in model.parameters()]
 
 
 def descend(model: nn.Module) -> None:
@@ -112,8 +112,7 @@ def descend(model: nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.grad is not None:
-                own, gradient = nested_model.shard(parameter), nested_model.shard(parameter.grad)
-                own.sub_(LEARNING_RATE * gradient)
+                shard(parameter).sub_(LEARNING_RATE * shard(parameter.grad))
     model.zero_grad()
 
 
@@ -195,29 +194,18 @@ def shards_and_units(case: Case) -> float:
 
 def process_memory(moment: str, most: Callable[[Case], float]) -> Budget:
     """The shards of the parameters exist at the start."""
-
-    def tensors_bytes(case: Case) -> float | None:
-        if sum(unit_bytes(case)) < LARGE_BYTES or not steps_of(case, MEMORY):
-            return None
-        return most(case) - shards(case) / 2
-
-    return process_memory_budget(moment, tensors_bytes)
+    return shared.process_memory(
+        moment, lambda case: most(case) - shards(case) / 2, lambda case: sum(unit_bytes(case))
+    )
 
 
 @on_each_rank
-def other_order(output: Any, case: Case) -> MistakeText:
-    """Named by what was seen: how often, on how many samples, in which order."""
-    count = case.params["micro_batches"]
-    for events in output["order"]:
-        forwards = [each for each in events if each.startswith("forward")]
-        if len(forwards) != count or any(each != forwards[0] for each in forwards):
-            return "does not run one forward pass for each micro-batch", ", ".join(events)
-        if len(forwards) != len(events) - len(forwards):
-            return "does not run one backward pass for each micro-batch", ", ".join(events)
-        if events[1::2] != ["backward"] * count:
+def other_order(output: Any, expected: Any) -> MistakeText:
+    for events, right in zip(output["order"], expected["order"], strict=True):
+        if events != right:
             mistake = (
-                "does not run backward right after the forward of each micro-batch: until then its "
-                "activations stay, so splitting the batch into micro-batches saves no memory"
+                "does not run one forward and then one backward for each micro-batch, in turn: "
+                "until backward its activations stay, so micro-batches would save no memory"
             )
             return mistake, ", ".join(events)
     return None
@@ -265,82 +253,35 @@ def steps_itself(output: Any) -> MistakeText:
 
 
 @on_each_rank
-def no_gradients(output: Any, rank: int, case: Case, attempt: Attempt) -> MistakeText:
+def no_gradients(output: Any, case: Case) -> MistakeText:
     for save, gradients in zip(case.params["saves"], output["gradients"], strict=True):
         if any(each is None for each in gradients):
-            run = attempt.run
-            if run and any(call.op == SCATTER for call in run.calls_in(save, rank)):
-                return "resets the gradients before it returns: the caller's optimizer needs them"
-            mistake = (
-                "ends without a gradient in its shards: only a backward pass with "
-                "set_requires_gradient_sync(True) reduce-scatters, and the last one must"
+            return (
+                "ends without a gradient in its shards: the last backward pass must reduce-scatter "
+                "it, with set_requires_gradient_sync(True), and nothing may reset it afterwards",
+                f'in a step with save="{save}"',
             )
-            return mistake, f'in a step with save="{save}"'
     return None
 
 
 @on_each_rank
-def sends_too_much(rank: int, attempt: Attempt) -> MistakeText:
-    run, case = attempt.run, attempt.case
-    if run is None or rank not in is_over(attempt, CARRIED):
+def repeats_exchanges(rank: int, case: Case, attempt: Attempt) -> MistakeText:
+    if attempt.run is None or rank not in is_over(attempt, CARRIED):
         return None
-    calls = run.calls_in(BYTES, rank)
-    ops = Counter(call.op for call in calls)
-    if ops.keys() - {GATHER, SCATTER}:
-        return None
-    units, count = len(unit_bytes(case)), case.params["micro_batches"]
-    steps = steps_of(case, BYTES)
-    evidence = (
-        f"{ops[GATHER] / steps:g} all-gathers, {ops[SCATTER] / steps:g} reduce-scatters a step"
-    )
-    if ops[SCATTER] > units * steps:
-        if units > 1 and ops[GATHER] <= units * count * steps:
-            mistake = (
-                "keeps units whole, which saves all-gathers only: the gradients are still "
-                "reduce-scattered in more than the last micro-batch"
-            )
-            return mistake, evidence
-        return (
-            "reduce-scatters in more than the last micro-batch: to save bytes, let the gradients "
-            "add up where they are, with set_requires_gradient_sync(False), until the last",
-            evidence,
-        )
-    slices = [size // case.world_size for size in unit_bytes(case)]
-    if sum(call.op == GATHER and call.bytes in slices for call in calls) <= units * steps:
-        return None  # it gathers something else
+    sizes, steps = unit_bytes(case), steps_of(case, BYTES)
+    calls = attempt.run.calls_in(BYTES, rank)
+    gathers = [call.bytes for call in calls if call.op == GATHER]
+    of_units = sum(gathers.count(size // case.world_size) for size in {*sizes})
+    scatters = sum(call.op == SCATTER for call in calls)
+    if max(of_units, scatters) <= len(sizes) * steps:
+        return None  # it sends something else
     return (
-        "gathers units more than once a step: the parameters do not change between micro-batches, "
-        "so to save bytes keep them whole after every forward, and every backward but the last",
-        evidence,
+        "exchanges a unit more than once in a step that should save bytes: its parameters do not "
+        "change, so keep them whole until the last backward; let its gradients add up where they "
+        "are, with set_requires_gradient_sync(False), until the last micro-batch",
+        f"{of_units / steps:g} all-gathers, {scatters / steps:g} reduce-scatters a step, "
+        f"{len(sizes)} units",
     )
-
-
-@on_each_rank
-def holds_too_much(rank: int, attempt: Attempt) -> MistakeText:
-    run, case = attempt.run, attempt.case
-    headings = [f"live {BETWEEN}", f"live {AT_A_BLOCK}"]
-    if run is None or not any(rank in is_over(attempt, heading) for heading in headings):
-        return None
-    memory, own = run.memory[rank], shards(case) / 2
-    if (live := live_at(memory, BETWEEN, "gradients")) > 1.5 * own:
-        mistake = (
-            "keeps whole gradients between micro-batches in a step that should save memory: with "
-            "set_requires_gradient_sync(True) each backward pass leaves only its shards"
-        )
-    elif (live := live_at(memory, BETWEEN, "parameters")) > 1.5 * own:
-        mistake = (
-            "keeps whole parameters between micro-batches in a step that should save memory: let "
-            "them reshard after backward"
-        )
-    else:
-        live = live_at(memory, AT_A_BLOCK, "parameters")
-        if live <= own + WITHIN * (shards_and_units(case) / 2 - own):
-            return None
-        mistake = (
-            "has more whole units at a time than the root and a block, in a step that should save "
-            "memory: let them reshard after forward (the switch keeps its value from step to step)"
-        )
-    return mistake, f"{live:,} bytes; the shards have {own:,.0f}"
 
 
 SMALL = {"vocabulary": 24, "width": 8, "parts": [[(8, 12), (12, 8)]] * 4 + [(8, 4)]}
@@ -371,8 +312,7 @@ EXERCISE = OnRanks(
             2,
             SMALL,
             4,
-            BYTES,
-            BYTES,
+            *(BYTES, BYTES),
             more_steps=growth.STEPS,
         ),
         case_of("2 ranks, 3 micro-batches, the least memory", 2, UNEVEN, 3, MEMORY),
@@ -380,7 +320,7 @@ EXERCISE = OnRanks(
     ),
     inputs=nested_model.draw_inputs,
     drive=drive,
-    tolerance=nested_model.TOLERANCE,
+    tolerance=TOLERANCE,
     budgets=(
         Budget(
             "save='bytes': its calls send 2(N − 1)/N · Ψ a step", carried, carried_limit, CARRIED
@@ -392,6 +332,23 @@ EXERCISE = OnRanks(
         process_memory(AT_A_BLOCK, shards_and_units),
     ),
     rules=(other_order, keeps_activations, changes_the_list, no_barrier, keeps_growing),
-    signs=(still_whole, steps_itself, no_gradients, NAMED_MISTAKES, sends_too_much, holds_too_much),
+    signs=(
+        still_whole,
+        steps_itself,
+        no_gradients,
+        NAMED_MISTAKES,
+        repeats_exchanges,
+        over_budget(
+            f"live {BETWEEN}",
+            "keeps whole gradients or parameters between micro-batches in a step that should save "
+            "memory: let each backward pass reduce-scatter, with set_requires_gradient_sync(True), "
+            "and reshard",
+        ),
+        over_budget(
+            f"live {AT_A_BLOCK}",
+            "has more units whole at a time than the root and a block, in a step that should save "
+            "memory: let them reshard after forward (the switch keeps its value from step to step)",
+        ),
+    ),
     memory=True,
 )

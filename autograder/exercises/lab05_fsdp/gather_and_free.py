@@ -3,89 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from autograder.exercise import (
-    NAMED_MISTAKES,
-    Attempt,
-    Budget,
-    Case,
-    Finding,
-    Limit,
-    OnRanks,
-    Plain,
-    sent_bytes,
-)
-from autograder.exercise.process_memory import process_memory_budget
-from autograder.exercise.signs import (
-    MistakeText,
-    keeps_growing,
-    no_barrier,
-    on_each_rank,
-    over_budget,
-    raises,
-)
-from autograder.exercises.common import linear_of
+from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Finding, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, keeps_growing, no_barrier, on_each_rank, raises
+from autograder.exercises.common import FLOAT_BYTES, linear_of
+from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import (
-    AT_LEAST,
-    BUDGET_FROM_BYTES,
-    FLOAT_BYTES,
     GLOO_THREADS,
-    LARGE_BYTES,
-    RULES,
-    TOLERANCE,
-    WITHIN,
-    expensive,
+    call_in_backward,
+    samples,
+    unit_bytes,
 )
 from autograder.guest import growth
 from autograder.guest.moments import START, mark, mark_settled
 from shardlab.errors import RankError
-from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Run
 from shardlab.trace import measure as trace
 
 LR = 0.5
-SAMPLES = 3
 AT_END = "after backward"
 IN_FORWARD, IN_BACKWARD = "in forward", "in backward"  # while a unit computes
-NO_SLICES = "not a list of slices"
 NOTHING_YET = "before the first forward pass"
 FREED = "out of bounds for storage of size 0"  # in PyTorch's error
 # (k, which units have memory, how many calls with async_op=True nobody has waited for) while unit k
 # computes.
-Seen = dict[str, list[tuple[int, list[int], int]]]
-
-
-def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
-    """The same units on all ranks, [weight, bias, weight, bias] each, and different batches.
-
-    A batch: [inputs [B, D], targets [B, D]].
-    """
-    width = case.params["width"]
-
-    def normal(*shape: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape))
-
-    layers = [
-        (normal(*shape) / fan_in**0.5).float()
-        for inner in case.params["inner"]
-        for fan_in, fan_out in ((width, inner), (inner, width))
-        for shape in ((fan_out, fan_in), (fan_out,))
-    ]
-
-    def batch() -> list[Tensor]:
-        return [normal(SAMPLES, width).float(), normal(SAMPLES, width).float()]
-
-    ranks = range(case.world_size)
-    return [
-        {"layers": list(layers), "batches": [batch() for _ in range(case.params["batches"])]}
-        for _ in ranks
-    ]
+Moment = tuple[int, list[int], int]
+Seen = dict[str, list[Moment]]
 
 
 class LastFirst(nn.Sequential):
@@ -131,37 +80,24 @@ def with_memory(blocks: Sequence[nn.Sequential]) -> list[int]:
     return [k for k, block in enumerate(blocks) if has_memory(block)]
 
 
-def started() -> int:
-    """Calls with async_op=True that nobody has waited for yet."""
-    calls = trace.recorder.open_works.values() if trace.recorder else ()
-    return sum(call.waits is None for call in calls)
-
-
 def observe(blocks: Sequence[nn.Sequential], seen: Seen, begun: list[str]) -> None:
     """Notes what has memory each time that a unit is halfway through its forward or backward, and
     which one has begun: the last is that in which an error occurs."""
 
-    def note(moment: str, k: int) -> None:
-        seen[moment].append((k, with_memory(blocks), started()))
+    def note(moment: str, k: int, *_: Any) -> None:
+        works = trace.recorder.open_works.values() if trace.recorder else ()
+        waited_for_by_nobody = sum(call.waits is None for call in works)
+        seen[moment].append((k, with_memory(blocks), waited_for_by_nobody))
         mark(moment)
 
-    def halfway(k: int) -> Callable[..., None]:
-        def hook(_: nn.Module, given: Any, output: Tensor) -> None:
-            note(IN_FORWARD, k)
-            output.register_hook(lambda _: note(IN_BACKWARD, k))
-
-        return hook
-
-    def begins_backward(k: int) -> Callable[..., None]:
-        def hook(_: nn.Module, given: Any, output: Tensor) -> None:
-            output.register_hook(lambda _: begun.append(f"unit {k} {IN_BACKWARD}"))
-
-        return hook
+    def begin(moment: str, k: int, *_: Any) -> None:
+        begun.append(f"unit {k} {moment}")
 
     for k, block in enumerate(blocks):
-        block.register_forward_pre_hook(lambda *_, k=k: begun.append(f"unit {k} {IN_FORWARD}"))
-        block.register_forward_hook(begins_backward(k))
-        block[1].register_forward_hook(halfway(k))
+        block.register_forward_pre_hook(partial(begin, IN_FORWARD, k))
+        call_in_backward(block, partial(begin, IN_BACKWARD, k))
+        block[1].register_forward_hook(partial(note, IN_FORWARD, k))
+        call_in_backward(block[1], partial(note, IN_BACKWARD, k))
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
@@ -184,11 +120,8 @@ def driven(
     observe(blocks, seen, begun)
     mark(START)
     slices = subject(list(blocks))
-    if not isinstance(slices, list | tuple):
-        raise TypeError(f"it returns a {type(slices).__name__}, {NO_SLICES}")
-    for each in slices:
-        if not isinstance(each, Tensor):
-            raise TypeError(f"it returns a list with a {type(each).__name__}, {NO_SLICES}")
+    if not isinstance(slices, list | tuple) or any(not isinstance(each, Tensor) for each in slices):
+        raise TypeError("gather_and_free should return the list of the units' slices, own")
     found["built"] = with_memory(blocks)
     found["sizes"] = [each.numel() for each in slices]
     optimizer = torch.optim.SGD(slices, lr=LR)
@@ -203,70 +136,57 @@ def driven(
         found["gradients"].append([each.grad for each in slices])
         optimizer.step()
         optimizer.zero_grad()
-    if more := case.params.get("more_steps"):
 
-        def one_step() -> None:  # without an update
-            loss_of(model(inputs), targets).backward()
-            optimizer.zero_grad()
+    def one_step() -> None:  # without an update
+        loss_of(model(inputs), targets).backward()
+        optimizer.zero_grad()
 
-        modules = {f"module {k}": block for k, block in enumerate(blocks)}
-        found["grows"] = growth.found_in_more_steps(modules, one_step, more)
-    return found | seen
-
-
-# ---- sizes and budgets ---------------------------------------------------------------------------
+    modules = {f"module {k}": block for k, block in enumerate(blocks)}
+    steps = case.params.get("more_steps", 0)
+    return found | seen | {"grows": growth.found_in_more_steps(modules, one_step, steps)}
 
 
-def unit_bytes(case: Case) -> list[int]:
-    """Bytes of each unit, padded."""
-    width, n = case.params["width"], case.world_size
-    sizes = [inner * (width + 1) + width * (inner + 1) for inner in case.params["inner"]]
-    return [FLOAT_BYTES * n * -(-size // n) for size in sizes]
+# ---- cases and budgets ---------------------------------------------------------------------------
 
 
-def held_bytes(case: Case, units: float, slices: float) -> float:
+def case_of(
+    name: str, world_size: int, width: int, inner: Sequence[int], weight: float = 1, **more: int
+) -> Case:
+    """A unit is two layers, ``width`` to ``inner[k]`` and back."""
+    params = {
+        "widths": [width, *(each for between in inner for each in (between, width))],
+        "buckets": [[*range(4 * k, 4 * k + 4)] for k in range(len(inner))],
+        "samples": 3,
+    }
+    return Case(name, world_size, params | more, weight=weight)
+
+
+def unit_count(case: Case) -> int:
+    return len(case.params["buckets"])
+
+
+def held_bytes(case: Case, units: float, slices: int) -> float:
     """Bytes of ``units`` whole units, ``slices`` times this rank's slices of all units, and at most
     each unit's activations and their gradients."""
-    sizes = unit_bytes(case)
-    widths = 2 * case.params["width"] + 2 * max(case.params["inner"])
-    activations = FLOAT_BYTES * SAMPLES * widths * len(sizes)
-    return units * max(sizes) + slices * sum(sizes) / case.world_size + activations
+    width, *widths = case.params["widths"]
+    activations = samples(case) * 2 * (width + max(widths[::2])) * unit_count(case)
+    return shared.held_bytes(case, units, slices) + FLOAT_BYTES * activations
 
 
-def traffic(case: Case) -> Limit | None:
-    sizes = sorted(unit_bytes(case))
-    if sum(sizes) < BUDGET_FROM_BYTES:
-        return None
-
-    def ideal(*exchanged: int) -> float:
-        sent = sum(scatter_or_gather_sent_bytes(size, case.world_size) for size in exchanged)
-        return sent * int(case.params["batches"])
-
-    # The last unit may stay whole from forward to backward: it is not gathered again.
-    return Limit(WITHIN * ideal(*sizes * 3), AT_LEAST * ideal(*sizes * 2, *sizes[:-1]))
-
-
-def live(label: str, phase: str, units: float, slices: float) -> Budget:
-    def limit(case: Case) -> Limit | None:
-        is_measured = sum(unit_bytes(case)) >= BUDGET_FROM_BYTES
-        return Limit(WITHIN * held_bytes(case, units, slices)) if is_measured else None
-
+def live(label: str, moment: str, units: float, slices: int) -> Budget:
     def peaks(run: Run) -> list[int]:
-        by_rank = ([p for p in rank.phases if p.name == phase] for rank in run.memory)
-        return [max((sum(p.at_peak.values()) for p in each), default=0) for each in by_rank]
+        phase = moment.removeprefix("in ")
+        by_rank = ([each for each in rank.phases if each.name == phase] for rank in run.memory)
+        return [max((sum(p.at_peak.values()) for p in own), default=0) for own in by_rank]
 
-    return Budget(label, peaks, limit, f"live {phase}" if phase == AT_END else f"live in {phase}")
+    return shared.live(label, f"live {moment}", peaks, lambda case: held_bytes(case, units, slices))
 
 
-def process_memory(moment: str, units: float, slices: float) -> Budget:
+def process_memory(moment: str, units: float, slices: int) -> Budget:
     """Minus all parameters (N slices), which the process has at the start."""
-
-    def tensors_bytes(case: Case) -> float | None:
-        if sum(unit_bytes(case)) < LARGE_BYTES:
-            return None
-        return held_bytes(case, units, slices - case.world_size)
-
-    return process_memory_budget(moment, tensors_bytes)
+    return shared.process_memory(
+        moment, lambda case: held_bytes(case, units, slices - case.world_size)
+    )
 
 
 # ---- rules: what each rank was seen to do --------------------------------------------------------
@@ -274,9 +194,8 @@ def process_memory(moment: str, units: float, slices: float) -> Budget:
 
 def following(moment: str, k: int, units: int) -> int | None:
     """The unit that computes after unit k."""
-    if moment == IN_FORWARD:
-        return k + 1 if k + 1 < units else None
-    return k - 1 if k > 0 else None
+    after = k + 1 if moment == IN_FORWARD else k - 1
+    return after if 0 <= after < units else None
 
 
 @on_each_rank
@@ -293,55 +212,51 @@ def schedule(output: Any, case: Case) -> MistakeText:
     """The first moment at which the wrong units have memory."""
     if output["built"]:
         return "has whole units before the first forward pass", _listed(output["built"])
-    units = len(case.params["inner"])
+    units = unit_count(case)
     for step, left in enumerate(output[AT_END]):
         kept: list[int] = []  # from forward to backward
         for moment in (IN_FORWARD, IN_BACKWARD):
-            for k, whole, calls in output[moment][step * units :][:units]:
-                if found := _wrong_at(moment, k, whole, units):
+            for seen in output[moment][step * units :][:units]:
+                if found := _wrong_at(moment, seen, kept, units):
                     return found
-                after = following(moment, k, units)
-                if after is not None and not calls and after not in kept:
-                    return (
-                        f"has no all-gather under way while a unit computes {moment}, so they do "
-                        "not overlap: start the next one before, and wait for it afterwards",
-                        f"while unit {k} computes, nothing is started and not waited for",
-                    )
-            kept = [k for k in whole if moment == IN_FORWARD]
+                kept = seen[1] if moment == IN_FORWARD else []
         if left:
-            return _left_after_backward(left, output[IN_BACKWARD][step * units :][:units])
+            return (
+                "has whole units after backward: free each one, and prefetch none after unit 0 "
+                "(units[-1] is the last)",
+                _listed(left),
+            )
     return None
 
 
-def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
+def _wrong_at(moment: str, seen: Moment, kept: list[int], units: int) -> MistakeText:
+    k, whole, under_way = seen
     after = following(moment, k, units)
-    done = [j for j in whole if (j < k if moment == IN_FORWARD else j > k)]
     evidence = f"{_listed(whole)} while unit {k} computes"
     if len(whole) > 2:
-        if done:
-            return (
-                f"has more than two units in memory {moment}, and some have computed already: "
-                "free each unit once it has computed",
-                evidence,
-            )
-        return f"has more than two units in memory {moment}: prefetch only the next one", evidence
+        return (
+            f"has more than two units in memory {moment}: free each unit once it has computed, "
+            "and prefetch only the next one",
+            evidence,
+        )
     if after is not None and after not in whole:
         return (
             f"does not prefetch {moment}: start the next unit's all-gather before the current one "
             "computes",
             f"while unit {k} computes, unit {after} has no memory",
         )
-    if done == [0] and moment == IN_FORWARD and k == units - 1 > 1:  # it had been freed before
-        return (
-            "gathers unit 0 again after it has computed: the last unit has nothing to prefetch "
-            "in forward",
-            evidence,
-        )
-    if done and moment == IN_FORWARD:  # in backward it stays until the end, where that is named
+    if moment == IN_FORWARD and any(j < k for j in whole):
+        # In backward it stays until the end, where that is named.
         return (
             "has a unit in memory in forward that has computed already: free each unit once it has "
-            "computed; only the last may stay whole, from forward to backward",
+            "computed (only the last may stay whole), and prefetch none after the last",
             evidence,
+        )
+    if after is not None and not under_way and after not in kept:
+        return (
+            f"has no all-gather under way while a unit computes {moment}, so they do not overlap: "
+            "start the next one before, and wait for it afterwards",
+            f"while unit {k} computes, nothing is started and not waited for",
         )
     return None
 
@@ -349,19 +264,21 @@ def _wrong_at(moment: str, k: int, whole: list[int], units: int) -> MistakeText:
 def exchanges_late(attempt: Attempt) -> Finding | None:
     """By the order of calls: before a unit computes backward, all units after it have started at
     least one exchange each."""
-    run, units = attempt.run, len(attempt.case.params["inner"])
-    if run is None or attempt.error is not None:
+    if attempt.run is None or attempt.error is not None:
         return None
     for rank in range(attempt.case.world_size):
-        blocks = [each for each in run.traffic.blocks if each.rank == rank]
-        moments = [each.start_s for each in blocks if each.label == IN_BACKWARD]
+        moments = [
+            block.start_s
+            for block in attempt.run.traffic.blocks
+            if block.rank == rank and block.label == IN_BACKWARD
+        ]
         exchanges = [
             call.start_s
-            for call in run.calls
-            if call.rank == rank and call.bytes and not call.op.startswith("all_gather")
+            for call in attempt.calls_of(rank)
+            if call.bytes and not call.op.startswith("all_gather")
         ]
         for i, moment in enumerate(moments if exchanges else []):  # none at all: wrong gradients
-            complete = i % units
+            complete = i % unit_count(attempt.case)
             started = sum(moments[i - complete] < start < moment for start in exchanges)
             if started < complete:
                 return Finding(
@@ -373,35 +290,20 @@ def exchanges_late(attempt: Attempt) -> Finding | None:
     return None
 
 
-def gathers_again(attempt: Attempt) -> Finding | None:
+@on_each_rank
+def gathers_again(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     """Units have different sizes, so the bytes of a call show which one it gathers."""
-    case, run = attempt.case, attempt.run
-    slices = [size // case.world_size for size in unit_bytes(case)]
-    for rank in range(case.world_size):
-        calls = [call for call in run.calls if call.rank == rank] if run else []
-        for unit, size in enumerate(slices):
-            times = sum(call.op.startswith("all_gather") and call.bytes == size for call in calls)
-            steps = case.params["batches"] + case.params.get("more_steps", 0)
-            if times > 2 * steps:
-                return Finding(
-                    f"rank {rank}",
-                    "gathers a unit more than twice in a step: once is enough for forward, and "
-                    "once for backward",
-                    f"unit {unit}: {times} all-gathers, and {steps} steps",
-                )
+    calls = attempt.calls_of(rank)
+    gathers = [call.bytes for call in calls if call.op.startswith("all_gather")]
+    steps = case.params["batches"] + case.params.get("more_steps", 0)
+    for unit, size in enumerate(unit_bytes(case)):
+        if (times := gathers.count(size // case.world_size)) > 2 * steps:
+            return (
+                "gathers a unit more than twice in a step: once is enough for forward, and once "
+                "for backward",
+                f"unit {unit}: {times} all-gathers, and {steps} steps",
+            )
     return None
-
-
-def _left_after_backward(left: list[int], moments: list[Any]) -> tuple[str, str]:
-    """``moments``: (k, the units with memory while unit k computes, …) in this backward."""
-    *_, before, (_, whole, _) = [(0, left, 0), *moments]
-    if again := [j for j in left if j in whole and j not in before[1]]:
-        mistake = (
-            "gathers a unit again after its backward: unit 0 has no unit to prefetch, and "
-            "units[-1] is the last one"
-        )
-        return mistake, _listed(again)
-    return "has whole units after backward: free each one", _listed(left)
 
 
 def _listed(units: Sequence[int]) -> str:
@@ -410,26 +312,9 @@ def _listed(units: Sequence[int]) -> str:
     return f"unit{'s' * (len(units) != 1)} {', '.join(map(str, units))}"
 
 
-incomplete = raises(
-    "take_gradients: backward has not computed",  # raised by the lab's helper
-    "takes a unit's gradients when it has none: before backward has computed them all "
-    "(register_full_backward_hook can be too early), or a second time",
-)
-never_waits = raises(
-    "free: wait for the all-gather",  # raised by the lab's helper
-    "does not wait for one of its all-gathers: it frees a unit whose buffer is still being filled",
-)
-gathers_twice = raises(
-    "start_gather: this unit's all-gather is under way",  # raised by the lab's helper
-    "starts a unit's all-gather while an earlier one of the same unit is under way: has_memory "
-    "shows that there is one",
-)
 returns_a_handle = raises(
     "RemovableHandle",
     "has a hook that returns a value: what a forward hook returns replaces the module's output",
-)
-returns_no_slices = raises(
-    NO_SLICES, "should return the list of the units' slices, own", quoted=True
 )
 
 
@@ -459,32 +344,23 @@ def no_gradient(output: Any) -> MistakeText:
 EXERCISE = OnRanks(
     points=5,
     cases=(
-        Case(
-            "4 ranks, 3 units, 2 batches",
-            4,
-            {"width": 5, "inner": [4, 7, 2], "batches": 2, "more_steps": growth.STEPS},
-        ),
-        Case(
-            "5 ranks, one unit of 4 elements",
-            5,
-            {"width": 1, "inner": [1], "batches": 1},
-            weight=0.5,
-        ),
-        Case(
-            "4 ranks, 12 units of 128 KiB",
-            4,
-            {"width": 256, "inner": [*range(60, 72)], "batches": 1},
-            weight=1.5,
-        ),
+        case_of("4 ranks, 3 units, 2 batches", 4, 5, [4, 7, 2], batches=2, more_steps=growth.STEPS),
+        case_of("5 ranks, one unit of 4 elements", 5, 1, [1], weight=0.5, batches=1),
+        case_of("4 ranks, 12 units of 128 KiB", 4, 256, [*range(60, 72)], weight=1.5, batches=1),
     ),
-    inputs=draw_inputs,
+    inputs=shared.draw_inputs,
     drive=drive,
-    tolerance=TOLERANCE,
+    tolerance=shared.TOLERANCE,
     budgets=(
-        Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, traffic),
-        live("two units live in forward", "forward", units=2, slices=1),
+        # Two all-gathers and a reduce-scatter of each unit.  The last may stay whole from forward
+        # to backward: it is not gathered again.
+        shared.traffic(
+            lambda case: unit_bytes(case) * 3 * case.params["batches"],
+            spared=lambda case: max(unit_bytes(case)) * case.params["batches"],
+        ),
+        live("two units live in forward", IN_FORWARD, units=2, slices=1),
         # Two units, and the gradients of one, as flattened and as received.
-        live("two units live in backward", "backward", units=4 + 2 * GLOO_THREADS, slices=2),
+        live("two units live in backward", IN_BACKWARD, units=4 + 2 * GLOO_THREADS, slices=2),
         live("no unit live afterwards", AT_END, units=0, slices=2),
         process_memory(IN_FORWARD, units=2, slices=1),
         process_memory(IN_BACKWARD, units=4, slices=2),
@@ -494,35 +370,12 @@ EXERCISE = OnRanks(
         schedule,
         exchanges_late,
         gathers_again,
-        *RULES,
+        *shared.RULES,
         no_barrier,
         keeps_growing,
     ),
     compares_calls=False,  # the last unit may stay whole
-    signs=(
-        incomplete,
-        never_waits,
-        gathers_twice,
-        returns_a_handle,
-        returns_no_slices,
-        uses_freed,
-        no_gradient,
-        NAMED_MISTAKES,
-        expensive,
-        over_budget(
-            "live in forward",
-            "has more live in forward than its slices and two units, although the others' "
-            "parameters have no memory: what keeps their values?",
-        ),
-        over_budget(
-            "live in backward",
-            "has more live in backward than its slices, two units and one unit's gradients: "
-            "exchange gradients as soon as they are complete, and keep nothing else",
-        ),
-        over_budget(
-            f"live {AT_END}", "keeps more than its slices and their gradients after backward"
-        ),
-    ),
+    signs=(returns_a_handle, uses_freed, no_gradient, NAMED_MISTAKES, shared.expensive),
     memory=True,
     closed=("torch.distributed.fsdp", "torch.distributed._composable"),
 )

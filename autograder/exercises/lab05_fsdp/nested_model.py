@@ -7,21 +7,18 @@ A model is plain data in a case: a tuple (in, out) is a linear layer, a list a b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from autograder.exercise import Case, Plain
+from autograder.exercises.common import normal
 
-FLOAT_BYTES = 4
 GATHER, SCATTER = "all_gather_single", "reduce_scatter_single"
-BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than a few percent
-TOLERANCE = 1e-5  # what the order of additions may change
 SAMPLES = 6  # of a batch
 
 
@@ -65,27 +62,17 @@ def on_meta(case: Case) -> nn.Sequential:
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
     """The same parameters on all ranks, different batches: [tokens [B], targets [B, out]]."""
     shapes = [each.shape for each in on_meta(case).parameters()]
-    out = shapes[-1][0]
-
-    def normal(*shape: int) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape)).float()
 
     def batch() -> list[Tensor]:
         tokens = rng.integers(0, case.params["vocabulary"], SAMPLES)
-        return [torch.from_numpy(tokens), normal(SAMPLES, out)]
+        return [torch.from_numpy(tokens), normal(rng, SAMPLES, shapes[-1][0])]
 
-    values = [normal(*shape) / max(shape[-1], 4) ** 0.5 for shape in shapes]
+    values = [normal(rng, *shape) / max(shape[-1], 4) ** 0.5 for shape in shapes]
     batches = case.params["batches"]
     return [
         {"parameters": values, "batches": [batch() for _ in range(batches)]}
         for _ in range(case.world_size)
     ]
-
-
-def loss_of(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-    """The mean over the samples, not over the outputs: gradients are about 1 at any width."""
-    tokens, targets = batch
-    return nn.functional.mse_loss(model(tokens), targets, reduction="sum") / len(tokens)
 
 
 def local(tensor: Tensor | None) -> Tensor | None:
@@ -98,6 +85,11 @@ def shard(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that are no shards, by name."""
+    return {name: p for name, p in model.named_parameters() if not isinstance(p, DTensor)}
+
+
 def shards_by_rank(tensors: Sequence[Tensor], world_size: int) -> list[list[Tensor]]:
     """As fully_shard splits: between rows, ⌈rows/N⌉ on each of the first ranks."""
     by_tensor = []
@@ -105,28 +97,3 @@ def shards_by_rank(tensors: Sequence[Tensor], world_size: int) -> list[list[Tens
         rows = -(-len(tensor) // world_size)
         by_tensor.append([tensor[rank * rows : (rank + 1) * rows] for rank in range(world_size)])
     return [list(own) for own in zip(*by_tensor, strict=True)]
-
-
-def units_of(model: nn.Module) -> dict[str, int]:
-    """{name of a unit: bytes of the parameters that it gathers}; the root's name is "the root"."""
-    units: dict[str, int] = {}
-
-    def visit(module: nn.Module, name: str, unit: str) -> None:
-        if isinstance(module, FSDPModule):
-            unit = name or "the root"
-            units[unit] = 0
-        for parameter in module.parameters(recurse=False):
-            if isinstance(parameter, DTensor):
-                units[unit] = units.get(unit, 0) + FLOAT_BYTES * parameter.numel()
-        for child, below in module.named_children():
-            visit(below, f"{name}.{child}".lstrip("."), unit)
-
-    visit(model, "", "")
-    return units
-
-
-def layers_of(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules without children that have parameters."""
-    for module in model.modules():
-        if not any(True for _ in module.children()) and any(True for _ in module.parameters()):
-            yield module

@@ -80,9 +80,7 @@ def test_bounds_may_be_lists_of_numpy_integers():
         (4, [(0, 2), (2, 4), (4, 6), (6, 8)], "skips the remainder"),
         (3, [(0, 3), (3, 6), (6, 8), (8, 10)], "one pair for each rank"),
         (4, [(0, 2), (2, 4), (4, 6), (6, 10)], "unequal"),
-        (4, [(0, 2), (2, 4), (4, 7), (7, 10)], "longer chunks first"),
         (4, [(0, 10**12), (3, 6), (6, 8), (8, 10)], "0 ≤ start"),
-        (4, [(0, 3), (2, 6), (6, 8), (8, 10)], "exactly one chunk"),
     ],
 )
 def test_each_kind_of_wrong_bounds_is_named(n, bounds, message):

@@ -119,9 +119,7 @@ def test_rounding_stays_far_below_the_tolerance_and_wrong_rules_far_above(exerci
         assert difference(right, halved) > 2 * exercise.tolerance
     reordered = by(lambda gradients: gradients.flip(0).sum(0) / len(gradients))
     assert difference(right, reordered) < exercise.tolerance / 5
-    wrong = list(rules.WRONG_RULES.values())
-    if case.world_size == 2:
-        del wrong[-1]  # dividing by N − 1 = 1 is the sum
+    wrong = rules.WRONG_RULES.values()
     for one, other in combinations([right, *map(by, wrong)], 2):
         assert difference(one, other) > 20 * exercise.tolerance
 
@@ -180,17 +178,15 @@ STAGE_1 = {"optimizer": lambda n: 12 / n, "gradients": lambda n: 2, "parameters"
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"optimizer": lambda n: 8 / n}, "forgets the fp32 master"),
-        ({"optimizer": lambda n: 4 / n}, "counts one of Adam's two states"),
-        ({"optimizer": lambda n: 16 / n}, "counts a gradient in fp32 as well"),
+        ({"optimizer": lambda n: 8 / n}, "counts the wrong optimizer states"),
+        ({"optimizer": lambda n: 4 / n}, "counts the wrong optimizer states"),
+        ({"optimizer": lambda n: 16 / n}, "counts the wrong optimizer states"),
         ({"optimizer": lambda n: 12}, "does not divide what a stage shards: the optimizer"),
         ({"gradients": lambda n: 2 / n}, "divides what a stage does not shard: the gradients"),
         (
             {"gradients": lambda n: 2 / n, "parameters": lambda n: 2 / n},
             "divides what a stage does not shard: the parameters and the gradients",
         ),
-        ({"optimizer": lambda n: 12 / max(n - 1, 1)}, "divides by N - 1"),
-        ({"optimizer": lambda n: 12 / n**2}, "divides by N twice"),
         ({"optimizer": lambda n: 12 / 8}, "divides by 8"),
         ({"optimizer": lambda n: 7 / n}, "in 'optimizer'"),
     ],
@@ -213,13 +209,11 @@ def test_each_mistake_in_the_bytes_is_named(changed, says):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda sizes, n: {name: size * 1e-9 for name, size in sizes.items()}, "in GB"),
-        (lambda sizes, n: {name: size / 2**30 for name, size in sizes.items()}, "in GB"),
         (
             lambda sizes, n: {name: size * 2**30 / 1e9 for name, size in sizes.items()},
             "counts GB as GiB",
         ),
-        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "host bytes of all ranks"),
+        (lambda sizes, n: sizes | {"host": sizes["host"] * n}, "does not divide"),
     ],
 )
 def test_answers_in_other_units_are_named(wrong, says):
@@ -235,14 +229,14 @@ def test_answers_in_other_units_are_named(wrong, says):
     ("wrong", "says"),
     [
         (lambda psi, n: [(r * psi // n, (r + 1) * psi // n) for r in range(n)], "unequal slices"),
-        (lambda psi, n: rows(psi // n, n), "drops the last elements"),
-        (lambda psi, n: rows(psi // n + 1, n), "adds an element even where N divides"),
+        (lambda psi, n: rows(psi // n, n), "rounds wrongly"),
+        (lambda psi, n: rows(psi // n + 1, n), "rounds wrongly"),
         (
             lambda psi, n: [(a, min(b, psi)) for a, b in rows(-(-psi // n), n)],
-            "forgets the padding",
+            "makes unequal slices",
         ),
-        (lambda psi, n: [(a, b - 1) for a, b in rows(-(-psi // n), n)], "last index"),
-        (lambda psi, n: [(a, b - a) for a, b in rows(-(-psi // n), n)], "(start, length)"),
+        (lambda psi, n: [(a, b - 1) for a, b in rows(-(-psi // n), n)], "flat[start:stop]"),
+        (lambda psi, n: [(a, b - a) for a, b in rows(-(-psi // n), n)], "flat[start:stop]"),
         (lambda psi, n: rows(-(-psi // n), n)[:-1], "one pair per rank"),
         (lambda psi, n: rows(-(-psi // n) + n, n), "gives the wrong number"),
     ],
@@ -330,7 +324,7 @@ def test_states_of_a_hand_written_adam_count_like_those_of_torch(states, passes)
     assert result.passed == passes, result.diagnosis
     if not passes:
         assert result.outputs_right
-        assert "as much as Adam's states for all parameters" in result.diagnosis
+        assert "no states and no second copy of all parameters" in result.diagnosis
 
 
 SIZES = {
@@ -359,29 +353,6 @@ def test_a_mistake_in_shard_bounds_costs_nothing_later(exercise):
     wrong = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["last_rank_takes_the_rest"]
     result = result_of(exercise, exercise.cases[0], planted.solution(LAB) | wrong.answers)
     assert result.passed, result.diagnosis
-
-
-EMPTIES_A_STORAGE = """
-class Zero3Linear(nn.Module):
-    def __init__(self, linear):
-        super().__init__()
-        self.shape = linear.weight.shape
-        flat = flatten([linear.weight, linear.bias], dist.get_world_size())
-        self.own = nn.Parameter(flat.chunk(dist.get_world_size())[dist.get_rank()].clone())
-
-    def forward(self, x):
-        flat, size = gather(self.own), self.shape.numel()
-        y = functional.linear(x, flat[:size].view(self.shape), flat[size : size + self.shape[0]])
-        flat.untyped_storage().resize_(0)
-        return y
-"""
-
-
-@pytest.mark.ranks
-def test_using_an_emptied_storage_is_named():
-    answers = planted.solution(LAB) | {"Zero3Linear": EMPTIES_A_STORAGE}
-    result = result_of(ZERO3_LINEAR, ZERO3_LINEAR.cases[0], answers)
-    assert "a tensor whose storage was emptied" in result.diagnosis
 
 
 def test_layers_share_storage_with_the_tensors_they_are_made_of():

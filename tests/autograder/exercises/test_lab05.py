@@ -117,19 +117,14 @@ def diagnosis_of(case, wrong):
         ({FSDP: TP, KEPT: TP}, "takes FSDP for TP"),
         ({TP: FSDP}, "takes activations for parameters"),
         ({TP: KEPT}, "takes activations for parameters"),
-        ({TP: DDP}, "takes TP for DDP"),
-        ({DDP: TP}, "takes DDP for TP"),
         ({HSDP: FSDP}, "misses HSDP's all-reduce"),
         ({HSDP: KEPT}, "misses HSDP's all-reduce"),
-        ({FSDP: HSDP, KEPT: HSDP}, "takes FSDP for HSDP"),
         ({ZERO2: KEPT}, "takes ZeRO-2 for FSDP"),
-        ({KEPT: ZERO2}, "takes FSDP for ZeRO-2"),
-        ({ZERO2: DDP}, "takes ZeRO-2 for DDP"),
         ({DDP: ZERO2}, "takes DDP for ZeRO-2"),
-        ({KEPT: FSDP}, "takes FSDP without resharding for plain FSDP"),
         ({FSDP: KEPT}, "takes FSDP for FSDP without resharding"),
         ({FSDP: "fsdp"}, "should return one of 'DDP'"),
         ({FSDP: None}, "should return one of 'DDP'"),
+        ({ZERO2: DDP}, "'DDP', expected 'ZeRO-2'"),
         ({FSDP: TP, TP: ZERO2}, "which_is_it(trace A) has the wrong value"),  # nothing is guessed
     ],
 )
@@ -153,7 +148,7 @@ def test_no_update_changes_a_bf16_weight_and_all_change_fp32(case):
     half_ulp = torch.finfo(torch.bfloat16).eps / 8 / 2
     assert half_ulp > 1.4 * stalled.LR
     right = [each["losses"] for each in hidden_stalled.reference(case, inputs)]
-    mistaken = hidden_stalled.losses_by_rank(case, inputs, loads=torch.bfloat16)
+    mistaken = hidden_stalled.reference(case, inputs, loads=torch.bfloat16)
     for losses, wrong in zip(right, mistaken, strict=True):
         near = stalled.TOLERANCE * (1 + losses[0])
         assert losses[0] - losses[-1] > 3 * near
@@ -182,7 +177,7 @@ MISTAKES = {
     "root left out": ([("    fully_shard(model, mp_policy=policy)\n", "")], "are not sharded"),
     "policy for the root only": (
         [("fully_shard(block, mp_policy=policy)", "fully_shard(block)")],
-        "does every fully_shard have the policy",
+        "same dtype",
     ),
     "another optimizer": ([("AdamW", "SGD")], "keep AdamW"),
     "no pair": ([("return model,", "return model #")], "should return the model and its optimizer"),

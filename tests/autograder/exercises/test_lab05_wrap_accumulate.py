@@ -10,6 +10,7 @@ import torch
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
+from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab05_fsdp import accumulate, nested_model, wrap
 from autograder.exercises.lab05_fsdp.hidden import accumulate as hidden_accumulate
 from autograder.exercises.lab05_fsdp.hidden import wrap as hidden_wrap
@@ -42,7 +43,7 @@ def test_the_reference_of_wrap_trains_on_all_batches_together(case):
     for step in range(wrap.STEPS):
         optimizer.zero_grad()
         batch = whole_batch([given["batches"][step] for given in inputs])
-        nested_model.loss_of(model, batch).backward()
+        shared.loss_of(model, batch).backward()
         optimizer.step()
     expected = WRAP.expect(case, inputs)
     for index, parameter in enumerate(model.parameters()):
@@ -56,7 +57,7 @@ def test_the_reference_of_accumulate_is_the_gradient_of_all_micro_batches_togeth
     model = nested_model.nested_model(case.params, inputs[0]["parameters"])
     count = case.params["micro_batches"]
     of_first_step = [each for given in inputs for each in given["batches"][:count]]
-    nested_model.loss_of(model, whole_batch(of_first_step)).backward()
+    shared.loss_of(model, whole_batch(of_first_step)).backward()
     expected = ACCUMULATE.expect(case, inputs)
     for index, parameter in enumerate(model.parameters()):
         joined = torch.cat([own["gradients"][0][index] for own in expected])
@@ -70,12 +71,12 @@ def test_wrong_gradients_are_far_from_right_ones_and_from_each_other(case):
     right = flat_of(hidden_accumulate.reference(case, inputs))
     reversed_order = [{**given, "batches": given["batches"]} for given in inputs[::-1]]
     again = hidden_accumulate.reference(case, reversed_order)
-    assert (flat_of(again) - right).abs().max() < nested_model.TOLERANCE / 5
+    assert (flat_of(again) - right).abs().max() < shared.TOLERANCE / 5
     count, n = case.params["micro_batches"], case.world_size
     assert count != n, "otherwise dividing by one is dividing by the other"
     if count > 2:
         wrong = [flat_of(w(case, inputs)) for w in each_mistake()]
-        assert all((each - right).abs().max() > 20 * nested_model.TOLERANCE for each in wrong)
+        assert all((each - right).abs().max() > 20 * shared.TOLERANCE for each in wrong)
 
 
 def each_mistake():
@@ -131,7 +132,7 @@ def test_the_budgets_exclude_simple_choices(case):
     model, limit = nested_model.on_meta(case), case.params["unit_bytes"]
     least = hidden_wrap.units_in(case)
     assert (max(unit_sizes(model, set())) > limit) == (least > 1), "one unit"
-    layers = set(nested_model.layers_of(model))
+    layers = [each for each in model.modules() if own_bytes(each) and not [*each.children()]]
     assert len(layers) > least, "a unit for each layer has more messages"
     blocks = {each for each in model if isinstance(each, nested_model.Block)}
     sizes = unit_sizes(model, blocks)

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 2.5}
-# says = {Zero1AdamW = "keeps all parameters twice"}
+# says = {Zero1AdamW = "no states and no second copy of all parameters"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

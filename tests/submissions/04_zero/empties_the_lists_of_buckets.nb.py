@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 5}
-# says = {zero2_backward = "changes the lists of buckets"}
+# says = {zero2_backward = "has the wrong value in 'buckets changed'"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 2.5}
-# says = {zero2_backward = "free what it sent and received"}
+# says = {zero2_backward = "is over its budget: exchanges one bucket at a time"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

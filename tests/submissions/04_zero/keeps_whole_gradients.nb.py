@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {Zero1AdamW = 2.5}
-# says = {Zero1AdamW = "keeps whole gradients between steps"}
+# says = {Zero1AdamW = "no gradients and no buffer of an exchange"}
 # ///
 
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {shard_bounds = 2.0}
-# says = {shard_bounds = "gives the last rank the rest"}
+# says = {shard_bounds = "makes unequal slices"}
 # ///
 
 # %% nbgrader={"grade_id": "shard_bounds", "solution": true}

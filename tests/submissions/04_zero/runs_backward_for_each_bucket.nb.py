@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 4.375}
-# says = {zero2_backward = "runs backward more than once"}
+# says = {zero2_backward = "gives the wrong number in 'backward passes'"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "05_fsdp"
 # typed = true
 # loses = {hsdp_bytes = 1.5}
-# says = {hsdp_bytes = "counts two exchanges within the group where there are three"}
+# says = {hsdp_bytes = "counts the wrong number of exchanges within the group"}
 # ///
 
 # %% nbgrader={"grade_id": "hsdp_bytes", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {accumulate = 2.5}
-# says = {accumulate = "in more than the last micro-batch"}
+# says = {accumulate = "exchanges a unit more than once in a step that should save bytes"}
 # ///
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {accumulate = 1.0}
-# says = {accumulate = "more whole units at a time"}
+# says = {accumulate = "has more units whole at a time"}
 # ///
 
 # %% nbgrader={"grade_id": "accumulate", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {wrap = 4.0}
-# says = {wrap = "leaves the root out"}
+# says = {wrap = "leaves parameters in no unit"}
 # ///
 
 # %% nbgrader={"grade_id": "wrap", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {wrap = 3.5}
-# says = {wrap = "has one unit, the root"}
+# says = {wrap = "has a unit that is too large"}
 # ///
 
 # %% nbgrader={"grade_id": "wrap", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {gather_and_free = 3.0}
-# says = {gather_and_free = "what keeps their values?"}
+# says = {gather_and_free = "is over its budget: two units live in forward"}
 # ///
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}

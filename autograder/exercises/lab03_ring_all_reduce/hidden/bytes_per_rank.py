@@ -26,13 +26,6 @@ MISTAKES = {
     "counts one half of the ring: there is a reduce-scatter and an all-gather": (
         lambda length, size, n: right(length, size, n) / 2
     ),
-    "counts elements: the answer is in bytes": lambda length, size, n: right(length, 1, n),
-    "counts what all ranks send together: the answer is for one rank": (
-        lambda length, size, n: right(length, size, n) * n
-    ),
-    "counts whole tensors: a ring sends chunks of 1/N": (
-        lambda length, size, n: (n - 1) * length * size
-    ),
 }
 
 

@@ -1,4 +1,3 @@
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,12 +34,6 @@ def sums(case: Case, inputs: Any) -> list[torch.Tensor]:
     return chunks_of(case, torch.stack(inputs).sum(dim=0))
 
 
-def of_another_chunk(case: Case, inputs: Any, away: int) -> list[Plain] | None:
-    """Rank r returns the sum of chunk r + away."""
-    found, n = sums(case, inputs), case.world_size
-    return [{"returned": found[(r + away) % n]} for r in range(n)] if away % n else None
-
-
 def copies(case: Case, inputs: Any) -> list[Plain]:
     return [{"returned": chunk, "returned is a view": False} for chunk in sums(case, inputs)]
 
@@ -54,9 +47,5 @@ MISTAKES = {
     "returns a copy of the sum: return the view of tensor in which it was added up": copies,
     "cuts tensor into equal chunks: the argument bounds says where each begins and ends": (
         cut_evenly
-    ),
-    "returns nothing: return the reduced chunk": lambda case, inputs: {"returned": None},
-    "ends with the sum of another rank's chunk: rank r should end with chunk r": tuple(
-        partial(of_another_chunk, away=away) for away in range(1, 8)
     ),
 }

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,37 +36,19 @@ def reference(case: Case, inputs: Any) -> Tensors:
     return (mean if case.params["op"] == "mean" else total)(case, inputs)
 
 
-def divided_twice(case: Case, inputs: Any) -> Plain:
-    if case.params["op"] != "mean":
-        return None
-    return {"tensor": mean(case, inputs)["tensor"] / case.world_size}
-
-
-def own_chunk(case: Case, own: torch.Tensor, others: Sequence[torch.Tensor]) -> list[Plain]:
-    """Rank r has its chunk of ``own``, and the other chunks of others[r]."""
-    found = []
-    for rank, tensor in enumerate(others):
-        chunks = chunks_of(case, tensor)
-        chunks[rank] = chunks_of(case, own)[rank]
-        found.append({"tensor": torch.cat(chunks)})
-    return found
-
-
-def never_gathered(case: Case, inputs: Any) -> list[Plain]:
-    return own_chunk(case, reference(case, inputs)["tensor"], inputs)
-
-
 def divided_late(case: Case, inputs: Any) -> list[Plain] | None:
     if case.params["op"] != "mean":
         return None
-    whole = total(case, inputs)["tensor"]
-    return own_chunk(case, mean(case, inputs)["tensor"], [whole] * case.world_size)
+    whole, averaged = (chunks_of(case, by(case, inputs)["tensor"]) for by in (total, mean))
+    chunks = [
+        [(averaged if chunk == rank else whole)[chunk] for chunk in range(case.world_size)]
+        for rank in range(case.world_size)
+    ]
+    return [{"tensor": torch.cat(own)} for own in chunks]
 
 
 MISTAKES = {
     "returns the sum, not the mean: divide by world_size, in place": total,
     "returns the mean, not the sum: divide for op='mean' only": mean,
-    "divides by world_size twice": divided_twice,
-    "lacks the other ranks' chunks: all_gather them": never_gathered,
     "divides its own chunk after all_gather: divide it before, or all of tensor": divided_late,
 }

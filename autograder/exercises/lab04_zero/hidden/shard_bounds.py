@@ -42,11 +42,6 @@ def changed(change: Callable[[int, int, int], tuple[int, int]]) -> Callable[[Siz
     return lambda sizes, n: [change(*pair, sum(sizes)) for pair in right(sizes, n)]
 
 
-def with_the_rest(sizes: Sizes, world_size: int) -> Bounds:
-    *first, (start, _) = of_length(sum(sizes) // world_size, world_size)
-    return [*first, (start, sum(sizes))]
-
-
 def as_even_as_possible(elements: int, n: int) -> list[int]:
     """Edges: the first ranks get one more."""
     return [0, *accumulate(elements // n + (rank < elements % n) for rank in range(n))]
@@ -58,25 +53,19 @@ def by_layer(edges: Sequence[int], sizes: Sizes) -> Bounds:
     return between([starts[min(edge, len(sizes))] for edge in edges])
 
 
-# Fallen short at the end of the buffer: the padding is forgotten.
-CUT_OFF = (
-    changed(lambda start, stop, psi: (min(start, psi), min(stop, psi))),
-    changed(lambda start, stop, psi: (start, min(stop, psi))),
-)
 MISTAKES = {
-    "drops the last elements: N slices of ⌊Ψ/N⌋ do not cover Ψ": (
-        lambda sizes, n: of_length(sum(sizes) // n, n)
+    "rounds wrongly: a slice has Ψ/N elements, rounded up only where N does not divide Ψ": (
+        lambda sizes, n: of_length(sum(sizes) // n, n),
+        lambda sizes, n: of_length(sum(sizes) // n + 1, n),
+        lambda sizes, n: of_length(round(sum(sizes) / n), n),
     ),
-    "adds an element even where N divides Ψ: a slice has ⌈Ψ/N⌉ elements, -(-Ψ // N)": (
-        lambda sizes, n: of_length(sum(sizes) // n + 1, n)
-    ),
-    "rounds to the nearest integer: round up": lambda sizes, n: of_length(round(sum(sizes) / n), n),
     "pads each parameter by itself: concatenate them all, then pad once": (
         lambda sizes, n: of_length(sum(-(-size // n) for size in sizes), n)
     ),
-    "gives the last rank the rest: pad so that all slices are equal": with_the_rest,
-    "forgets the padding: the last slice ends at a multiple of N": CUT_OFF,
-    "makes unequal slices: collectives need the same length on every rank": (
+    "makes unequal slices: collectives need the same length on every rank, so pad": (
+        lambda sizes, n: between([*(rank * (sum(sizes) // n) for rank in range(n)), sum(sizes)]),
+        changed(lambda start, stop, psi: (min(start, psi), min(stop, psi))),
+        changed(lambda start, stop, psi: (start, min(stop, psi))),
         lambda sizes, n: between(as_even_as_possible(sum(sizes), n)),
         lambda sizes, n: between([rank * sum(sizes) // n for rank in range(n + 1)]),
         lambda sizes, n: between([round(rank * sum(sizes) / n) for rank in range(n + 1)]),
@@ -86,15 +75,9 @@ MISTAKES = {
         lambda sizes, n: by_layer(as_even_as_possible(len(sizes), n), sizes),
         lambda sizes, n: by_layer([rank * (len(sizes) // n) for rank in range(n + 1)], sizes),
     ),
-    "returns each slice's last index: stop is one more, as in flat[start:stop]": (
-        changed(lambda start, stop, _: (start, stop - 1))
-    ),
-    "returns (start, length): return (start, stop)": (
-        changed(lambda start, stop, _: (start, stop - start))
-    ),
-    "counts from 1: the first element of the buffer is 0": (
-        changed(lambda start, stop, _: (start + 1, stop)),
-        changed(lambda start, stop, _: (start + 1, stop + 1)),
+    "returns no (start, stop): a rank's slice is flat[start:stop]": (
+        changed(lambda start, stop, _: (start, stop - 1)),
+        changed(lambda start, stop, _: (start, stop - start)),
     ),
 }
 

@@ -52,9 +52,6 @@ WRONG_RULES: dict[str, Rule] = {
     "uses the sum of the gradients, not their mean: divide by world_size": total,
     "averages twice: divide the sum by world_size once": lambda each: mean(each) / len(each),
     "uses only its own gradients: sum those of all ranks with reduce_scatter": by_owner,
-    "divides by N - 1: the mean over N ranks divides by world_size": (
-        lambda each: total(each) / (len(each) - 1)
-    ),
 }
 
 

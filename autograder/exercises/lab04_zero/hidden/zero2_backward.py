@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,15 +26,17 @@ def by_rank(
     case: Case,
     inputs: Any,
     rule: shared.Rule = shared.mean,
-    ordered: Callable[[list[int]], list[int]] = list,
+    as_they_arrive: bool = False,
 ) -> list[Any]:
     """Each rank's slices of the buckets, combined from all ranks' gradients by ``rule``.
 
-    ``ordered``: a bucket's gradients, by their numbers, as they are flattened.
+    ``as_they_arrive``: flattened in the order of backward, in which a bias comes before its weight.
     """
     model = mlp([tensor.clone() for tensor in inputs[0]["layers"]])
     parameters = list(model.parameters())
-    indices = [*map(ordered, buckets_of(range(len(parameters)), case))]
+    indices = buckets_of(range(len(parameters)), case)
+    if as_they_arrive:
+        indices = [sorted(bucket, reverse=True) for bucket in indices]
     steps = []
     for step in range(len(inputs[0]["batches"])):
         losses = [loss_of(model, given["batches"][step]) for given in inputs]
@@ -52,28 +53,8 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [afterwards | slices for slices in by_rank(case, inputs)]
 
 
-def of_another(rank_of: Callable[[int], int], case: Case, inputs: Any) -> list[Plain]:
-    """Rank r returns the slices of rank ``rank_of(r)``."""
-    right = by_rank(case, inputs)
-    return [right[rank_of(rank) % len(right)] for rank in range(len(right))]
-
-
-def reversed_list(case: Case, inputs: Any) -> list[Plain]:
-    steps = [own["slices"] for own in by_rank(case, inputs)]
-    return [{"slices": [slices[::-1] for slices in own]} for own in steps]
-
-
 MISTAKES = {
-    "returns another rank's slices: rank r has slice r": (
-        lambda case, inputs: by_rank(case, inputs)[:1] * case.world_size,
-        partial(of_another, lambda rank: -1 - rank),
-        *(partial(of_another, step.__add__) for step in range(1, 6)),
-    ),
     "flattens a bucket's gradients in another order than its parameters, for example as they "
-    "become ready: the order is the bucket's": (
-        partial(by_rank, ordered=partial(sorted, reverse=True)),  # a bias comes before its weight
-        partial(by_rank, ordered=lambda bucket: bucket[::-1]),
-    ),
-    "returns the slices in reverse: slice i belongs to bucket i": reversed_list,
+    "become ready: the order is the bucket's": (partial(by_rank, as_they_arrive=True)),
     **shared.by_wrong_rules(by_rank),
 }

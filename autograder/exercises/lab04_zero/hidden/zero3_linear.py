@@ -1,15 +1,14 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import compress
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab04_zero.hidden import shared
-from autograder.exercises.lab04_zero.shared import mlp
+from autograder.exercises.lab04_zero.shared import mlp, samples
 from autograder.exercises.lab04_zero.zero3_linear import needs_grad
 
 facts = shared.bounds
@@ -47,7 +46,7 @@ def by_rank(
     case: Case,
     inputs: Any,
     rule: shared.Rule = shared.mean,
-    unit: Callable[[Tensor, Tensor], Sequence[Tensor]] = lambda weight, bias: (weight, bias),
+    unit: Callable[[Tensor, Tensor], Unit] = lambda weight, bias: (weight, bias),
 ) -> list[Any]:
     """Each rank's slices of the layers' gradients, combined by ``rule``."""
     of_ranks = [[unit(*each) for each in one_process(case, given)[1]] for given in inputs]
@@ -59,21 +58,6 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return [one_process(case, given)[0] | slices[rank] for rank, given in enumerate(inputs)]
 
 
-def weight_of_zeros(case: Case, inputs: Any) -> list[Plain]:
-    """In backward: only the last layer, the first that backward reaches, has a gradient."""
-    of_ranks = [one_process(case, given)[1] for given in inputs]
-    for units in of_ranks:
-        units[:-1] = [
-            (torch.zeros_like(weight), torch.zeros_like(bias)) for weight, bias in units[:-1]
-        ]
-    slices = shared.slices_by_rank(of_ranks, case, shared.mean)
-    needs = needs_grad(case)
-    x_grads = [
-        [torch.zeros_like(x) for x, _ in compress(given["batches"], needs)] for given in inputs
-    ]
-    return [own | {"x.grad": x_grad} for own, x_grad in zip(slices, x_grads, strict=True)]
-
-
 def last_backward(case: Case, inputs: Any) -> list[Any] | None:
     """Each backward pass replaces the slice's gradient, that of the first batch comes last."""
     if len(inputs[0]["batches"]) == 1:
@@ -81,59 +65,22 @@ def last_backward(case: Case, inputs: Any) -> list[Any] | None:
     return by_rank(case, [given | {"batches": given["batches"][:1]} for given in inputs])
 
 
-def x_grads(across: Callable[[Tensor], Tensor], case: Case, inputs: Any) -> list[Plain]:
-    """x's gradients if ``across`` changes those of each layer, of all ranks at once [N, B, in]."""
-    layers = inputs[0]["layers"]
-    found = []
-    for batch in zip(*(given["batches"] for given in inputs), strict=True):
-        x, gradient = map(torch.stack, zip(*batch, strict=True))
-        values = [x]
-        for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-            values.append(torch.tanh(values[-1] @ weight.T + bias))
-        for i, weight in reversed([*enumerate(layers[::2])]):
-            gradient = across(gradient @ weight)
-            gradient = gradient * (1 - values[i] ** 2) if i else gradient
-        found.append(gradient)
-    found = [*compress(found, needs_grad(case))]
-    return [{"x.grad": [each[rank] for each in found]} for rank in range(case.world_size)]
+def averages(case: Case, inputs: Any, of_weight: bool, of_bias: bool) -> list[Any]:
+    n = samples(case)
 
+    def unit(weight: Tensor, bias: Tensor) -> Unit:
+        return weight / n if of_weight else weight, bias / n if of_bias else bias
 
-def samples(case: Case) -> int:
-    return int(case.params.get("samples", 2))
+    return by_rank(case, inputs, unit=unit)
 
 
 MISTAKES = {
-    "computes x's gradient with a weight of zeros: gather the unit again in backward": (
-        weight_of_zeros
-    ),
-    "divides x's gradient by N: only a slice's gradient is a mean over the ranks": (
-        partial(x_grads, lambda each: each / len(each))
-    ),
-    "sums or averages x's gradient over the ranks: each rank has its own x, and returns its own "
-    "gradient": (
-        partial(x_grads, lambda each: each.mean(dim=0, keepdim=True).expand_as(each)),
-        partial(x_grads, lambda each: each.sum(dim=0, keepdim=True).expand_as(each)),
-    ),
     "replaces the gradient in .grad: those of several backward passes add up": last_backward,
     **shared.by_wrong_rules(by_rank),
-    "flattens the bias before the weight: the order is weight, bias": (
-        partial(by_rank, unit=lambda weight, bias: (bias, weight))
-    ),
-    "flattens the transpose of the weight's gradient: it is y_grad.T @ x, [out, in]": (
-        partial(by_rank, unit=lambda weight, bias: (weight.T, bias))
-    ),
-    "averages the weight's gradient over the samples: it is their sum": (
-        lambda case, inputs: by_rank(
-            case, inputs, unit=lambda weight, bias: (weight / samples(case), bias)
-        ),
-        lambda case, inputs: by_rank(
-            case, inputs, unit=lambda weight, bias: (weight / samples(case), bias / samples(case))
-        ),
-    ),
-    "averages the bias's gradient over the samples: it is their sum": (
-        lambda case, inputs: by_rank(
-            case, inputs, unit=lambda weight, bias: (weight, bias / samples(case))
-        )
+    "averages a gradient over the samples: it is their sum": (
+        partial(averages, of_weight=True, of_bias=False),
+        partial(averages, of_weight=False, of_bias=True),
+        partial(averages, of_weight=True, of_bias=True),
     ),
 }
 EQUIVALENT_ANSWERS = (

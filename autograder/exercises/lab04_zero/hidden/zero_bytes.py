@@ -41,10 +41,6 @@ def right(
     return sizes
 
 
-def times(factor: float, *question: Any) -> Sizes:
-    return {name: factor * size for name, size in right(*question).items()}
-
-
 def with_parameters_on_the_host(*question: Any) -> Sizes:
     sizes = right(*question)
     if question[3:] == (True,):
@@ -60,34 +56,23 @@ def sharding(start: int) -> Iterator[tuple[str, Any]]:
 
 
 MISTAKES = {
-    "counts GB as GiB: a GB is 10⁹ bytes, a GiB is 2³⁰": partial(times, 2**30 / 1e9),
-    "answers in GB: return bytes": (partial(times, 1e-9), partial(times, 2.0**-30)),
-    "forgets the fp32 master of the parameters: K is 4 + 4 + 4 = 12 bytes": partial(right, k=8),
-    "counts one of Adam's two states: K is 4 + 4 + 4 = 12 bytes": partial(right, k=4),
-    "counts a gradient in fp32 as well: K is 4 + 4 + 4 = 12 bytes": partial(right, k=16),
-    "ignores offload: it moves gradients and optimizer states to the host": (
-        lambda p, n, stage, offload=False: right(p, n, stage)
+    "counts GB as GiB: a GB is 10⁹ bytes, a GiB is 2³⁰": (
+        lambda *q: {name: 2**30 / 1e9 * size for name, size in right(*q).items()}
     ),
-    "leaves the gradients on the device: with offload they are on the host": (
-        lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n}
-    ),
-    "counts gradients and optimizer states twice: with offload they are on the host only, and 0 on "
-    "the device": (lambda p, n, *how: right(p, n, how[0]) | {"host": right(p, n, *how)["host"]}),
-    "offloads the parameters as well: only gradients and optimizer states move to the host": (
-        with_parameters_on_the_host
+    "counts the wrong optimizer states: K is 4 + 4 + 4 = 12 bytes, an fp32 master of the "
+    "parameters and Adam's two states": tuple(partial(right, k=k) for k in (8, 4, 16)),
+    "misplaces what is offloaded: gradients and optimizer states are on the host only, and the "
+    "parameters stay on the device": (
+        lambda p, n, stage, offload=False: right(p, n, stage),
+        lambda p, n, *how: right(p, n, *how) | {"gradients": 2 * p / n, "host": 12 * p / n},
+        lambda p, n, *how: right(p, n, how[0]) | {"host": right(p, n, *how)["host"]},
+        with_parameters_on_the_host,
     ),
     "rounds a rank's share: it is Ψ/N, not rounded": tuple(
         partial(right, rounded=way) for way in (math.floor, math.ceil, round)
     ),
-    "shards gradients from stage 1 on and optimizer states from stage 2 on: it is the other way "
-    "round": (partial(right, first={"parameters": 3, "gradients": 1, "optimizer": 2})),
-    "counts the host bytes of all ranks: return those of one rank": (
-        lambda p, n, *how: right(p, n, *how) | {"host": n * right(p, n, *how)["host"]}
-    ),
     **{f"divides what a stage does not shard: the {names}": f for names, f in sharding(0)},
     **{f"does not divide what a stage shards: the {names}": f for names, f in sharding(9)},
-    "divides by N - 1: all N ranks have a share": lambda p, n, *how: right(p, n - 1, *how),
-    "divides by N twice": lambda p, n, *how: right(p, n * n, *how),
     "divides by 8, whatever N is: divide by world_size": lambda p, n, *how: right(p, 8, *how),
 }
 EQUIVALENT_ANSWERS = (EquivalentAnswer("stage >= 3", "stage == 3", "there are only stages 0 to 3"),)

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
+from autograder.exercise.hidden import with_random_delays
+from autograder.exercises.lab04_zero.shared import loss_of
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.accumulate import BYTES, LEARNING_RATE, MEMORY, case_of
-from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, loss_of, shards_by_rank
+from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, shards_by_rank
 
 BLOCK = [(8, 7), (7, 8)]
 
@@ -21,32 +22,20 @@ def large(blocks: int) -> dict[str, Any]:
     return {"vocabulary": 64, "width": 256, "parts": parts}
 
 
+def small(vocabulary: int, *parts: Any) -> dict[str, Any]:
+    return {"vocabulary": vocabulary, "width": 8, "parts": list(parts)}
+
+
 CASES = (
     case_of(
         "3 ranks, 4 micro-batches, both in turn",
         3,
-        {"vocabulary": 3, "width": 8, "parts": [BLOCK] * 3 + [(8, 2)]},
+        small(3, BLOCK, BLOCK, BLOCK, (8, 2)),
         4,
-        BYTES,
-        MEMORY,
-        BYTES,
+        *(BYTES, MEMORY, BYTES),
     ),
-    with_random_delays(
-        case_of(
-            "2 ranks, one micro-batch",
-            2,
-            {"vocabulary": 12, "width": 8, "parts": [BLOCK, (8, 1)]},
-            1,
-            BYTES,
-        )
-    ),
-    case_of(
-        "4 ranks, one unit, fewer rows than ranks",
-        4,
-        {"vocabulary": 3, "width": 8, "parts": [(8, 3)]},
-        5,
-        BYTES,
-    ),
+    with_random_delays(case_of("2 ranks, one micro-batch", 2, small(12, BLOCK, (8, 1)), 1, BYTES)),
+    case_of("4 ranks, one unit, fewer rows than ranks", 4, small(3, (8, 3)), 5, BYTES),
     case_of("3 ranks, 10.6 MB, the least memory", 3, large(5), 2, MEMORY),
     case_of("2 ranks, 4.3 MB, the fewest bytes", 2, large(2), 3, BYTES),
 )
@@ -60,7 +49,6 @@ BOUNDARIES = {
     "bytes after memory": "3 ranks, 4 micro-batches, both in turn",
     "memory after bytes": "2 ranks, 3 micro-batches, both in turn",
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 # all ranks' gradients of the micro-batches [N][M][parameter]  ->  the gradient, by parameter
 Rule = Callable[[Sequence[Sequence[Sequence[Tensor]]]], list[Tensor]]
@@ -73,14 +61,9 @@ def mean(gradients: Any, factor: Callable[[int, int], float] = lambda n, m: 1 / 
     return [torch.stack(own).sum(0) * factor(n, m) for own in each]
 
 
-def of_micro_batches(which: slice, gradients: Any) -> Any:
-    """The mean over all of them, with the others 0."""
-    m = len(gradients[0])
-    return [each * len(range(m)[which]) / m for each in mean([own[which] for own in gradients])]
-
-
-def mean_of(which: slice, gradients: Any) -> Any:
-    return mean([own[which] for own in gradients])
+def of_the_last(gradients: Any, factor: Callable[[int, int], float]) -> Any:
+    n, m = len(gradients), len(gradients[0])
+    return mean([own[-1:] for own in gradients], lambda *_: factor(n, m))
 
 
 def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
@@ -92,8 +75,8 @@ def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
         of_step = slice(step * count, (step + 1) * count)
         gradients = rule(
             [
-                [torch.autograd.grad(loss_of(model, each), parameters) for each in own["batches"]]
-                for own in [{"batches": given["batches"][of_step]} for given in inputs]
+                [torch.autograd.grad(loss_of(model, each), parameters) for each in batches]
+                for batches in (given["batches"][of_step] for given in inputs)
             ]
         )
         steps.append(shards_by_rank(gradients, case.world_size))
@@ -106,33 +89,22 @@ def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
     return [found | {"gradients": list(own)} for own in zip(*steps, strict=True)]
 
 
-def by(rule: Rule) -> Callable[[Case, Any], list[Plain]]:
-    return partial(reference, rule=rule)
+def by(
+    factor: Callable[[int, int], float], rule: Callable[..., Any] = mean
+) -> Callable[[Case, Any], list[Plain]]:
+    return partial(reference, rule=partial(rule, factor=factor))
 
 
 MISTAKES = {
-    "adds the losses of the micro-batches up: divide each by their number": by(
-        partial(mean, factor=lambda n, m: 1 / n)
-    ),
-    "divides by the number of micro-batches twice: once is enough": by(
-        partial(mean, factor=lambda n, m: 1 / (n * m * m))
-    ),
-    "divides by 2 in every step, len(micro_batch): their number is len(micro_batches)": by(
-        partial(mean, factor=lambda n, m: 1 / (2 * n))
-    ),
-    "divides by the number of ranks, too: fully_shard already averages over them": by(
-        partial(mean, factor=lambda n, m: 1 / (n * n * m))
+    "adds the losses of the micro-batches up: divide each by their number": by(lambda n, m: 1 / n),
+    "divides by another number than len(micro_batches), once: fully_shard already averages over "
+    "the ranks": (
+        by(lambda n, m: 1 / (n * m * m)),
+        by(lambda n, m: 1 / (n * n * m)),
+        by(lambda n, m: 1 / (2 * n)),  # len(micro_batch)
     ),
     "has the gradient of the last micro-batch only: gradients add up in .grad": (
-        by(partial(of_micro_batches, slice(-1, None))),
-        by(partial(mean_of, slice(-1, None))),
-    ),
-    "has the gradient of the first micro-batch only": (
-        by(partial(of_micro_batches, slice(1))),
-        by(partial(mean_of, slice(1))),
-    ),
-    "leaves the last micro-batch out": (
-        by(partial(of_micro_batches, slice(-1))),
-        by(partial(mean_of, slice(-1))),
+        by(lambda n, m: 1 / n, of_the_last),
+        by(lambda n, m: 1 / (n * m), of_the_last),
     ),
 }

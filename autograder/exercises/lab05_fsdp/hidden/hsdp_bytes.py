@@ -38,86 +38,61 @@ def right(*question: Any) -> Sent:
     return {"within": within(*question), "across": across(*question)}
 
 
-def with_(key: str, formula: Callable[..., float]) -> Callable[..., Sent]:
-    return lambda *q: right(*q) | {key: formula(*q)}
+def with_(**formulas: Callable[..., float]) -> Callable[..., Sent]:
+    return lambda *q: right(*q) | {key: formula(*q) for key, formula in formulas.items()}
 
 
-def times(factor: float) -> Callable[..., Sent]:
-    return lambda *q: {key: factor * sent for key, sent in right(*q).items()}
-
-
-def more_exchanges(more: int) -> Callable[..., Sent]:
+def more_exchanges(more: int) -> Callable[..., float]:
     def wrong(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> float:
         count = exchanges(reshard)
         return within(psi, r, s, e, reshard) * (count + more) / count
 
-    return with_("within", wrong)
-
-
-def forgets(*which: str) -> Callable[..., Sent]:
-    """(n − 1)/n"""
-
-    def wrong(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> Sent:
-        whole = {"within": exchanges(reshard) * psi * e, "across": 2 * psi * e / s}
-        return right(psi, r, s, e, reshard) | {key: whole[key] for key in which}
-
     return wrong
+
+
+def whole_within(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> float:
+    return exchanges(reshard) * psi * e
+
+
+def whole_across(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> float:
+    return 2 * psi * e / s
 
 
 MISTAKES = {
     "all-reduces the whole gradient across groups: a rank has only its shard, 1/S of it": (
-        with_("across", lambda psi, r, s, *more: s * across(psi, r, s, *more))
+        with_(across=lambda psi, r, s, *more: s * across(psi, r, s, *more))
     ),
-    "counts two exchanges within the group where there are three: an all-gather for forward, "
-    "another for backward, because the parameters were freed, and a reduce-scatter": (
-        with_("within", lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, False)),
-    ),
-    "counts two all-gathers where the parameters stay whole: then backward needs none": (
-        with_("within", lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, True)),
+    "counts the wrong number of exchanges within the group: there is an all-gather for forward, "
+    "another for backward if the parameters were freed, and one reduce-scatter": (
+        with_(within=lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, False)),
+        with_(within=lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, True)),
+        with_(within=more_exchanges(1)),
+        with_(within=more_exchanges(-1)),
     ),
     "swaps shards and replicas: a shard group has S ranks, a replica group has R": (
         lambda psi, r, s, *more: right(psi, s, r, *more)
     ),
-    "swaps within and across": (
-        lambda *q: {"within": right(*q)["across"], "across": right(*q)["within"]}
-    ),
     "counts a reduce-scatter across groups: every rank of a replica group needs the sum, which is "
-    "an all-reduce, twice as much": with_("across", lambda *q: across(*q) / 2),
-    "counts one exchange too many within the group: there is an all-gather for forward, another "
-    "for backward if the parameters were freed, and one reduce-scatter": more_exchanges(1),
-    "counts one exchange too few within the group: there is an all-gather for forward, another "
-    "for backward if the parameters were freed, and one reduce-scatter": more_exchanges(-1),
-    "exchanges three tensors across groups, too: parameters are gathered within a group only": (
-        with_("across", lambda *q: across(*q) * 3 / 2)
-    ),
-    "shards over all ranks: a rank's shard is 1/S of the model, not 1/(R·S)": (
-        lambda psi, r, s, *more: {
-            "within": within(psi, 1, r * s, *more),
-            "across": across(psi, r, r * s, *more),
-        },
-        with_("across", lambda psi, r, s, *more: across(psi, r, r * s, *more)),
-    ),
+    "an all-reduce, twice as much": with_(across=lambda *q: across(*q) / 2),
     "gathers over all R·S ranks: a shard group has S": (
-        with_("within", lambda psi, r, s, *more: within(psi, 1, r * s, *more))
+        with_(within=lambda psi, r, s, *more: within(psi, 1, r * s, *more))
     ),
     "forgets (n - 1)/n: a ring over n ranks sends (n - 1)/n of a tensor, not all of it": (
-        forgets("within", "across"),
-        forgets("within"),
-        forgets("across"),
-    ),
-    "divides what it sends within the group by S: a rank sends (S - 1)/S of the whole tensor": (
-        with_("within", lambda psi, r, s, *more: within(psi, r, s, *more) / s)
+        with_(within=whole_within, across=whole_across),
+        with_(within=whole_within),
+        with_(across=whole_across),
     ),
     "counts what all ranks send: return what one rank sends": (
         lambda psi, r, s, *more: {
             key: r * s * sent for key, sent in right(psi, r, s, *more).items()
         },
-        with_("across", lambda psi, r, *more: r * across(psi, r, *more)),
-        with_("within", lambda psi, r, s, *more: s * within(psi, r, s, *more)),
+        with_(across=lambda psi, r, *more: r * across(psi, r, *more)),
+        with_(within=lambda psi, r, s, *more: s * within(psi, r, s, *more)),
     ),
-    "counts elements: return bytes": lambda *q: right(*q[:3], 1, *q[4:]),
-    "counts 2 bytes per element: use element_bytes": lambda *q: right(*q[:3], 2, *q[4:]),
-    "answers in GB: return bytes": times(1e-9),
+    "counts elements, or 2 bytes for each: use element_bytes": (
+        lambda *q: right(*q[:3], 1, *q[4:]),
+        lambda *q: right(*q[:3], 2, *q[4:]),
+    ),
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(

@@ -6,15 +6,11 @@ from torch.nn import functional
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
-from autograder.exercises.lab05_fsdp.stalled import loader, lr_of
+from autograder.exercises.lab05_fsdp.stalled import LR, case_of, loader
 
 CASES = (
-    with_random_delays(Case("3 ranks, one block", 3, {"width": 40, "blocks": 1, "steps": 5})),
-    Case(
-        "2 ranks, 4 blocks, another rate",
-        2,
-        {"width": 60, "blocks": 4, "steps": 7, "samples": 40, "lr": 2e-4},
-    ),
+    with_random_delays(case_of("3 ranks, one block", 3, width=40, blocks=1, steps=5, lr=LR)),
+    case_of("2 ranks, 4 blocks, another rate", 2, width=60, blocks=4, steps=7, lr=2e-4, samples=40),
 )
 BOUNDARIES = {
     "divides": "2 ranks, 3 blocks, 8 steps",
@@ -32,14 +28,14 @@ EQUIVALENT_ANSWERS = (
 )
 
 
-def losses_by_rank(case: Case, inputs: Any, loads: torch.dtype = torch.float32) -> list[Plain]:
+def reference(case: Case, inputs: Any, loads: torch.dtype = torch.float32) -> list[Plain]:
     """Mixed precision in one process: fp32 parameters, from a model loaded in ``loads``.
 
     Each rank's gradient is computed with a bf16 copy, and their mean in fp32.
     """
     load = loader(inputs[0]["weights"], case)
     model, copy = load(loads).float(), load(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr_of(case))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=case.params["lr"])
     losses: list[list[torch.Tensor]] = [[] for _ in inputs]
     for _ in range(case.params["steps"]):
         copy.load_state_dict(model.state_dict())
@@ -55,13 +51,9 @@ def losses_by_rank(case: Case, inputs: Any, loads: torch.dtype = torch.float32) 
     return [{"losses": torch.stack(own)} for own in losses]
 
 
-def reference(case: Case, inputs: Any) -> list[Plain]:
-    return losses_by_rank(case, inputs)
-
-
 MISTAKES = {
     "loads the checkpoint in bfloat16 before it converts to float32: that rounds every weight, and "
     "the bfloat16 copy that computes changes only after several small updates have added up": (
-        partial(losses_by_rank, loads=torch.bfloat16)
+        partial(reference, loads=torch.bfloat16)
     ),
 }

@@ -86,28 +86,15 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "is, and all of them together are not the model": (
         *(takes((TP,), method) for method in SHARDED),
     ),
-    "takes TP for DDP: DDP sends gradients, in backward and Ψ in all; here tensors of "
-    "activation_bytes are sent in forward, too": takes((TP,), DDP),
-    "takes DDP for TP: apart from small calls, only gradients are sent, Ψ bytes in all "
-    "and in backward": takes((DDP,), TP),
     "misses HSDP's all-reduce: each rank's slices of the gradients are summed across the groups, "
     "in a call for each unit, which may be small by itself": (
         takes((HSDP,), FSDP),
         takes((HSDP,), KEPT),
     ),
-    "takes FSDP for HSDP: all its calls are in one group of ranks, and no gradients are "
-    "all-reduced across groups": takes((FSDP, KEPT), HSDP),
     "takes ZeRO-2 for FSDP: it gathers the updated parameters in the step; FSDP gathers them in "
     "forward, before it uses them": (takes((ZERO2,), KEPT), takes((ZERO2,), FSDP)),
-    "takes FSDP for ZeRO-2: it gathers parameters in forward, before it uses them; ZeRO-2 gathers "
-    "the updated ones in the step": (takes((FSDP, KEPT), ZERO2), takes((KEPT,), ZERO2)),
-    "takes ZeRO-2 for DDP: the all-gather in the step has all updated parameters": (
-        takes((ZERO2,), DDP)
-    ),
     "takes DDP for ZeRO-2: what is gathered in the step is a small part of Ψ, so it is not the "
     "parameters": takes((DDP,), ZERO2),
-    "takes FSDP without resharding for plain FSDP: nothing is gathered in backward, so the "
-    "parameters stayed whole since forward": takes((KEPT,), FSDP),
     "takes FSDP for FSDP without resharding: it gathers again in backward what it freed after "
     "forward, which is less than half of Ψ if most parameters are in the root": (
         takes((FSDP,), KEPT)

@@ -9,26 +9,18 @@ import torch
 from torch import nn
 
 from autograder.exercise import Case, Limit, Plain
-from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
+from autograder.exercise.hidden import with_random_delays
+from autograder.exercises.common import FLOAT_BYTES
+from autograder.exercises.lab04_zero.shared import loss_of
 from autograder.exercises.lab05_fsdp import nested_model
-from autograder.exercises.lab05_fsdp.nested_model import FLOAT_BYTES, loss_of, shards_by_rank
-from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, LEARNING_RATE, STEPS, TINY
+from autograder.exercises.lab05_fsdp.nested_model import shards_by_rank
+from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, LEARNING_RATE, STEPS, TINY, case_of
 
-
-def case_of(
-    name: str, world_size: int, parts: list[Any], unit_bytes: int, width: int, vocabulary: int
-) -> Case:
-    of_model = {"vocabulary": vocabulary, "width": width, "parts": parts}
-    params = of_model | {"unit_bytes": unit_bytes, "batches": STEPS}
-    return Case(name, world_size, params)
-
-
-SHAKEN = "5 ranks, tiny blocks around three large ones"
 ALL_FITS, JUST_TOO_LARGE = "3 ranks, everything fits", "2 ranks, a block is just too large"
 CASES = (
     with_random_delays(
         case_of(
-            SHAKEN,
+            "5 ranks, tiny blocks around three large ones",
             5,
             [
                 TINY,
@@ -39,27 +31,26 @@ CASES = (
                 (16, 7),
             ],
             10_300,
-            16,
-            33,
+            vocabulary=33,
         )
     ),
-    case_of(ALL_FITS, 3, [TINY, (16, 1)], 8000, 16, 11),
-    case_of(JUST_TOO_LARGE, 2, [*EQUAL_BLOCKS, (16, 6)], 4348, 16, 40),
+    case_of(ALL_FITS, 3, [TINY, (16, 1)], 8000, vocabulary=11),
+    case_of(JUST_TOO_LARGE, 2, [*EQUAL_BLOCKS, (16, 6)], 4348),
     case_of(
         "2 ranks, the largest block leaves little",
         2,
         [[[(8, 40), (40, 8)], (8, 8)], [(8, 38), (38, 8)], (8, 5)],
         3000,
-        8,
-        12,
+        width=8,
+        vocabulary=12,
     ),
     case_of(
         "4 ranks, 1.5 MB",
         4,
         [[(128, 256), (256, 128)], [(128, 512), (512, 128)], [(128, 256), (256, 128)], (128, 64)],
         264_704,
-        128,
-        256,
+        width=128,
+        vocabulary=256,
     ),
 )
 BOUNDARIES = {
@@ -72,27 +63,23 @@ BOUNDARIES = {
     "one unit": ALL_FITS,
     "more units in each other": "4 ranks, blocks in blocks",
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 
-def least_units(model: nn.Module, unit_bytes: int) -> int:
+def units_in(case: Case) -> int:
+    """The least number."""
     units = 1
 
     def rest(module: nn.Module) -> int:
         nonlocal units
         own = FLOAT_BYTES * sum(each.numel() for each in module.parameters(recurse=False))
         parts = sorted(rest(child) for child in module.children())
-        while own + sum(parts) > unit_bytes:
+        while own + sum(parts) > case.params["unit_bytes"]:
             parts.pop()
             units += 1
         return own + sum(parts)
 
-    rest(model)
+    rest(nested_model.on_meta(case))
     return units
-
-
-def units_in(case: Case) -> int:
-    return least_units(nested_model.on_meta(case), case.params["unit_bytes"])
 
 
 def message_limit(case: Case) -> Limit:
