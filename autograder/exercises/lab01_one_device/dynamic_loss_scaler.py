@@ -34,6 +34,8 @@ PLANTED = {"inf": TOO_LARGE, "-inf": -TOO_LARGE, "nan": math.nan}
 PLANTED |= {"from 2**16": 5000.0, "from 2**17": 2500.0}  # overflow with such scales or larger ones
 
 
+SCALE_AND_STEPS = "(scale, optimizer steps)"  # after each step
+
 Plan = Mapping[int, tuple[int | tuple[int, ...], str]]
 
 
@@ -76,8 +78,8 @@ def rate_and_decay(case: Case) -> tuple[float, float]:
     return LEARNING_RATE / largest, DECAY * largest
 
 
-def output_of(steps: list[int], scales: list[Plain], weights: Tensor) -> Plain:
-    return {"scale": scales, "optimizer steps": steps, "weights": weights, "loss unchanged": True}
+def output_of(steps: list[tuple[Plain, int]], weights: Tensor) -> Plain:
+    return {SCALE_AND_STEPS: steps, "weights": weights, "loss unchanged": True}
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
@@ -92,7 +94,8 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     if options["scale"] == DEFAULT_SCALE:
         del options["scale"]
     scaler = subject(**options)
-    scales, steps, unchanged = [], [], True
+    steps: list[tuple[Plain, int]] = []
+    unchanged = True
     growth = Growth({"self": scaler})
     for step, x in enumerate(given["x"]):
         optimizer.zero_grad()
@@ -104,12 +107,11 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             optimizer.zero_grad()
         stepped.clear()
         scaler.step(optimizer)
-        steps.append(len(stepped))
-        scales.append(as_number(scaler.scale))
+        steps.append((as_number(scaler.scale), len(stepped)))
         growth.after(step)
     ends = torch.cat([weight.detach() for weight in weights])
     found = {"loss unchanged": unchanged, "grows": growth.found()}
-    return output_of(steps, scales, ends) | found
+    return output_of(steps, ends) | found
 
 
 def as_number(value: Any) -> Plain:
@@ -118,7 +120,8 @@ def as_number(value: Any) -> Plain:
 
 def scales_by_step(attempt: Attempt) -> Curves:
     def logs(output: Plain) -> list[float]:
-        return [math.log2(scale) if scale > 0 else math.nan for scale in output["scale"]]
+        scales = [scale for scale, _ in output[SCALE_AND_STEPS]]
+        return [math.log2(scale) if scale > 0 else math.nan for scale in scales]
 
     got = {f"rank {rank}": logs(output) for rank, output in enumerate(attempt.outputs)}
     return Curves("log₂ of the scale", got, expected=logs(attempt.expected[0]))

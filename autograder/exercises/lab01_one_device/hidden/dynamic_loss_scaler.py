@@ -81,7 +81,7 @@ def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
         bad = [rank.overflows() for rank in ranks]
         for rank, own in zip(ranks, bad, strict=True):
             rank.step(own, sum(bad) >= enough, case.params["growth_interval"])
-    return [output_of(rank.steps, rank.scales, rank.weights) for rank in ranks]
+    return [output_of(rank.steps, rank.weights) for rank in ranks]
 
 
 class Rank:
@@ -89,7 +89,7 @@ class Rank:
         self.weights, self.scale, self.mistake = weights.clone(), case.params["scale"], mistake
         self.first_scale = self.scale
         self.rate, self.decay = rate_and_decay(case)
-        self.good_steps, self.steps, self.scales = 0, list[int](), list[Plain]()
+        self.good_steps, self.steps = 0, list[tuple[Plain, int]]()
 
     def backward(self, x: Tensor, has_gradients: bool) -> None:
         leaf = self.weights.clone().requires_grad_()
@@ -121,8 +121,7 @@ class Rank:
             self.scale /= 2
         elif self.good_steps == growth_interval:
             self.scale, self.good_steps = self.scale * 2, 0
-        self.steps.append(int(not skips))
-        self.scales.append(self.scale)
+        self.steps.append((self.scale, int(not skips)))
 
 
 BY_MESSAGE = {

@@ -106,8 +106,8 @@ MISTAKES = {
             update=lambda velocity, gradient, momentum, lr: (lr * velocity).float(),
         ),
     ),
-    "leaves the weights as they were, all or those in matrices: write into the parameter itself, "
-    "with copy_ (flatten() and reshape() of a matrix copy it)": (unchanged, only_vectors),
+    "never writes back into the parameters, or not into matrices: use copy_ on the parameter "
+    "itself (flatten() and reshape() of a matrix copy it)": (unchanged, only_vectors),
     "computes the update in 16 bits: lr times the gradient or the velocity has to be fp32": (
         wrong(update=lambda velocity, g, momentum, lr: (lr * velocity).to(g.dtype).float()),
         wrong(update=lambda velocity, g, momentum, lr: (lr * velocity.to(g.dtype)).float()),

@@ -16,7 +16,7 @@ from autograder.exercises.lab10_save_resume.load_sharded import (
     loading_case,
     second_state,
 )
-from autograder.exercises.lab10_save_resume.shared import cut
+from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
     with_random_delays(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
@@ -62,13 +62,14 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     ]
 
 
-def whole_state(case: Case, inputs: Any) -> dict[str, Tensor]:
-    """Flat tensors without padding."""
+def whole_state(case: Case, inputs: Any, as_text: bool = False) -> dict[str, Tensor]:
+    """Flat tensors without padding. ``as_text``: files in the order of their names."""
     shards = {int(number): own for given in inputs for number, own in given["shards"].items()}
     padding = {name: torch.zeros_like(each) for name, each in shards[0].items()}
-    in_order = [shards.get(number, padding) for number in range(case.params["saved on"])]
+    saved_on = case.params["saved on"]
+    order = sorted(range(saved_on), key=lambda n: shard_name(n, saved_on) if as_text else n)
     return {
-        name: torch.cat([shard[name] for shard in in_order])[: math.prod(shape)]
+        name: torch.cat([shards.get(number, padding)[name] for number in order])[: math.prod(shape)]
         for name, shape in inputs[0]["shapes"].items()
     }
 
@@ -123,7 +124,29 @@ def loaded(
     return {"opens": NEEDED_FILES, "slices": slices}
 
 
+def all_files_in_text_order(case: Case, inputs: Any) -> list[Plain]:
+    if case.params["few files"]:
+        return [{"opens": NOT_NEEDED}] * case.world_size
+    slices = cut(whole_state(case, inputs, as_text=True), case.world_size)
+    return [{"opens": NEEDED_FILES, "slices": own} for own in slices]
+
+
+def own_file(case: Case, inputs: Any) -> list[Plain]:
+    """File rank % N, with its slices unchanged."""
+    numbers = [str(rank % case.params["saved on"]) for rank in range(case.world_size)]
+    return [
+        {"opens": NEEDED_FILES, "slices": given["shards"][number]}
+        if number in given["shards"]
+        else {"opens": NOT_NEEDED}
+        for number, given in zip(numbers, inputs, strict=True)
+    ]
+
+
 MISTAKES = {
+    "reads only the file with its own rank: with another number of ranks the slice boundaries are "
+    "different": own_file,
+    "sorts the files by name as text, where shard_10 comes before shard_2: count from 0 to the old "
+    "world_size instead": all_files_in_text_order,
     "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
     "the new number of ranks": wrong(cuts_old_padding=False),
     "cuts a file after the first in the wrong place: start - file * old is negative there, and a "
