@@ -136,6 +136,9 @@ class Commits:
     case: Case
     most_paths: int = 0  # on a disk after a kill
 
+    def __post_init__(self) -> None:
+        self.leftovers, self.current = self.root.parent / "leftovers", self.root.parent / "current"
+
     def without_a_kill(self, is_reversed: bool = False, pause_at: int = 0) -> DiskObserver:
         observer = self.prepare(pause_at=pause_at)
         outcomes = self.run(self.given["new"], observer, is_reversed)
@@ -176,13 +179,11 @@ class Commits:
 
     def keep_leftovers(self) -> None:
         """Keep a copy of the disk with the most files that a kill left."""
-        if NEW not in disk_of(str(self.root)) and self.paths() > self.most_paths:
-            self.most_paths = self.paths()
+        paths = len(paths_in(str(self.root)))
+        if NEW not in disk_of(str(self.root)) and paths > self.most_paths:
+            self.most_paths = paths
             shutil.rmtree(self.leftovers, ignore_errors=True)
             shutil.copytree(self.root, self.leftovers, symlinks=True)
-
-    def paths(self) -> int:
-        return len(paths_in(str(self.root)))
 
     def paused_restarts(self) -> list[list[str]]:
         """[failure] of a restart on all ranks, one of which is slow to remove leftovers, or []."""
@@ -215,14 +216,6 @@ class Commits:
             names = (observer.broken or {}).keys() - {OLD, observer.new}
             found += filter(STEP_NAME.fullmatch, names)
         return found
-
-    @property
-    def leftovers(self) -> Path:
-        return self.root.parent / "leftovers"
-
-    @property
-    def current(self) -> Path:
-        return self.root.parent / "current"
 
     def prepare(self, kill_at: int = 0, pause_at: int = 0, new: str = NEW) -> DiskObserver:
         for folder in (self.root, self.current):

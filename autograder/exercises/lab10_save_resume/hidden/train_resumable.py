@@ -58,7 +58,7 @@ def reference(case: Case, inputs: Any) -> Plain:
         "written by several ranks": [],
         "kills": [kill != public.NO_KILL for kill in case.params["starts"]],
         "batches after the end": 0,
-        "bit for bit": True,
+        "losses are bit-equal": True,
     }
 
 
