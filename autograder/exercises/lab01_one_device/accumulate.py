@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain, equal
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.budget import from_outputs
 from autograder.exercise.process_memory import OVERHEAD_BYTES, process_memory_budget
 from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
@@ -109,7 +108,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         modes.append(model.training)
     return {
         **output_of(len(steps), model, [as_number(loss) for loss in returned]),
-        "keeps the graph": any(
+        "loss is in the graph": any(
             isinstance(loss, Tensor) and loss.requires_grad for loss in returned
         ),
         "training mode": all(modes),
@@ -163,58 +162,6 @@ ONCE = Budget(
 )
 
 
-@on_each_rank
-def undefined_mean(output: Any, case: Case) -> MistakeText:
-    """torch's mean over no targets is nan, although its gradients are 0."""
-    is_nan = any(isinstance(loss, float) and math.isnan(loss) for loss in output["losses"])
-    if not is_nan or 0.0 not in case.params["counts"]:
-        return None
-    return (
-        "returns nan, from 0/0, where no target of a micro-batch counts: divide the sum of the "
-        "losses by the number of counted tokens in all micro-batches"
-    )
-
-
-SIDE_EFFECTS = {
-    "training mode": (
-        True,
-        "changes the model's mode: dropout needs training mode, in every forward pass and after",
-    ),
-    "micro-batches unchanged": (
-        True,
-        "changes the caller's micro-batches, which the next epoch needs: leave them as they are",
-    ),
-    "keeps the graph": (
-        False,
-        "returns a tensor that is still part of the graph: return its .item() or .detach()",
-    ),
-}
-
-
-@on_each_rank
-def side_effect(output: Any) -> MistakeText:
-    """The step may be right; what it leaves behind is not."""
-    for key, (right, mistake) in SIDE_EFFECTS.items():
-        if output[key] is not right:
-            return mistake
-    return None
-
-
-@on_each_rank
-def wrong_loss(output: Any, expected: Any) -> MistakeText:
-    """The step is right, but the returned loss is not."""
-    wanted, got = expected, output["losses"]
-    if not equal(wanted["weights"], output["weights"], TOLERANCE):
-        return None
-    if None in got:
-        return "returns nothing: return the mean loss"
-    if equal(wanted["losses"], got, TOLERANCE):
-        return None
-    mistake = "takes the right step but does not return the mean loss over all counted tokens"
-    first = f"{got[0]:.6f}" if isinstance(got[0], float) else got[0]
-    return mistake, f"{first}, expected {wanted['losses'][0]:.6f}"
-
-
 keeps_all_activations = over_budget(
     ONE_AT_A_TIME.heading,
     "keeps more activations than one micro-batch needs: call backward for each, which frees them, "
@@ -253,12 +200,6 @@ EXERCISE = OnRanks(
     budgets=(ONE_AT_A_TIME, ONCE, FROM_OUTSIDE),
     allows=frozenset(),
     rules=(more_forward_passes, computes_in_16_bits),  # before the process memory is looked at
-    signs=(
-        undefined_mean,
-        NAMED_MISTAKES,
-        wrong_loss,
-        side_effect,
-        keeps_all_activations,
-    ),
+    signs=(NAMED_MISTAKES, keeps_all_activations),
     memory=True,
 )

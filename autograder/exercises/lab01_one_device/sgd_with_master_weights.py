@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs
-from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
+from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank
 from autograder.guest.growth import Growth
 from shardlab.trace.tensors import tensors_in
 
 LEARNING_RATES = (0.1, 0.05)  # of the first and the second half of the steps
-BYTES_OF_A_WEIGHT, MORE_BYTES = 8, 16  # in state: a master and a velocity; more for each tensor
+IN_PLACE = "gradients unchanged, in their memory"
+NO_SIDE_EFFECTS = {IN_PLACE: True, "requires_grad": True, "autograd is on": True}
 
 
 def masters_case(name: str, dtype: str, update: float, steps: int, **changes: Any) -> Case:
@@ -74,15 +75,6 @@ def is_near_a_tie(case: Case, weight: Tensor, gradients: Tensor) -> Tensor:
     return (master - margin).to(weight.dtype) != (master + margin).to(weight.dtype)
 
 
-SIDE_EFFECTS = {
-    "gradients unchanged": "changes the caller's gradients: leave .grad as it is, in its memory",
-    "requires_grad": "leaves requires_grad off, so the next backward pass gives no gradients: "
-    "change the parameters under torch.no_grad()",
-    "autograd is on": "leaves autograd off after the call: `with torch.no_grad():` ends with the "
-    "block",
-}
-
-
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     parameters = [nn.Parameter(in_memory(weight)) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
@@ -91,7 +83,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     path: list[float] = []
     state_bytes: list[int] = []
     growth = Growth({"state": state})
-    right = dict.fromkeys(SIDE_EFFECTS, True)
+    right = dict(NO_SIDE_EFFECTS)
     for step, gradients in enumerate(zip(*given["gradients"], strict=True)):
         copies: list[Tensor] = []
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -101,7 +93,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         places = [(copy.data_ptr(), copy.dtype) for copy in copies]
         momentum = (case.params["momentum"],) if case.params["momentum"] else ()
         subject(parameters, state, learning_rate(step, case), *momentum)
-        right["gradients unchanged"] &= places == [(g.data_ptr(), g.dtype) for g in copies] and all(
+        right[IN_PLACE] &= places == [(g.data_ptr(), g.dtype) for g in copies] and all(
             parameter.grad is copy and torch.equal(copy, gradient.to(copy.dtype))
             for parameter, copy, gradient in zip(parameters, copies, gradients, strict=True)
         )
@@ -116,10 +108,8 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         "weights": [parameter.detach() for parameter in parameters],
         "views": views,
         **right,
-        "state grows": bool(growth.found()),
-        "what grows": growth.found(),
+        "grows": growth.found(),
         "bytes in state": max(state_bytes),
-        "state": [tensor.detach() for tensor in state_tensors(state)],
         "path": path,
     }
 
@@ -154,62 +144,19 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 
 @on_each_rank
-def never_writes_back(output: Any, given: Any, expected: Any) -> MistakeText:
-    """Weights are as they were, all or those in matrices, and ``state`` has the right ones."""
-    before, got = given["weights"], output["weights"]
-    wanted = expected["weights"]
-    if not isinstance(got, list) or len(got) != len(wanted):
+def replaces_memory(output: Any, expected: Any) -> MistakeText:
+    if not equal(expected["weights"], output["weights"], 0.0):
         return None
-    wide = [tensor for tensor in output["state"] if tensor.dtype in (torch.float32, torch.float64)]
-    masters = [tensor.flatten().to(wanted[0].dtype) for tensor in wide]
-    if not all(any(torch.equal(right.flatten(), one) for one in masters) for right in wanted):
+    if equal(expected["views"], output["views"], 0.0):
         return None
-    if equal(before, got, 0.0):
-        mistake = "never writes back: copy the master into the 16-bit weight after each step"
-        only_matrices = all(old.ndim > 1 for old in before)
-        return mistake + " (flatten() and reshape() of a matrix copy it)" * only_matrices
-    in_matrices = [old if old.ndim > 1 else new for old, new in zip(before, wanted, strict=True)]
-    if equal(in_matrices, got, 0.0) and not equal(wanted, got, 0.0):
-        return (
-            "never writes back into parameters that are not contiguous: flatten() and reshape() "
-            "copy them"
-        )
-    return None
+    mistake = "gives the parameter new memory: views of it, such as a bucket's, keep the old "
+    return f"{mistake}weights; write into it with copy_"
 
 
-@on_each_rank
-def side_effect(output: Any) -> MistakeText:
-    """The weights may be right; what else the step changes is not."""
-    if not equal(output["weights"], output["views"], 0.0):
-        return (
-            "gives the parameter new memory: views of it, such as a bucket's, keep the old "
-            "weights; write into it with copy_"
-        )
-    for key, mistake in SIDE_EFFECTS.items():
-        if not output[key]:
-            return mistake
-    if output["state grows"]:
-        mistake = (
-            "keeps more in state with every step: a master and a velocity per weight are enough"
-        )
-        return mistake, str(output["what grows"][0])
-    return None
-
-
-def weight_bytes_limit(case: Case) -> Limit:
+def state_limit(case: Case) -> Limit:
+    """A master and a velocity, and a few bytes for each tensor."""
     weights = sum(math.prod(shape) for shape in case.params["shapes"])
-    return Limit(BYTES_OF_A_WEIGHT * weights + MORE_BYTES * len(case.params["shapes"]))
-
-
-SMALL_STATE = Budget(
-    "keeps ≤ 8 bytes for each weight in state",
-    from_outputs("bytes in state"),
-    weight_bytes_limit,
-    heading="in state",
-)
-keeps_more = over_budget(
-    SMALL_STATE.heading, "keeps more in state than an fp32 master and an fp32 velocity per weight"
-)
+    return Limit(8 * weights + 16 * len(case.params["shapes"]))
 
 
 EXERCISE = OnRanks(
@@ -231,7 +178,14 @@ EXERCISE = OnRanks(
     tolerance=0.0,
     named_within=2.0**-12,  # mistakes may end near a tie
     allows=frozenset(),
-    budgets=(SMALL_STATE,),
-    signs=(never_writes_back, NAMED_MISTAKES, side_effect, keeps_more),
+    budgets=(
+        Budget(
+            "keeps ≤ 8 bytes for each weight in state",
+            from_outputs("bytes in state"),
+            state_limit,
+            heading="in state",
+        ),
+    ),
+    signs=(NAMED_MISTAKES, replaces_memory, keeps_growing),
     curves=path_of_a_weight,
 )

@@ -29,10 +29,6 @@ MAX_ENTRIES, MAX_BYTES = 500, 200  # that are inspected on disk, and in each fil
 OLD, NEW = "step_00000001", "step_00000002"  # one was saved before, the other is being saved
 AFTER = 3  # the step that a restart commits if NEW is complete
 STEP_NAME = re.compile("step_.{8}", re.DOTALL)  # what the lab's `latest` takes for a checkpoint
-LINK = " -> "  # instead of a file's name
-NOT_THERE = "write was called with a folder that does not exist"
-FINAL = "write was called with the final folder"
-OUTSIDE = "write was called with a folder outside root"
 
 Files = dict[str, str]  # a folder's contents: {path: content}
 Disk = dict[str, Files]  # {name of a file or folder in root: its contents}
@@ -43,11 +39,11 @@ def files_of(texts: Sequence[str]) -> Files:
 
 
 def disk_of(root: str) -> Disk:
-    """The disk with the beginning of each file, not following links; one in root is {LINK: ""}."""
+    """With the beginning of each file, not following links; one in root is {"a link": ""}."""
     disk: Disk = {}
     for path in paths_in(root)[:MAX_ENTRIES]:
         name, _, inside = path[len(root) + 1 :].partition("/")
-        files = disk.setdefault(name, {LINK: ""} if os.path.islink(path) else {})
+        files = disk.setdefault(name, {"a link": ""} if os.path.islink(path) else {})
         if inside:
             files[inside] = beginning_of(path)
     return disk
@@ -55,10 +51,7 @@ def disk_of(root: str) -> Disk:
 
 def paths_in(folder: str) -> list[str]:
     found: list[str] = []
-    with (
-        contextlib.suppress(OSError),
-        os.scandir(folder) as entries,
-    ):  # it may be removed in the meantime
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:  # it may be removed meanwhile
         for entry in entries:
             found.append(entry.path)
             if entry.is_dir(follow_symlinks=False):
@@ -74,6 +67,11 @@ def beginning_of(path: str) -> str:
         finally:
             os.close(fd)
     return ""
+
+
+def listing(disk: Disk) -> str:
+    """step_00000001: rank_0.txt, rank_1.txt; unfinished: nothing"""
+    return "; ".join(f"{name}: {', '.join(files) or 'nothing'}" for name, files in disk.items())
 
 
 def is_broken(disk: Disk, given: Any, new: str = NEW) -> bool:
@@ -98,10 +96,7 @@ class DiskObserver(Observer):
         self.changing_calls: list[int] = []
         self.seen = disk_of(self.watched)
         self.changes = 0
-        # The first state that no kill may leave, with the one before it and, if the new checkpoint
-        # was empty, the first one where it is not: [before, left, filled]
-        self.broken: list[Disk] | None = None
-        self.written: set[str] = set()  # what was in files, until then
+        self.broken: Disk | None = None  # the first state that no kill may leave
         self.returned_too_early: list[int] = []
         self.elsewhere: list[str] = []  # what was in the current folder at the end
 
@@ -110,14 +105,10 @@ class DiskObserver(Observer):
         disk = disk_of(self.watched or "")
         if disk == self.seen:
             return False
-        before, self.seen = self.seen, disk
+        self.seen = disk
         self.changes += 1
-        if self.broken is None:
-            self.written.update(*(files.values() for files in disk.values()))
-            if is_broken(disk, self.given, self.new):
-                self.broken = [before, disk]
-        if self.broken and len(self.broken) == 2 and disk.get(NEW):
-            self.broken.append(disk)
+        if self.broken is None and is_broken(disk, self.given, self.new):
+            self.broken = disk
         return True
 
     def should_kill(self, rank: int, message: Message | None) -> bool:
@@ -144,6 +135,9 @@ class Commits:
     given: Any
     case: Case
     most_paths: int = 0  # on a disk after a kill
+
+    def __post_init__(self) -> None:
+        self.leftovers, self.current = self.root.parent / "leftovers", self.root.parent / "current"
 
     def without_a_kill(self, is_reversed: bool = False, pause_at: int = 0) -> DiskObserver:
         observer = self.prepare(pause_at=pause_at)
@@ -175,29 +169,21 @@ class Commits:
         try:
             raise_first_error(self.run(texts, None, not is_reversed, step))
         except Exception as error:
-            kind = "error" if self.succeeds_on_a_clean_disk(texts, not is_reversed) else "ranks"
-            return [kind, f"{type(error).__name__}: {error}"]
+            return ["error", f"{type(error).__name__}: {error}"]
         return self.wrong_disk(name_of(step), files)
 
     def wrong_disk(self, new: str, files: Files) -> list[str] | None:
         disk = disk_of(str(self.root))
-        if new not in disk:
-            return ["files", f"in root: {', '.join(disk)}"]
-        if disk[new] != files:
-            kind = "kept" if disk[new].items() > files.items() else "files"
-            return [kind, f"in {new}: {', '.join(disk[new]) or 'no file'}"]
-        rest = disk.keys() - {OLD, NEW, new}
-        return ["leftovers", ", ".join(sorted(rest))] if rest else None
+        is_right = disk.get(new) == files and disk.keys() <= {OLD, NEW, new}
+        return None if is_right else ["files", listing(disk)]
 
     def keep_leftovers(self) -> None:
         """Keep a copy of the disk with the most files that a kill left."""
-        if NEW not in disk_of(str(self.root)) and self.paths() > self.most_paths:
-            self.most_paths = self.paths()
+        paths = len(paths_in(str(self.root)))
+        if NEW not in disk_of(str(self.root)) and paths > self.most_paths:
+            self.most_paths = paths
             shutil.rmtree(self.leftovers, ignore_errors=True)
             shutil.copytree(self.root, self.leftovers, symlinks=True)
-
-    def paths(self) -> int:
-        return len(paths_in(str(self.root)))
 
     def paused_restarts(self) -> list[list[str]]:
         """[failure] of a restart on all ranks, one of which is slow to remove leftovers, or []."""
@@ -216,7 +202,7 @@ class Commits:
             try:
                 raise_first_error(restart(call)[1])
             except Exception as error:
-                return [["race", f"{type(error).__name__}: {error}"]]
+                return [["error", f"{type(error).__name__}: {error}"]]
             if found := self.wrong_disk(NEW, files_of(texts)):
                 return [found]
         return []
@@ -227,26 +213,9 @@ class Commits:
         for step in steps:
             observer = self.prepare(new=name_of(step))
             self.run(self.given["new"], observer, step=step)
-            _, broken = observer.broken[:2] if observer.broken else ({}, {})
-            found += [n for n in broken if STEP_NAME.fullmatch(n) and n not in (OLD, observer.new)]
+            names = (observer.broken or {}).keys() - {OLD, observer.new}
+            found += filter(STEP_NAME.fullmatch, names)
         return found
-
-    def succeeds_on_a_clean_disk(self, texts: Sequence[str], is_reversed: bool) -> bool:
-        """Whether a restart fails only because of the files that a killed run left."""
-        self.prepare()
-        try:
-            raise_first_error(self.run(texts, None, is_reversed))
-        except Exception:
-            return False
-        return True
-
-    @property
-    def leftovers(self) -> Path:
-        return self.root.parent / "leftovers"
-
-    @property
-    def current(self) -> Path:
-        return self.root.parent / "current"
 
     def prepare(self, kill_at: int = 0, pause_at: int = 0, new: str = NEW) -> DiskObserver:
         for folder in (self.root, self.current):
@@ -274,10 +243,12 @@ class Commits:
             def write(given: Any) -> None:
                 folder = Path(given)
                 if not folder.resolve().is_relative_to(root.resolve()):
-                    raise ValueError(OUTSIDE)
+                    what = "is outside root: a rename works only within one file system"
+                    raise ValueError(f"write got a folder that {what}")
                 if not folder.is_dir():
-                    what = FINAL if folder.name == name_of(step) else NOT_THERE
-                    raise FileNotFoundError(f"{what}: {folder.name}")
+                    raise FileNotFoundError(
+                        f"write got a folder that does not exist: {folder.name}"
+                    )
                 (folder / name).write_text(text)  # two changes: an empty file, a complete one
 
             cloudpickle.loads(pickled)(root, step, write)

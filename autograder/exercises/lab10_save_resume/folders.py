@@ -1,4 +1,4 @@
-"""Names checkpoints, copies the files that a start of the job leaves on disk, and counts bytes."""
+"""Names checkpoints, copies the files that a start of the job leaves, and counts bytes."""
 
 from __future__ import annotations
 
@@ -23,14 +23,9 @@ def copy_of_files(source: Path, target: Path) -> None:
             shutil.copyfile(path, target / path.name)
 
 
-def file_bytes(folder: Path) -> list[tuple[str, int]]:
-    """(name, bytes including those of the name) of all files."""
-    paths = folder.rglob("*")
-    return [(text(p.name), len(p.name) + p.lstat().st_size * p.is_file()) for p in paths]
-
-
-def total_bytes(files: list[tuple[str, int]]) -> int:
-    return sum(size for _, size in files)
+def total_bytes(folder: Path) -> int:
+    """Of all files, and of their names."""
+    return sum(len(p.name) + p.lstat().st_size * p.is_file() for p in folder.rglob("*"))
 
 
 def text(name: str) -> str:

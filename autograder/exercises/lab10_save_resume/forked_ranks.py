@@ -33,7 +33,6 @@ from autograder.exercises.lab10_save_resume import process_group
 from autograder.exercises.lab10_save_resume.disk_changes import trace_changes
 from autograder.exercises.lab10_save_resume.process_group import (
     CHANGED,
-    NEVER_WAITED,
     Group,
     Message,
     limit_turn,
@@ -78,7 +77,8 @@ def run_child(work: Callable[[Group], Any], group: Group, watched: str | None) -
             header: Message = {"op": RETURNED}
             body = codec.encode_plain(work(group))
             if group.started:
-                raise RuntimeError(f"{group.started[0].op} was {NEVER_WAITED}")
+                what = "was started with async_op=True and never waited for"
+                raise RuntimeError(f"{group.started[0].op} {what}")
         except BaseException as error:
             header = {"op": RAISED, "error": [type(error).__name__, message_of(error)]}
             body = b""

@@ -21,8 +21,6 @@ from shardlab.ranks import codec, messages
 
 CHANGED = "changed"  # not a collective: a process without held calls reports a change
 LONGEST_TURN_S = 8.0  # far longer than any correct answer runs from one collective to the next
-NO_COLLECTIVE = "has not entered a collective"
-NEVER_WAITED = "started with async_op=True and never waited for"
 
 Message = dict[str, Any]
 
@@ -179,7 +177,8 @@ def limit_turn(seconds: float) -> None:
     """Raise TimeoutError in this process's main thread after this time; 0: never."""
 
     def end(*_: object) -> NoReturn:
-        raise TimeoutError(f"{NO_COLLECTIVE} for {seconds:g} s")
+        what = f"has not entered a collective for {seconds:g} s, while the other ranks wait"
+        raise TimeoutError(f"{what}: wait in a collective, not for a file to appear")
 
     signal.signal(signal.SIGALRM, end)
     signal.setitimer(signal.ITIMER_REAL, seconds)

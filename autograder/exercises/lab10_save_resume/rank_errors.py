@@ -6,7 +6,6 @@ import builtins
 from collections.abc import Mapping, Sequence
 
 from autograder.exercise import Attempt, Finding
-from autograder.exercise.signs import raises
 from autograder.exercises.lab10_save_resume.forked_ranks import (
     ENDS,
     RAISED,
@@ -14,13 +13,11 @@ from autograder.exercises.lab10_save_resume.forked_ranks import (
     Outcome,
     was_killed,
 )
-from autograder.exercises.lab10_save_resume.process_group import NEVER_WAITED, NO_COLLECTIVE
 from autograder.guest.answer import STUB
 from shardlab.errors import RankError
 
 # Built-in exceptions that cannot be created from a message alone.
 NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
-NEVER_ENTERED = "waits for another rank"
 
 
 def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | None = None) -> None:
@@ -40,12 +37,13 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
     waiting = [rank for rank, each in enumerate(outcomes) if each.status not in ENDS]
     if not waiting or was_killed(outcomes):
         return
-    first = outcomes[waiting[0]].status
-    other = next(rank for rank, each in enumerate(outcomes) if each.status != first)
-    status, in_call = outcomes[other].status, (names or {}).get(first, first)
-    where = "has returned" if status == RETURNED else f"is in {(names or {}).get(status, status)}"
+    names, call = names or {}, outcomes[waiting[0]].status
+    other = next(rank for rank, each in enumerate(outcomes) if each.status != call)
+    status = outcomes[other].status
+    where = "has returned" if status == RETURNED else f"is in {names.get(status, status)}"
     raise RuntimeError(
-        f"rank {waiting[0]} {NEVER_ENTERED} in {in_call}, while rank {other} {where}"
+        f"on rank {waiting[0]} of {len(outcomes)}: it waits in {names.get(call, call)}, while rank "
+        f"{other} {where}: every rank has to make every call"
     )
 
 
@@ -61,25 +59,3 @@ def fails_on_a_rank(attempt: Attempt) -> Finding | None:
         who_if_hidden="your answer",
         in_full=f"{error.kind} {where}: {message}",
     )
-
-
-never_entered = raises(
-    NEVER_ENTERED,
-    "has ranks that wait for each other in different calls: every rank has to make every call",
-    "your answer",
-    quoted=True,
-)
-never_waited = raises(
-    NEVER_WAITED,
-    "starts a collective with async_op=True and never waits for it: other ranks may not have "
-    "entered it when the rank continues",
-    "your answer",
-    quoted=True,
-)
-has_no_collective = raises(
-    NO_COLLECTIVE,
-    "runs for many seconds without entering a collective, while the other ranks wait for their "
-    "turn: wait in a collective, not for a file to appear",
-    "your answer",
-    quoted=True,
-)

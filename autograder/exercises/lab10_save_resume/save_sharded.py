@@ -5,30 +5,29 @@ Before that, the same processes save a smaller state in the same folder.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain, equal
+from autograder.exercise import Case, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs, sent_bytes
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 ZIP_BYTES = 8192  # the most that torch.save adds for names and alignment
 INDEX_BYTES = 4096
-BARRIER_BYTES = 4096
 WRITTEN = "written by a rank"
 OF_ANOTHER_RANK = b"a new file of another rank"
 
@@ -84,11 +83,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         }
 
 
-@contextlib.contextmanager
-def called_after_collectives(action: Callable[[], None]) -> Iterator[None]:
-    module: Any = dist
-    names = {name for name in COMMUNICATION_FUNCTIONS if inspect.isfunction(getattr(dist, name))}
-    functions = {name: getattr(dist, name) for name in names}
+def called_after_collectives(action: Callable[[], None]) -> Any:
+    """A context manager."""
 
     def with_action(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -98,13 +94,9 @@ def called_after_collectives(action: Callable[[], None]) -> Iterator[None]:
 
         return call
 
-    for name, function in functions.items():
-        setattr(module, name, with_action(function))
-    try:
-        yield
-    finally:
-        for name, function in functions.items():
-            setattr(module, name, function)
+    functions = {name: getattr(dist, name) for name in COMMUNICATION_FUNCTIONS}
+    wrapped = {n: with_action(each) for n, each in functions.items() if inspect.isfunction(each)}
+    return mock.patch.multiple(dist, **wrapped)
 
 
 def content(path: Path) -> Plain:
@@ -122,127 +114,51 @@ def as_plain(value: Any) -> Plain:
     return value if isinstance(value, Tensor) else type(value).__name__
 
 
-def slice_bytes(case: Case) -> int:
-    return sum(
+def written_limit(case: Case) -> Limit:
+    of_slices = ZIP_BYTES + sum(
         getattr(torch, dtype).itemsize * -(-math.prod(shape) // case.world_size)
         for dtype, *shape in case.params["state"].values()
     )
-
-
-def written_limit(case: Case) -> Limit:
-    of_slices = slice_bytes(case) + ZIP_BYTES
     return Limit([of_slices + INDEX_BYTES] + [of_slices] * (case.world_size - 1))
 
 
-LABEL = "writes its slices' bytes and ≤ 8 KiB more"
-OWN_SLICES = Budget(LABEL, from_outputs("bytes"), written_limit, WRITTEN)
+@on_each_rank
+def wrong_files(output: Any, expected: Any) -> MistakeText:
+    if output["names"] == expected["names"]:
+        return None
+    mistake = "does not leave exactly its own files: shard_name(rank, world_size) and, on rank 0, "
+    wrote, wanted = (", ".join(each["names"]) or "no file" for each in (output, expected))
+    return f"{mistake}{INDEX}", f"{wrote}; expected {wanted}"
+
+
+SIDE_EFFECTS = {
+    "kept": "leaves a file from an earlier save unchanged: a save has to replace it",
+    "lost": "removes other ranks' files, which may be new on a shared disk: replace only its own "
+    "files, or let all ranks wait after the removal, before any of them writes",
+    "changed": "replaces tensors in the caller's dict: save a new dict",
+}
 
 
 @on_each_rank
-def one_saves_for_all(output: Any, attempt: Attempt) -> MistakeText:
-    writers = [each for each in attempt.outputs if each["names"]]
-    if output["names"] or len(writers) != 1:
-        return None
-    writer = next(r for r, each in enumerate(attempt.outputs) if each["names"])
-    mistake = "writes nothing into folder: each rank should write its own slices to its own file"
-    return mistake, f"only rank {writer} writes: {', '.join(writers[0]['names'])}"
+def side_effect(output: Any) -> MistakeText:
+    found = next((key for key in SIDE_EFFECTS if output[key]), None)
+    return found and (SIDE_EFFECTS[found], ", ".join(output[found]))
 
 
 @on_each_rank
-def one_name_twice(output: Any, rank: int, attempt: Attempt) -> Any:
-    first = {name: r for r in reversed(range(rank)) for name in attempt.outputs[r]["names"]}
-    name = next((name for name in output["names"] if name in first), None)
-    if name is None:
+def wrong_index(output: Any, expected: Any) -> MistakeText:
+    if INDEX not in expected or equal(expected[INDEX], output[INDEX]):
         return None
-    if name == INDEX:
-        mistake = f"writes {INDEX} as well: N ranks would write the same file at the same time"
-        return Finding(f"rank {rank}", mistake, who_if_hidden="a rank other than 0")
-    mistake = f"writes the same file name as rank {first[name]}: on a shared disk the last one "
-    return f"{mistake}overwrites the others' slices", name
-
-
-@on_each_rank
-def wrong_name(output: Any, rank: int, case: Case) -> MistakeText:
-    if shard_name(rank, case.world_size) in output["names"]:
-        return None
-    written = ", ".join(output["names"]) or "no file"
-    return "does not write shard_name(rank, world_size)", written
-
-
-@on_each_rank
-def keeps_an_earlier_file(output: Any) -> MistakeText:
-    if not output["kept"]:
-        return None
-    mistake = "leaves a file from an earlier save unchanged: a save has to replace it"
-    return mistake, ", ".join(output["kept"])
-
-
-@on_each_rank
-def removes_others_files(output: Any) -> MistakeText:
-    if not output["lost"]:
-        return None
-    mistake = "removes other ranks' files, which may be new on a shared disk: replace only its own "
-    mistake += "files, or let all ranks wait after the removal, before any of them writes"
-    return mistake, ", ".join(output["lost"])
-
-
-@on_each_rank
-def changes_slices(output: Any) -> MistakeText:
-    if not output["changed"]:
-        return None
-    return "replaces tensors in the caller's dict: save a new dict", ", ".join(output["changed"])
-
-
-@on_each_rank
-def wrong_index(rank: int, attempt: Attempt) -> Any:
-    wanted, got = (each[rank].get(INDEX) for each in (attempt.expected, attempt.outputs))
-    if wanted is None or equal(wanted, got):
-        return None
-    mistake = f'does not record the given shapes under "shapes" in {INDEX}'
-    mistake += ": without them you cannot tell padding from data"
-    if got is None:
-        mistake = f"writes no {INDEX}"
-    elif isinstance(got, str):  # an error
-        return f"writes an {INDEX} that cannot be read as JSON", got
-    elif not isinstance(got, dict) or got.get("world_size") != wanted["world_size"]:
-        mistake = f'does not record the number of ranks under "world_size", as an int, in {INDEX}'
-        mistake += ": another number of ranks may load it"
-    evidence = "" if got is None else f"it has {got}"
-    return Finding(f"rank {rank}", mistake, evidence, who_if_hidden="rank 0")
-
-
-@on_each_rank
-def other_files(output: Any, expected: Any) -> MistakeText:
-    others = set(output["names"]) - set(expected["names"])
-    if not others:
-        return None
-    return "leaves files that the task does not name", ", ".join(sorted(others))
+    mistake = 'does not write {"world_size": the number of ranks, "shapes": the given shapes} to '
+    return f"{mistake}{INDEX} as JSON", f"it has {output[INDEX]}"
 
 
 @on_each_rank
 def other_content(output: Any, rank: int, case: Case) -> MistakeText:
-    saved = output.get(shard_name(rank, case.world_size))
-    wrong = [saved] if isinstance(saved, str) else []
-    if isinstance(saved, dict):
-        wrong = [each for each in saved.values() if not isinstance(each, Tensor)]
+    saved = output[shard_name(rank, case.world_size)]
+    tensors = saved.values() if isinstance(saved, dict) else [saved]
+    wrong = [each for each in tensors if not isinstance(each, Tensor)]
     return ("does not save {name: tensor} with torch.save", str(wrong[0])) if wrong else None
-
-
-@on_each_rank
-def whole_storage(output: Any, rank: int, expected: Any, case: Case) -> MistakeText:
-    """The right tensors, but with the bytes of the views' whole storage."""
-    more = (case.world_size - 1) * slice_bytes(case)
-    limit = written_limit(case).most
-    assert isinstance(limit, list)
-    if not limit[rank] < output["bytes"] <= limit[rank] + more:
-        return None
-    if output["bytes"] < more or not equal(expected, output):
-        return None
-    return (
-        "writes more than its slices: a slice is a view, and torch.save writes all of a view's "
-        "storage; clone() it first",
-        f"{output['bytes']:,} bytes, {int(limit[rank]):,} are enough",
-    )
 
 
 SMALL = {"weight": ["float32", 5, 6], "bias": ["float64", 5]}
@@ -258,19 +174,23 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=1e-9,  # the same numbers
     budgets=(
-        Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(BARRIER_BYTES)),
-        OWN_SLICES,
+        Budget("sends ≤ 4 KiB per rank", sent_bytes, lambda case: Limit(4096)),
+        Budget(
+            "writes its slices' bytes and ≤ 8 KiB more",
+            from_outputs("bytes"),
+            written_limit,
+            WRITTEN,
+        ),
     ),
     signs=(
-        one_saves_for_all,
-        one_name_twice,
-        wrong_name,
-        keeps_an_earlier_file,
-        removes_others_files,
-        changes_slices,
+        wrong_files,
+        side_effect,
         wrong_index,
-        other_files,
         other_content,
-        whole_storage,
+        over_budget(
+            WRITTEN,
+            "writes more than its slices: a slice is a view, and torch.save writes all of a view's "
+            "storage; clone() it first",
+        ),
     ),
 )

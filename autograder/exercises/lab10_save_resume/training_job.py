@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from autograder.exercises.common import linear_of
+
 GROWS_AFTER = 4  # steps without an overflow
 FIRST_SCALE = 2.0**12
 MEAN_TARGET = 22.0
@@ -80,11 +82,9 @@ class Scaler:
 
 
 def model_of(weights: Sequence[Tensor]) -> nn.Sequential:
-    layers = []
+    layers: list[nn.Module] = []
     for weight in weights:
-        layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-        layer.weight = nn.Parameter(weight.clone())
-        layer.bias = nn.Parameter(torch.zeros(len(weight), dtype=weight.dtype))
+        layer = linear_of(weight.clone(), torch.zeros(len(weight), dtype=weight.dtype))
         layers += [layer, nn.Tanh(), nn.Dropout(0.2)]
     return nn.Sequential(*layers[:-2])
 

@@ -39,7 +39,7 @@ from tests.submissions.deciding import inputs_of
 
 LAB = "10_save_resume"
 SEED = 11
-LOAD, COMMIT, TRAIN = exercises.of_lab(LAB)[1:]
+_, LOAD, COMMIT, TRAIN = exercises.of_lab(LAB)
 
 
 # ---- slices -------------------------------------------------------------------------------------
@@ -99,8 +99,6 @@ def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
     inputs = inputs_of(TRAIN, case)
     curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
     for mistake, outputs in TRAIN.required_half.mistakes(case, inputs):
-        if "losses" not in outputs[0]:  # counts wrongly: see below
-            continue
         if "all ranks" not in mistake or case.params["ranks"] > 1:
             curves.append(outputs[0]["losses"][0])
     for one, other in combinations(curves, 2):
@@ -116,18 +114,6 @@ def test_a_lost_loss_scale_or_count_of_good_steps_is_detected_for_every_seed(see
             curves.append(train_resumable.without(lost)(case, inputs)["losses"][0])
         for one, other in combinations(curves, 2):
             assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
-
-
-@pytest.mark.parametrize("case", TRAIN.cases[:2], ids=lambda case: case.name)
-def test_wrong_counts_differ_from_the_right_ones_and_from_each_other(case):
-    inputs, right = inputs_of(TRAIN, case), train_resumable.Counts().outputs(case)
-    expected = TRAIN.expect(case, inputs)[0]
-    assert all(right[key] == expected[key] for key in ("steps", "commits", "left"))
-    found = [outputs[0] for _, outputs in TRAIN.required_half.mistakes(case, inputs)]
-    wrong = [outputs for outputs in found if "asked for" in outputs]
-    assert len(wrong) == (7 if case.params["keeps old"] else 6)  # else the newest is the oldest
-    for one, other in combinations([right, *wrong], 2):
-        assert one != other
 
 
 # ---- ranks that share a disk --------------------------------------------------------------------
@@ -183,7 +169,7 @@ def test_a_collective_that_is_never_waited_for_is_an_error():
         torch.distributed.barrier(async_op=True)
 
     (end,) = forked_ranks.run_ranks(work, 1)
-    assert process_group.NEVER_WAITED in end.value[1]
+    assert "barrier was started with async_op=True and never waited for" in end.value[1]
 
 
 def test_a_killed_rank_ends_those_that_wait_for_it():
@@ -247,7 +233,7 @@ def test_a_rank_that_waits_without_a_collective_is_stopped(tmp_path, monkeypatch
             time.sleep(0.01)
 
     ends = forked_ranks.run_ranks(work, 2)
-    with pytest.raises(TimeoutError, match=process_group.NO_COLLECTIVE):
+    with pytest.raises(TimeoutError, match="has not entered a collective"):
         rank_errors.raise_first_error(ends)
 
 
@@ -272,28 +258,6 @@ def test_ranks_in_different_calls_are_named_with_their_calls():
         RuntimeError, match=r"rank 0 .* in barrier, while rank 1 is in job.step\(\)"
     ):
         rank_errors.raise_first_error(ends, {"mean": "job.step()"})
-
-
-def restart_on_one_rank(tmp_path, answer):
-    """The failure of a restart on one rank with leftover files of a killed run."""
-    given = {"old": ["a", "b"], "new": ["c", "d"]}
-    case = COMMIT.cases[1]
-    assert case.params["ranks after the kill"] == 1
-    runs = commits.Commits(cloudpickle.dumps(answer), tmp_path / "root", given, case)
-    runs.prepare()
-    (tmp_path / "root/unfinished").mkdir()
-    return runs.restart(is_reversed=False)
-
-
-def test_a_failing_restart_is_retried_without_the_killed_runs_files(tmp_path):
-    def makes_a_folder(root, step, write):
-        (root / "unfinished").mkdir()
-
-    def needs_two_ranks(root, step, write):
-        assert torch.distributed.get_world_size() == 2
-
-    assert restart_on_one_rank(tmp_path, makes_a_folder)[0] == "error"
-    assert restart_on_one_rank(tmp_path, needs_two_ranks)[0] == "ranks"
 
 
 class Killer(forked_ranks.Observer):

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {sgd_with_master_weights = 4.0}
-# says = {sgd_with_master_weights = "keeps more in state than an fp32 master and an fp32 velocity per weight"}
+# says = {sgd_with_master_weights = "is over its budget: keeps ≤ 8 bytes for each weight in state"}
 # ///
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}

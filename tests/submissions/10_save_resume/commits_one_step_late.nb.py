@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {train_resumable = 6}
-# says = {train_resumable = "gives a checkpoint the number of its last step"}
+# says = {train_resumable = "gives a checkpoint a number that is not that of the steps done"}
 # ///
 # After step s it writes number s, if that is a multiple: one step later than it says.
 

@@ -3,7 +3,7 @@
 # typed = true
 # above = "def shard_name"
 # loses = {save_sharded = 3.0}
-# says = {save_sharded = "writes index.json as well"}
+# says = {save_sharded = "does not leave exactly its own files"}
 # ///
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {atomic_commit = 5.0}
-# says = {atomic_commit = "puts complete files under the final name one by one"}
+# says = {atomic_commit = "gives the final name to a folder that is not complete"}
 # ///
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}

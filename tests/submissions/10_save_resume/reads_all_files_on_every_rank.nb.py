@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "10_save_resume"
 # loses = {load_sharded = 1.333}
-# says = {load_sharded = "opens every file"}
+# says = {load_sharded = "opens a file that has no part of its slices"}
 # ///
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}

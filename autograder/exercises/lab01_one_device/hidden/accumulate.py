@@ -10,7 +10,6 @@ from torch.nn import functional
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.accumulate import (
-    SIDE_EFFECTS,
     batches_case,
     model_and_optimizer,
     output_of,
@@ -74,36 +73,31 @@ def reference(
         optimizer.step()
         if clears == "after":
             optimizer.zero_grad()
-    right = {key: value for key, (value, _) in SIDE_EFFECTS.items()}
-    return output_of(len(losses), model, losses) | right
+    return output_of(len(losses), model, losses) | {
+        "training mode": True,
+        "micro-batches unchanged": True,
+        "loss is in the graph": False,
+    }
 
 
 def wrong(*divisors: Divisors, **changes: Any) -> Callable[..., Plain]:
     return lambda *given: {"weights": reference(*given, *divisors, **changes)["weights"]}
 
 
-def optimizer_steps(of_a_call: Callable[[list[Plain]], int]) -> Callable[..., Plain]:
-    return lambda case, inputs: {"optimizer steps": sum(map(of_a_call, inputs[0]["steps"]))}
-
-
 BY_TOKENS = "divide the sum of the losses by the number of counted tokens in all micro-batches"
 MISTAKES = {
-    "steps after every micro-batch: take one step after all of them": optimizer_steps(len),
-    "never calls optimizer.step()": optimizer_steps(lambda batches: 0),
     f"takes the mean of means, so a token in a short micro-batch weighs more: {BY_TOKENS}": (
         wrong(lambda counted, *_: counted * len(counted))
     ),
-    f"adds up the means of the micro-batches: {BY_TOKENS}": wrong(lambda counted, *_: counted),
-    f"divides by the number of micro-batches only: {BY_TOKENS}": (
-        wrong(lambda counted, *_: len(counted))
+    f"divides by a wrong number, or never: {BY_TOKENS}": (
+        wrong(lambda counted, *_: counted),
+        wrong(lambda counted, *_: len(counted)),
+        wrong(lambda *_: 1),
+        wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences),
     ),
-    f"never divides the sum of the losses: {BY_TOKENS}": wrong(lambda *_: 1),
     "counts targets of -100 as tokens: they are not in the sum, so leave them out of the count": (
         wrong(lambda _, targets, __: targets.sum()),
         wrong(lambda counted, targets, _: counted * targets.sum() / targets),
-    ),
-    f"weights by sequences, which differ in length: {BY_TOKENS}": (
-        wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences)
     ),
     "forgets zero_grad: the previous step's gradients are still there": wrong(clears="never"),
     "leaves gradients of zeros where no micro-batch gives one, so the optimizer still decays such "

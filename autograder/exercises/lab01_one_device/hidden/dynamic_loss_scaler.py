@@ -73,20 +73,15 @@ EQUIVALENT_ANSWERS = (
 
 def reference(case: Case, inputs: Any, mistake: str = "") -> list[Plain]:
     ranks = [Rank(given["weights"], case, mistake) for given in inputs]
+    enough = {"all ranks": len(ranks), "half of the ranks": len(ranks) / 2}.get(mistake, 1)
     for step in range(case.params["steps"]):
         without = case.params["plan"].get(step)
         for index, (rank, given) in enumerate(zip(ranks, inputs, strict=True)):
             rank.backward(given["x"][step], has_gradients=without != (index, "none"))
         bad = [rank.overflows() for rank in ranks]
-        least = {
-            "only if all": len(bad),
-            "half": len(bad) / 2,
-            "more than half": len(bad) / 2 + 0.5,
-        }
-        agreed = sum(bad) >= least.get(mistake, 1)
         for rank, own in zip(ranks, bad, strict=True):
-            rank.step(own, agreed, case.params["growth_interval"])
-    return [output_of(rank.steps, rank.scales, rank.weights) for rank in ranks]
+            rank.step(own, sum(bad) >= enough, case.params["growth_interval"])
+    return [output_of(rank.steps, rank.weights) for rank in ranks]
 
 
 class Rank:
@@ -94,7 +89,7 @@ class Rank:
         self.weights, self.scale, self.mistake = weights.clone(), case.params["scale"], mistake
         self.first_scale = self.scale
         self.rate, self.decay = rate_and_decay(case)
-        self.good_steps, self.steps, self.scales = 0, list[int](), list[Plain]()
+        self.good_steps, self.steps = 0, list[tuple[Plain, int]]()
 
     def backward(self, x: Tensor, has_gradients: bool) -> None:
         leaf = self.weights.clone().requires_grad_()
@@ -112,71 +107,48 @@ class Rank:
         return any(bool(found[kind].any()) for kind in kinds.get(self.mistake, "+-n"))
 
     def step(self, own: bool, anywhere: bool, growth_interval: int) -> None:
-        before, overflow = self.used, own if self.mistake == "only its own" else anywhere
-        self.scale = self.next_scale(overflow, growth_interval)
-        divisors = {"never unscales": 1.0, "unscales twice": before**2}
-        divisors["unscales by the new scale"] = self.scale
-        skips = {"skips alone": own, "steps anyway": False}.get(self.mistake, overflow)
+        overflow = own if self.mistake == "only its own" else anywhere
+        skips = own if self.mistake == "skips alone" else overflow
         if not skips and self.has_gradients:
-            gradient = self.gradient / divisors.get(self.mistake, before)
+            times = {"never unscales": 0, "unscales twice": 2}.get(self.mistake, 1)
+            gradient = self.gradient / self.used**times
             if self.mistake == "unscales in fp16":
                 gradient = gradient.half().float()
-            shrinks = 1 / before if self.mistake == "divides lr" else 1.0
+            shrinks = 1 / self.used if self.mistake == "divides lr" else 1.0
             self.weights -= self.rate * (gradient + shrinks * self.decay * self.weights)
-        self.steps.append(int(not skips))
-        self.scales.append(self.scale)
-
-    def next_scale(self, overflow: bool, growth_interval: int) -> float:
-        mistake = self.mistake
+        self.good_steps = 0 if overflow else self.good_steps + 1
         if overflow:
-            self.good_steps *= mistake == "keeps counting past an overflow"
-            halved = self.scale // 2 if mistake == "whole" else self.scale / 2
-            return self.scale if mistake == "never halves" else halved
-        self.good_steps += 1
-        interval = 1 if mistake == "grows in every step" else growth_interval
-        if self.good_steps < interval + (mistake == "grows one step late"):
-            return self.scale
-        self.good_steps *= mistake == "keeps counting past a growth"
-        doubled = min(self.scale * 2, 2.0**24) if mistake == "caps" else self.scale * 2
-        return self.scale if mistake == "never grows" else doubled
+            self.scale /= 2
+        elif self.good_steps == growth_interval:
+            self.scale, self.good_steps = self.scale * 2, 0
+        self.steps.append((self.scale, int(not skips)))
 
 
-MESSAGES = {
-    "only its own": "looks at its own gradients only: when one rank overflows, all ranks skip and "
-    "halve; all_reduce one number, and wait for it",
-    "skips alone": "steps although another rank overflowed: when one overflows, all must skip",
-    "no nan": "checks for inf and misses nan: inf - inf is nan, use torch.isfinite",
-    "no inf": "checks for nan and misses inf: use torch.isfinite",
-    "no -inf": "checks for inf and nan and misses -inf: use torch.isfinite",
-    "only +inf": "checks for inf and misses nan and -inf: use torch.isfinite",
-    "first": "looks only at the first tensor's gradients: any may overflow",
-    "last": "looks only at the last tensor's gradients: any may overflow",
-    "only if all": "acts only if all ranks overflow: one is enough, so combine the numbers with "
-    "ReduceOp.MAX",
-    "half": "acts only if half of the ranks or more overflow: one is enough, so combine the "
-    "numbers with ReduceOp.MAX",
-    "steps anyway": "halves the scale but steps anyway: now inf or nan is in the weights",
-    "never unscales": "steps with scaled gradients: divide them in place first, grad.div_(scale)",
-    "unscales in fp16": "divides the gradients by the scale in fp16, where small ones become 0: "
-    "they are fp32, divide them as they are",
-    "divides lr": "divides lr by the scale, not the gradients: weight decay shrinks as well then",
-    "first scale": "multiplies the loss by a scale that never changes: use the current self.scale",
-    "unscales twice": "divides the gradients by the scale twice",
-    "unscales by the new scale": "divides by the next step's scale: unscale before it grows",
-    "grows in every step": "grows after every good step: wait for growth_interval of them in a row",
-    "keeps counting past an overflow": "keeps counting past an overflow: reset the number of good "
-    "steps to 0",
-    "keeps counting past a growth": "keeps counting after the scale has grown: reset the number of "
-    "good steps to 0",
-    "grows one step late": "grows one step late: double it right after growth_interval good steps",
-    "never grows": "keeps the scale after growth_interval good steps in a row: double it then (is "
-    "the argument used?)",
-    "whole": "rounds the scale to a whole number: it may fall below 1",
-    "caps": "caps the scale at 2**24, which is not part of the rule",
-    "never halves": "keeps the scale after an overflow: halve it, or it overflows again and again",
+BY_MESSAGE = {
+    "looks at its own gradients only: when one rank overflows, all ranks skip and halve; "
+    "all_reduce one number, and wait for it": ("only its own",),
+    "steps although another rank overflowed: when one overflows, all must skip": ("skips alone",),
+    "misses nan, inf or -inf: inf - inf is nan, so use torch.isfinite": (
+        "no nan",
+        "no inf",
+        "no -inf",
+        "only +inf",
+    ),
+    "looks only at one tensor's gradients: any may overflow": ("first", "last"),
+    "acts only if several ranks overflow: one is enough, so combine the numbers with "
+    "ReduceOp.MAX": ("all ranks", "half of the ranks"),
+    "does not divide the gradients by the scale once before it steps: in place, with "
+    "grad.div_(scale)": ("never unscales", "unscales twice"),
+    "divides the gradients by the scale in fp16, where small ones become 0: they are fp32, divide "
+    "them as they are": ("unscales in fp16",),
+    "divides lr by the scale, not the gradients: weight decay shrinks as well then": (
+        "divides lr",
+    ),
+    "multiplies the loss by a scale that never changes: use the current self.scale": (
+        "first scale",
+    ),
 }
-SAME = {"half": ("half", "more than half")}
 MISTAKES = {
-    message: tuple(partial(reference, mistake=each) for each in SAME.get(mistake, (mistake,)))
-    for mistake, message in MESSAGES.items()
+    message: tuple(partial(reference, mistake=each) for each in mistakes)
+    for message, mistakes in BY_MESSAGE.items()
 }

@@ -10,7 +10,7 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from autograder.exercises.lab01_one_device.sgd_with_master_weights import (
-    SIDE_EFFECTS,
+    NO_SIDE_EFFECTS,
     learning_rate,
     masters_case,
 )
@@ -60,7 +60,6 @@ def reference(
     next_velocity: Next = build_up,
     update: Next = lambda velocity, gradient, momentum, lr: lr * velocity.float(),
     narrow_velocity: bool = False,
-    wide_weights: bool = False,
     rounds_each_step: bool = False,
 ) -> Plain:
     weights, momentum = [], case.params["momentum"]
@@ -73,21 +72,21 @@ def reference(
             master -= update(velocity, narrow, momentum, lr)
             if rounds_each_step:
                 master = master.to(weight.dtype).float()
-        weights.append(master if wide_weights else master.to(weight.dtype))
-    right = dict.fromkeys(SIDE_EFFECTS, True)
-    return {"weights": weights, "views": weights, **right, "state grows": False}
+        weights.append(master.to(weight.dtype))
+    return {"weights": weights, "views": weights, **NO_SIDE_EFFECTS, "grows": []}
 
 
 def wrong(**changes: Any) -> Callable[..., Plain]:
     return lambda case, inputs: {"weights": reference(case, inputs, **changes)["weights"]}
 
 
-def first_only(case: Case, inputs: Any) -> Plain:
-    return {"weights": [*reference(case, inputs)["weights"][:1], *inputs[0]["weights"][1:]]}
-
-
 def unchanged(case: Case, inputs: Any) -> Plain:
     return {"weights": inputs[0]["weights"]}
+
+
+def only_vectors(case: Case, inputs: Any) -> Plain:
+    pairs = zip(inputs[0]["weights"], reference(case, inputs)["weights"], strict=True)
+    return {"weights": [before if before.ndim > 1 else after for before, after in pairs]}
 
 
 # Two mistakes can agree in a case with momentum, or in one without.  Those that are right in the
@@ -107,10 +106,8 @@ MISTAKES = {
             update=lambda velocity, gradient, momentum, lr: (lr * velocity).float(),
         ),
     ),
-    "leaves the weights as they were": unchanged,
-    "leaves fp32 weights: the model computes in 16 bits, so round the master back into the "
-    "parameter with copy_": wrong(wide_weights=True),
-    "updates the first parameter only": first_only,
+    "never writes back into the parameters, or not into matrices: use copy_ on the parameter "
+    "itself (flatten() and reshape() of a matrix copy it)": (unchanged, only_vectors),
     "computes the update in 16 bits: lr times the gradient or the velocity has to be fp32": (
         wrong(update=lambda velocity, g, momentum, lr: (lr * velocity).to(g.dtype).float()),
         wrong(update=lambda velocity, g, momentum, lr: (lr * velocity.to(g.dtype)).float()),

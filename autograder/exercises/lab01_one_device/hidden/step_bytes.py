@@ -76,16 +76,16 @@ def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]
     plain = {"matrices": 1 if asked["tied"] else 2, "biases": 1, "grows": False}
     plain |= {"number": 4 if wide else 2, "master": 0 if wide else 4, "extra": 0}  # bytes of one
     plain |= {"states": {"sgd": 0, "momentum": 1, "adam": 2}[asked["optimizer"]], "state": 4}
-    plain |= {"tokens": asked["batch_size"], "first": 1, "relu": 1, "gelu": 2, "logits": 1}
+    plain |= {"relu": 1, "gelu": 2, "logits": 1}
     s = SimpleNamespace(**{**asked, **plain, **changes})
     elements = s.matrices * s.vocabulary * s.width + s.layers * (s.width + s.biases) * s.width
-    elements *= s.tokens if s.grows else 1
-    kept = (s.first + s.layers * getattr(s, s.activation)) * s.width + s.logits * s.vocabulary
+    elements *= s.batch_size if s.grows else 1
+    kept = (1 + s.layers * getattr(s, s.activation)) * s.width + s.logits * s.vocabulary
     return {
         "parameters": elements * (s.number + s.extra),
         "gradients": elements * s.number,
         "optimizer": elements * (s.master + s.states * s.state),
-        "activations": s.tokens * kept * s.number,
+        "activations": s.batch_size * kept * s.number,
     }
 
 
@@ -100,59 +100,51 @@ def wrong(category: str, changes: dict[str, Any]) -> Callable[..., Plain]:
     return formula
 
 
-def states(optimizer: str, *numbers: int) -> list[dict[str, Any]]:
+def states(*numbers: int, optimizer: str) -> list[dict[str, Any]]:
     return [{"states": number, "optimizer": optimizer} for number in numbers]
 
 
 BF16 = {"precision": "bf16"}
 # If two mistakes agree in a case, the one that is wrong in fewer cases comes first: it does not
 # match in the other cases, so the second one is named there.
-CHANGES: dict[tuple[str, ...], dict[str, Any]] = {
+CHANGES: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = {
     ("parameters", "gradients", "optimizer"): {
-        "counts the tied matrix twice: embedding and head are one tensor": {"matrices": 2},
-        "counts embedding and head as one matrix: here they are two": {"matrices": 1},
-        "forgets the biases: a Linear has one more number for each output": {"biases": 0},
-        "grows with the batch: only activations do": {"grows": True},
+        "miscounts embedding and head: they are one matrix if tied, else two": [
+            {"matrices": 2},
+            {"matrices": 1},
+        ],
+        "forgets the biases: a Linear has one more number for each output": [{"biases": 0}],
+        "grows with the batch: only activations do": [{"grows": True}],
     },
     ("parameters", "gradients", "activations"): {
-        "counts elements: the answer is in bytes, 4 for each in fp32 and 2 in bf16": {"number": 1},
-        "counts 4 bytes for each number: in bf16 weights, gradients and activations take 2": (
-            {"number": 4}
-        ),
+        "takes a wrong size of a number: 4 bytes in fp32, 2 in bf16": [{"number": 1}, {"number": 4}]
     },
     ("parameters",): {
         "counts the fp32 masters: they belong to 'optimizer'": [{"extra": 4, **BF16}, {"extra": 4}]
     },
-    ("gradients",): {
-        "counts nothing: every parameter has a gradient of the same size": {"number": 0},
-    },
     ("optimizer",): {  # with Adam, the first two give the same number of bytes
         "forgets the fp32 masters, or counts states in bf16: each bf16 parameter has a master and "
-        "its states, all in fp32": [{"master": 0}, {"state": 2, **BF16}],
-        "counts states in bf16 and no masters: both exist, in fp32": (
-            {"master": 0, "state": 2, **BF16}
-        ),
-        "counts a state for plain SGD: it keeps none": states("sgd", 1, 2, 3),
-        "miscounts the states: momentum keeps one for each parameter": states("momentum", 0, 2, 3),
+        "its states, all in fp32": [
+            {"master": 0},
+            {"state": 2, **BF16},
+            {"master": 0, "state": 2, **BF16},
+        ],
+        "miscounts the states: plain SGD keeps none, momentum one for each parameter": [
+            *states(1, 2, 3, optimizer="sgd"),
+            *states(0, 2, 3, optimizer="momentum"),
+        ],
         "miscounts the states: Adam keeps two for each parameter, a mean of its gradients and a "
-        "mean of their squares": states("adam", 0, 1, 3),
-        "counts masters for fp32 parameters: they need no other copy": {"master": 4},
+        "mean of their squares": states(0, 1, 3, optimizer="adam"),
     },
     ("activations",): {
-        "does not grow with the batch: each token has its own activations": {"tokens": 1},
-        "counts one tensor for a GELU layer: its input is saved, and its output too": {"gelu": 1},
-        "counts two tensors for a ReLU layer: it and the next layer save the same one": {"relu": 2},
-        "forgets what cross_entropy saves: V numbers for each token": {"logits": 0},
-        "counts one tensor of D too few: the embedding's output and each layer's output are saved "
-        "as the input of the next linear layer, which may be the head": {"first": 0},
-        "counts fp32 log-probabilities: with bf16 they take 2 bytes each": {"logits": 2, **BF16},
-        "counts the logits too: no layer saves them": {"logits": 2},
+        "miscounts what a layer saves: a ReLU and the next layer save one tensor, and with a GELU "
+        "it is two, its input and its output": [{"gelu": 1}, {"relu": 2}],
+        "forgets what cross_entropy saves: V numbers for each token": [{"logits": 0}],
+        "counts fp32 log-probabilities: with bf16 they take 2 bytes each": [{"logits": 2, **BF16}],
     },
 }
 MISTAKES = {
-    message.replace(":", f" in {category!r}:", 1): tuple(
-        wrong(category, each) for each in (changes if isinstance(changes, list) else [changes])
-    )
+    message.replace(":", f" in {category!r}:", 1): tuple(wrong(category, each) for each in changes)
     for categories, mistakes in CHANGES.items()
     for message, changes in mistakes.items()
     for category in categories
