@@ -23,7 +23,14 @@ from autograder.exercise import (
     Plain,
     from_outputs,
 )
-from autograder.exercise.signs import MistakeText, finished, keeps_growing, on_each_rank, raises
+from autograder.exercise.signs import (
+    MistakeText,
+    finished,
+    keeps_growing,
+    on_each_call,
+    on_each_rank,
+    raises,
+)
 from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import (
     Plan,
@@ -35,6 +42,7 @@ from autograder.exercises.lab08_pipeline.shared import (
 )
 from autograder.guest.growth import STEPS, found_in_more_steps
 from shardlab.errors import DeadlockError
+from shardlab.run import Call
 from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
 
 IN_VARIABLES = 2  # micro-batches whose tensors the names of local variables may still hold
@@ -217,6 +225,16 @@ def tensors_sent(case: Case) -> list[int]:
     ]
 
 
+@on_each_call
+def other_peer(call: Call, case: Case) -> MistakeText:
+    """A message to a rank that gets none from this one in a right run."""
+    right = shared.messages_of(plan_of(case))[call.rank]
+    if call.op == "recv" or call.peer in {peer for op, peer, _ in right if op == "send"}:
+        return None
+    mistake = "sends to a rank that needs none of its results"
+    return mistake, f"to rank {call.peer}, {call.source}"
+
+
 def waits_in_send(attempt: Attempt) -> Finding | None:
     """Every rank has made a right run's calls so far, and some wait in one of the sends."""
     for rank, right in enumerate(shared.messages_of(plan_of(attempt.case))):
@@ -308,6 +326,7 @@ EXERCISE = OnRanks(
     allows=shared.P2P_ONLY,
     rules=(shared.changes_arguments, requires_grad_of_arguments, keeps_growing),
     signs=(
+        other_peer,
         shared.message_never_arrives(plan_of),
         waits_in_send,
         shared.sends_none,
