@@ -101,13 +101,10 @@ def engine_differs(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """It starts, but not with what the author wanted."""
     expected = attempt.expected[0]
     for key in REPORTED:
-        if key in expected and not equal(expected[key], output[key]):
-            made, wanted = (readable(each[key]) for each in (output, expected))
+        if key in expected and not equal(expected[key], output.get(key)):
+            made, wanted = (readable(each.get(key)) for each in (output, expected))
             evidence = f"the engine reports {key} {made}, not {wanted}"
-            return (
-                "starts, but not as its author wanted, or with a change of what was right",
-                evidence,
-            )
+            return "starts, but not with what the author wanted", evidence
     return None
 
 
