@@ -298,6 +298,8 @@ def wrong_actions(submitted: Submitted) -> MistakeText:
             if kind in "IW" and not splits_backward(submitted.plan):
                 kind = "B"  # as the student writes it
             evidence.append(f"{(kind, *numbers)} is {what}")
+    if splits_backward(submitted.plan):
+        evidence.append("a B counts as an I and a W")
     if right - there:
         mistake = "leaves out actions: each stage runs a forward and a backward of each micro-batch"
         return f"{mistake}, and both are counted from 0", ", ".join(evidence)

@@ -196,7 +196,11 @@ def test_each_kind_of_wrong_action_is_named():
             "('F', 0, 2) is missing, ('F', 2, 0) is extra",
         ),
         ([[*right[0], ["F", 0, 2]], right[1]], "has an action twice", "('F', 0, 2) is extra"),
-        ([[*right[0], ["I", 0, 2]], right[1]], "has an action twice", "('I', 0, 2) is extra"),
+        (
+            [[*right[0], ["I", 0, 2]], right[1]],
+            "has an action twice",
+            "('I', 0, 2) is extra, a B counts as an I and a W",
+        ),
         ([[*right[0], ["B", 0, -1]], right[1]], "does not exist", "('B', 0, -1) is extra"),
     ):
         found = plans.wrong_actions(submitted(wrong, 2, 3))

@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from typing import Any
 
 from autograder.exercise import Case, Limit, Plain
@@ -37,6 +38,11 @@ def sent(case: Case) -> Limit:
     return Limit(most, 0.95 * ring[0][0])
 
 
+def without(names: Collection[str]) -> shared.Outputs:
+    """Each rank begins with its own buffers of these names."""
+    return step_by(lambda f, _: f.unsynchronized_mean(same_weights=True, names=names))
+
+
 def restarted(case: Case, inputs: Any) -> list[Plain] | None:
     """It does not broadcast where the training starts again."""
     if "restart" not in case.params:
@@ -49,8 +55,7 @@ LIMITS = {public.WITHIN_FIVE_PERCENT.label: sent}
 MISTAKES = {
     "leaves out buffers at the start: broadcast all of model.buffers(), those of submodules, of "
     "integers and with persistent=False as well, which state_dict() lacks": tuple(
-        step_by(lambda f, _, names=names: f.unsynchronized_mean(same_weights=True, names=names))
-        for names in (public.BUFFERS, *([name] for name in public.BUFFERS))
+        map(without, (public.BUFFERS, *([name] for name in public.BUFFERS)))
     ),
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
         own, gradients=own

@@ -105,7 +105,7 @@ def only_the_last(case: Case, inputs: Any) -> list[Plain]:
 
 
 MISTAKES = {
-    "does not divide each micro-batch's loss by the number of micro-batches": (
+    "scales the losses wrongly: divide each by the number of micro-batches": (
         losses_scaled(lambda case: case.params["micro_batches"]),
         losses_scaled(lambda case: case.params["micro_batches"] / case.world_size),
     ),
