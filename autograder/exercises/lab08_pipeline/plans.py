@@ -295,7 +295,7 @@ def wrong_actions(submitted: Submitted) -> MistakeText:
     for actions, what in ((right - there, "missing"), (there - right, "extra")):
         if actions:
             kind, *numbers = min(actions)
-            if kind in "IW" and not splits_backward(submitted.plan):
+            if kind in ("I", "W") and not splits_backward(submitted.plan):
                 kind = "B"  # as the student writes it
             evidence.append(f"{(kind, *numbers)} is {what}")
     if splits_backward(submitted.plan):
