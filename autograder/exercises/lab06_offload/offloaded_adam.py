@@ -25,7 +25,7 @@ from autograder.exercise import (
     equal,
     from_outputs,
 )
-from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank
+from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.guest.growth import Growth, storages
 from shardlab.pools import DEVICE, HOST, Pools
 
@@ -209,6 +209,9 @@ def stepped(subject: Any, given: Plain, case: Case) -> Plain:
     }
 
 
+wrong_pools = raises("^PoolError: ", "uses its pools wrongly", who="your answer", quoted=True)
+
+
 @on_each_rank
 def other_moves(output: Any, expected: Any, case: Case) -> MistakeText:
     for ways, wanted in zip(output["moved"], expected["moved"], strict=True):
@@ -268,5 +271,5 @@ EXERCISE = OnRanks(
     ),
     allows=frozenset(),
     rules=(keeps_growing,),
-    signs=(NAMED_MISTAKES, other_moves, fp32_on_the_device, new_memory),
+    signs=(wrong_pools, NAMED_MISTAKES, other_moves, fp32_on_the_device, new_memory),
 )

@@ -85,12 +85,16 @@ def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     others, rows, outside = [], [], ZERO_KEYS & asked.keys()
     for parameters, ranks, device_bytes in case.params["others"]:
         budget = {"parameters": parameters, "world_size": ranks, "device_bytes": device_bytes}
-        other = configured(subject, **budget, **other_batch(ranks))
-        others.append(settings(other, ranks))
-        rows.append(row_of(other))
-        outside |= ZERO_KEYS & other.keys()
-    engine = start_engine(config, case.params["layers"])
-    return {**engine, "config": asked, "rows": rows, "outside": sorted(outside), "others": others}
+        others.append((configured(subject, **budget, **other_batch(ranks)), ranks))
+        rows.append(row_of(others[-1][0]))
+        outside |= ZERO_KEYS & others[-1][0].keys()
+    return {
+        **start_engine(config, case.params["layers"]),  # first, because `settings` need it
+        "config": asked,
+        "rows": rows,
+        "outside": sorted(outside),
+        "others": [settings(*other) for other in others],
+    }
 
 
 def configured(subject: Any, **budget: int) -> dict[str, Any]:
