@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 1.5}
-# says = {OffloadedAdam = "has wrong values in"}
+# says = {OffloadedAdam = "should move the gradients to the host"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}
