@@ -15,17 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from autograder.exercise import (
-    Attempt,
-    Budget,
-    Case,
-    Finding,
-    OnRanks,
-    Plain,
-    sent_bytes,
-)
+from autograder.exercise import Attempt, Budget, Case, Finding, OnRanks, Plain, sent_bytes
 from autograder.exercise.compare import find_difference
 from autograder.exercise.signs import half_precision, keeps_growing, never_waited
+from autograder.exercises.common import normal
 from autograder.guest import growth
 from shardlab import models
 
@@ -152,8 +145,7 @@ def draw_batch(case: Case, rng: np.random.Generator) -> list[Tensor]:
         vocabulary, shape = case.params["gpt"]["vocabulary"], (2, SAMPLES, TOKENS)
         return list(torch.from_numpy(rng.integers(vocabulary, size=shape)))
     first, *_, last = case.params["widths"]
-    sides = rng.standard_normal((SAMPLES, first)), 4 * rng.standard_normal((SAMPLES, last))
-    return [torch.from_numpy(side).float() for side in sides]
+    return [normal(rng, SAMPLES, first), normal(rng, SAMPLES, last, scale=4)]
 
 
 def steps_in(case: Case) -> int:
@@ -208,25 +200,12 @@ def trainable_in(module: nn.Module) -> list[nn.Parameter]:
 
 
 def after_step(model: nn.Module) -> dict[str, Any]:
-    """The summary does not depend on the order: are the right numbers in the wrong places?"""
     parts = [parameter.grad for parameter in trainable(model) if parameter.grad is not None]
-    whole = flat(parts) if len(parts) == len(trainable(model)) else None
-    parameters = flat(model.parameters())
-    buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
     return {
-        "gradients": whole,
-        "summary": summary(whole),
-        "parameters": parameters,
-        "buffers": buffers,
+        "gradients": flat(parts) if len(parts) == len(trainable(model)) else None,
+        "parameters": flat(model.parameters()),
+        "buffers": {name: buffer.detach() for name, buffer in model.named_buffers()},
     }
-
-
-def summary(vector: Tensor | None) -> Tensor | None:
-    if vector is None:
-        return None
-    exact = vector.double()
-    powers = torch.linalg.vector_norm(exact, 1), torch.dot(exact, exact)
-    return torch.stack([vector.max(), vector.min(), *powers]).float()
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:

@@ -21,8 +21,8 @@ def naive_case(ranks: int, samples: int, width: int, tokens: int = 0) -> Case:
     """``tokens``: if not 0, each sample is a sequence of this length."""
     sequences = f" of {tokens} tokens" if tokens else ""
     name = f"{ranks} rank{'s' * (ranks > 1)}, a batch of {samples}{sequences}, width {width}"
-    batch: Any = [samples, tokens] if tokens else samples
-    return Case(name, ranks, {"micro_batches": 1, "samples": batch, "width": width})
+    shape = [samples, tokens, width] if tokens else [samples, width]
+    return Case(name, ranks, {"micro_batches": 1, "shape": shape})
 
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
@@ -63,14 +63,10 @@ EXERCISE = OnRanks(
     allows=shared.P2P_ONLY,
     rules=(shared.changes_arguments,),
     signs=(
-        shared.other_dtype,
-        shared.other_peer(in_turn),
         shared.message_never_arrives(in_turn),
-        shared.never_received(in_turn),
         shared.sends_none,
-        shared.uses_before_arrival,
         shared.no_gradients,
         NAMED_MISTAKES,
-        shared.leaves_sends,
+        shared.unwaited,
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,7 +19,7 @@ from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import Plan, Stage, gradients_of, shape_of
 from shardlab.pipeline import run_schedule
 from shardlab.run import Run
-from shardlab.simulate.pipeline import KINDS, Costs, IllegalSchedule, simulate
+from shardlab.simulate.pipeline import Costs, IllegalSchedule, simulate
 
 # Of one schedule; a larger one is rejected unread.
 MOST_DEVICES, MOST_ACTIONS = 64, 20_000
@@ -59,8 +59,7 @@ def plan_case(name: str, *asked: tuple[int, ...], runs: bool = True, **params: A
         "micro_batches": micro_batches,
         "chunks": chunks[0] if chunks else 1,
         "runs": runs,
-        "samples": 2,
-        "width": 3,
+        "shape": [2, 3],
     }
     return Case(name, devices if runs else 1, sizes | params)
 
@@ -266,9 +265,10 @@ def named(answer: str, rules: tuple[Rule, ...], evidence: Callable[[Submitted], 
         asked, output = attempt.case.params["asked"], attempt.outputs[0]  # as on every rank
         for sizes, plan, cost in zip(asked, output["plans"], output["costs"], strict=True):
             call = f"{answer}({', '.join(map(str, sizes))})"
-            if not isinstance(plan, list):
+            if not isinstance(plan, list) or len(plan) != sizes[0]:
                 form = "should return a list for each device, of (kind, stage, micro_batch)"
-                return Finding(call, form, str(plan), who_if_hidden=answer)
+                why = f"{len(plan)} lists" if isinstance(plan, list) else str(plan)
+                return Finding(call, form, why, who_if_hidden=answer)
             submitted = Submitted(plan, *sizes, **cost)
             for rule in rules:
                 if mistake := rule(submitted):
@@ -280,102 +280,34 @@ def named(answer: str, rules: tuple[Rule, ...], evidence: Callable[[Submitted], 
     return sign
 
 
-def wrong_form(submitted: Submitted) -> str | None:
-    if len(submitted.plan) != submitted.devices:
-        return "should return one list for each device"
-    if submitted.devices > 1 and all(plan == submitted.plan[0] for plan in submitted.plan):
-        return "gives every device the same list: a device runs only its own stages"
-    if any(kind not in KINDS for actions in submitted.plan for kind, *_ in actions):
-        return "uses unknown kinds: F is a forward, B a backward"
-    return None
-
-
 def splits(submitted: Submitted) -> str | None:
     if splits_backward(submitted.plan):
         return "splits the backward: here it is whole, B"
     return None
 
 
-def swapped(submitted: Submitted) -> MistakeText:
-    """Each device has just its actions, but for the order of the numbers in some kinds of them."""
-    wanted = all_actions(submitted.devices, submitted.micro_batches, submitted.chunks)
-    found = in_halves(submitted.plan)
-    pairs = zip(found, wanted, strict=True)
-    kinds = {kind for pair in pairs for kind, *_ in set.difference(*map(as_set, pair))}
-    if kinds and wanted == [
-        sorted([kind, k, s] if kind in kinds else [kind, s, k] for kind, s, k in actions)
-        for actions in found
-    ]:
-        return "has stage and micro-batch swapped: an action is (kind, stage, micro_batch)", ""
-    return None
-
-
-def as_set(actions: list[list[Any]]) -> set[tuple[Any, ...]]:
-    return set(map(tuple, actions))
-
-
 def wrong_actions(submitted: Submitted) -> MistakeText:
-    """Actions that are missing, repeated, or on the wrong device."""
+    """Actions that are missing, extra, or on the wrong device."""
     sizes = submitted.devices, submitted.micro_batches, submitted.chunks
     wanted, found = all_actions(*sizes), in_halves(submitted.plan)
     right, there = (Counter(map(tuple, chain.from_iterable(plan))) for plan in (wanted, found))
-    missing, extra = right - there, there - right
-    is_split = splits_backward(submitted.plan)
-
-    def first(actions: Iterable[tuple[str, int, int]]) -> str:
-        """As the student writes it: `found` has halves of every backward."""
-        kind, *rest = min(actions)
-        return str((kind if is_split or kind == "F" else "B", *rest))
-
-    if {stage for _, stage, _ in there} - {stage for _, stage, _ in right}:
-        return "has stages that do not exist: they count from 0, one for each chunk of each device"
-    numbers = {k for _, _, k in there}
-    if numbers == {*range(1, submitted.micro_batches + 1)}:
-        return "counts micro-batches from 1: they count from 0", ""
-    if max(numbers, default=0) >= submitted.micro_batches:
-        past = first(action for action in there if action[2] >= submitted.micro_batches)
-        return (
-            "goes past the last micro-batch",
-            f"{past} of {submitted.micro_batches} micro-batches",
-        )
-    if min(numbers, default=0) < 0:
-        return "has a negative micro-batch", first(action for action in there if action[2] < 0)
-    kinds, twice = ({kind for kind, _, _ in actions} for actions in (missing, extra))
-    if kinds and kinds == twice:
-        mistake = "runs some actions twice and leaves out others"
-        return mistake, f"{first(extra)} is there twice, {first(missing)} is missing"
-    if kinds:
-        mistake = "leaves out backwards: each forward needs its backward"
-        if kinds == {"F"}:
-            mistake = "leaves out forwards: each stage runs each micro-batch"
-        elif kinds == {"W"}:
-            mistake = "leaves out backwards for the weights: each I needs its W"
-        elif "F" in kinds:
-            mistake = "leaves out forwards and backwards: each stage has both for each micro-batch"
-        return mistake, f"{first(missing)} is missing"
-    whole, halves = (
-        {tuple(rest) for plan in submitted.plan for kind, *rest in plan if kind in written}
-        for written in ("B", "IW")
-    )
-    if both := sorted(whole & halves):
-        return (
-            "runs a backward both whole and in halves",
-            f"stage {both[0][0]}, micro-batch {both[0][1]}",
-        )
-    if extra:
-        return "has the same action twice", first(extra)
+    evidence = []
+    for actions, what in ((right - there, "missing"), (there - right, "extra")):
+        if actions:
+            kind, *numbers = min(actions)
+            if kind in ("I", "W") and not splits_backward(submitted.plan):
+                kind = "B"  # as the student writes it
+            evidence.append(f"{(kind, *numbers)} is {what}")
+    if splits_backward(submitted.plan):
+        evidence.append("a B counts as an I and a W")
+    if right - there:
+        mistake = "leaves out actions: each stage runs a forward and a backward of each micro-batch"
+        return f"{mistake}, and both are counted from 0", ", ".join(evidence)
+    if there - right:
+        mistake = "has an action twice, or one whose stage or micro-batch does not exist"
+        return f"{mistake}: both are counted from 0", ", ".join(evidence)
     if found != wanted:
         return "puts stages on the wrong devices: stage s belongs on device s % devices"
-    return None
-
-
-def one_at_a_time(submitted: Submitted) -> str | None:
-    alone = max(submitted.in_flight) == 1 < submitted.micro_batches
-    if alone and submitted.devices > 1 and submitted.idle[0] > (submitted.devices - 1) * F_AND_B:
-        return (
-            "waits for each micro-batch to come back before it starts the next: that is naive "
-            "model parallelism"
-        )
     return None
 
 
@@ -388,21 +320,51 @@ def cannot_run(submitted: Submitted) -> str | None:
     return reasons.get(submitted.rule, "cannot run")
 
 
-def differs_from(name: str, right: Callable[..., Sequence[Sequence[Any]]]) -> Rule:
-    """``right``: (devices, micro_batches[, chunks]) -> the usual schedule, of which ``name`` is the
-    name.  Shows the first action that differs."""
+UsualSchedule = Callable[..., Sequence[Sequence[Sequence[Any]]]]  # of the sizes, as ``ByDevice``
+
+
+def usual_plan(usual: UsualSchedule, submitted: Submitted) -> Plan:
+    chunks = [submitted.chunks] if submitted.chunks > 1 else []
+    schedule = usual(submitted.devices, submitted.micro_batches, *chunks)
+    return [[list(action) for action in actions] for actions in schedule]
+
+
+def wrong_warm_up(usual: UsualSchedule, length: str) -> Rule:
+    """The usual order of forwards, and that of backwards, merged too early or too late."""
 
     def rule(submitted: Submitted) -> MistakeText:
-        chunks = [submitted.chunks] if submitted.chunks > 1 else []
-        wanted = right(submitted.devices, submitted.micro_batches, *chunks)
-        for device, (plan, usual) in enumerate(zip(submitted.plan, wanted, strict=False)):
-            for number, (action, there) in enumerate(zip(plan, usual, strict=False)):
-                if tuple(action) != tuple(there):
-                    where = f"device {device}, action {number}"
-                    return f"differs from {name}", f"{where}: {tuple(action)}, not {tuple(there)}"
+        pairs = [*zip(submitted.plan, usual_plan(usual, submitted), strict=True)]
+        if any(sorted(one, key=kind_of) != sorted(other, key=kind_of) for one, other in pairs):
+            return None
+        for device, pair in enumerate(pairs):
+            before, wanted = ([*map(kind_of, plan)].index("B") for plan in pair)
+            if before != wanted:
+                mistake = f"has a warm-up of the wrong length: {length} forwards come first, then "
+                evidence = f"device {device}: first backward after {before} forwards, not {wanted}"
+                return f"{mistake}pairs, each a forward and then a backward", evidence
         return None
 
     return rule
 
 
-WRONG_CONTENT: tuple[Rule, ...] = (wrong_form, splits, swapped, wrong_actions)
+def kind_of(action: list[Any]) -> str:
+    return str(action[0])
+
+
+def differs_from(name: str, usual: UsualSchedule) -> Rule:
+    """Shows the first action that differs from the usual schedule, called ``name``."""
+
+    def rule(submitted: Submitted) -> MistakeText:
+        for device, pair in enumerate(
+            zip(submitted.plan, usual_plan(usual, submitted), strict=True)
+        ):
+            for number, (action, wanted) in enumerate(zip(*pair, strict=False)):
+                if action != wanted:
+                    where = f"device {device}, action {number}"
+                    return f"differs from {name}", f"{where}: {(*action,)}, not {(*wanted,)}"
+        return None
+
+    return rule
+
+
+WRONG_CONTENT: tuple[Rule, ...] = (splits, wrong_actions)

@@ -21,10 +21,16 @@ from autograder.exercise import (
     Limit,
     OnRanks,
     Plain,
-    equal,
     from_outputs,
 )
-from autograder.exercise.signs import MistakeText, is_over, keeps_growing, on_each_rank, raises
+from autograder.exercise.signs import (
+    MistakeText,
+    finished,
+    keeps_growing,
+    on_each_call,
+    on_each_rank,
+    raises,
+)
 from autograder.exercises.lab08_pipeline import shared
 from autograder.exercises.lab08_pipeline.shared import (
     Plan,
@@ -35,10 +41,12 @@ from autograder.exercises.lab08_pipeline.shared import (
     stages_of_ranks,
 )
 from autograder.guest.growth import STEPS, found_in_more_steps
+from shardlab.errors import DeadlockError
+from shardlab.run import Call
 from shardlab.simulate.pipeline import interleaved_one_f_one_b, one_f_one_b
 
 IN_VARIABLES = 2  # micro-batches whose tensors the names of local variables may still hold
-KEPT = "kept too long"
+NEXT_CALL = "the next call"  # key of the results of a smaller schedule
 ENDS = "inputs", "targets"
 
 
@@ -47,8 +55,7 @@ def run_case(name: str, schedule: Sequence[Sequence[Sequence[Any]]], **params: A
     sizes = {
         "plan": plan,
         "micro_batches": 1 + max(k for _, _, k in plan[0]),
-        "samples": 2,
-        "width": 4,
+        "shape": [2, 4],
         "times": 1,
         "more_steps": 0,  # of the first micro-batch
     }
@@ -152,7 +159,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
     kept = {"run_schedule": subject, "stages": stages}
     grows = found_in_more_steps(kept, one_step, case.params["more_steps"])
-    return {**output, "smaller": smaller, "grows": grows}
+    return {**output, NEXT_CALL: smaller, "grows": grows}
 
 
 def run_once(
@@ -218,29 +225,31 @@ def tensors_sent(case: Case) -> list[int]:
     ]
 
 
+@on_each_call
+def other_peer(call: Call, case: Case) -> MistakeText:
+    """A message to a rank that gets none from this one in a right run."""
+    right = shared.messages_of(plan_of(case))[call.rank]
+    if call.op == "recv" or call.peer in {peer for op, peer, _ in right if op == "send"}:
+        return None
+    mistake = "sends to a rank that needs none of its results"
+    return mistake, f"to rank {call.peer}, {call.source}"
+
+
 def waits_in_send(attempt: Attempt) -> Finding | None:
     """Every rank has made a right run's calls so far, and some wait in one of the sends."""
-    waiting = [row for row in shared.waiting_in(attempt) if row.call.startswith("send to")]
-    if not waiting or attempt.run is None:
-        return None
-    messages = shared.messages_of(attempt.case.params["plan"])
-    for rank, right in enumerate(messages):
-        made = [(call.op, call.peer) for call in attempt.run.calls if call.rank == rank]
+    for rank, right in enumerate(shared.messages_of(plan_of(attempt.case))):
+        made = [(call.op, call.peer) for call in attempt.calls_of(rank)]
         if made != [message[:2] for message in right[: len(made)]]:
             return None
-    return Finding(
-        f"rank {waiting[0].rank}",
-        "waits in a send until it is received, which comes too late: send with isend, go on, and "
-        "wait for all sends at the end",
-        waiting[0].source,
-    )
-
-
-length_of_none = raises(
-    "'NoneType' has no len",
-    "takes the length of None (inputs and targets are None on ranks without the first or the last "
-    "stage; the schedule says how many micro-batches there are)",
-)
+    table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
+    for row in table:
+        if row.state == "waiting" and row.call.startswith("send to"):
+            mistake = (
+                "waits in a send until it is received, which comes too late: send with isend, go "
+                "on, and wait for all sends at the end"
+            )
+            return Finding(f"rank {row.rank}", mistake, row.source)
+    return None
 
 
 tag_as_group = raises(
@@ -256,74 +265,26 @@ def wrong_order(output: Any, expected: Any) -> MistakeText:
         return None  # without any backward: see shared.no_gradients
     pairs = enumerate(zip(executed, wanted, strict=False))
     different = [f"action {i} is {a}, it should be {b}" for i, (a, b) in pairs if a != b]
-    for i, action in enumerate(executed):
-        if action[0] == "F" and action in executed[:i]:
-            mistake = "runs a forward again: each runs once, keep its x and y until the backward"
-            return mistake, f"action {i} is {action}"
-    mistake = "does not follow the schedule: run the actions of schedule[rank] in order"
+    mistake = "does not follow the schedule: run the actions of schedule[rank] in order, each once"
     return mistake, different[0] if different else ""
 
 
 def confuses_messages(attempt: Attempt) -> Finding | None:
     """An action has used the very values that another one has computed."""
-    if attempt.error is not None or attempt.run is None:
-        return None
-    made = {
-        tuple(action): (value, rank)
-        for rank, output in enumerate(attempt.outputs)
-        for *action, value in output["made"]
-    }
-    for rank, output in enumerate(attempt.outputs):
+    results = {tuple(made): value for _, out in finished(attempt) for *made, value in out["made"]}
+    for rank, output in finished(attempt):
         for kind, stage, k, value in output["used"]:
             needed = kind, stage - 1 if kind == "F" else stage + 1, k
-            others = [action for action, (other, _) in made.items() if other == value]
-            if not value or needed not in made or needed in others or not others:
-                continue
-            source = made[needed][1]
-            if [*needed, value] in attempt.outputs[source]["used"]:
-                passed_on = "x, the activation that it received: the next stage needs y"
-                if kind == "B":
-                    passed_on = "the gradient that it received: the previous stage needs x.grad"
-                return Finding(f"rank {source}", f"sends on {passed_on}", f"after {needed}")
-            pair = "send", made[others[0]][1], rank
-            tags = [c.tag for c in attempt.run.calls if (c.op, c.rank, c.peer) == pair]
-            plan = attempt.case.params["plan"]
-            tags = tags[: sum(m[:2] == ("send", rank) for m in shared.messages_of(plan)[pair[1]])]
-            mistake = "uses the result of a different action from the one it needs"
-            if len(set(tags)) < len(tags):
-                mistake += "; messages that are sent to a rank at a time need different tags"
-            else:
-                mistake += ", or its sender changed the tensor before the send was over"
-            used = f"{(kind, stage, k)} uses that of {others[0]}, it needs that of {needed}"
-            return Finding(f"rank {rank}", mistake, used)
+            others = [action for action, result in results.items() if result == value]
+            if value and others and needed in results and needed not in others:
+                mistake = (
+                    "uses the result of a different action from the one it needs: messages that "
+                    "are sent to a rank at a time need different tags, each with the result of its "
+                    "own action, unchanged until the send is over"
+                )
+                used = f"{(kind, stage, k)} uses that of {others[0]}, it needs that of {needed}"
+                return Finding(f"rank {rank}", mistake, used)
     return None
-
-
-@on_each_rank
-def keeps_micro_batches(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    if rank not in is_over(attempt, KEPT) or not all(
-        equal(*pair, shared.TOLERANCE)
-        for pair in zip(attempt.expected, attempt.outputs, strict=True)
-    ):
-        return None
-    mistake = (
-        "keeps x and y of micro-batches whose backward is over, so a step needs the memory of all: "
-        "pop them from where they are stored. A y or a loss that was not detached also keeps them"
-    )
-    return mistake, f"{output['kept']} micro-batches"
-
-
-@on_each_rank
-def remembers_a_schedule(output: Any, expected: Any) -> MistakeText:
-    """The first schedule's results are right; those of a later one, of one micro-batch, are not."""
-    wanted = expected
-    first = {name: value for name, value in wanted.items() if name != "smaller"}
-    if not equal(first, output, shared.TOLERANCE) or equal(wanted, output, shared.TOLERANCE):
-        return None
-    return (
-        "gives wrong results for the next schedule that it runs: read everything from the "
-        "arguments, and keep nothing from an earlier call"
-    )
 
 
 EXERCISE = OnRanks(
@@ -358,28 +319,22 @@ EXERCISE = OnRanks(
             "frees x and y of a micro-batch after its backward",
             from_outputs("kept"),
             lambda case: Limit(IN_VARIABLES),
-            heading=KEPT,
+            heading="kept too long",
             unit="micro-batches",
         ),
     ),
     allows=shared.P2P_ONLY,
     rules=(shared.changes_arguments, requires_grad_of_arguments, keeps_growing),
     signs=(
-        shared.other_dtype,
-        shared.other_peer(plan_of),
+        other_peer,
         shared.message_never_arrives(plan_of),
-        shared.never_received(plan_of),
         waits_in_send,
         shared.sends_none,
-        length_of_none,
         tag_as_group,
         wrong_order,
-        shared.uses_before_arrival,
         shared.no_gradients,
-        remembers_a_schedule,
         NAMED_MISTAKES,
         confuses_messages,
-        shared.leaves_sends,
-        keeps_micro_batches,
+        shared.unwaited,
     ),
 )

@@ -18,13 +18,12 @@ from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, Plain
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import MistakeText, on_each_call, on_each_rank
-from shardlab.errors import DeadlockError, RankError, Waiting
-from shardlab.ranks.explain import ranks_text
+from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.common import FLOAT_BYTES, normal
+from shardlab.errors import DeadlockError, RankError
 from shardlab.run import Call, Run
 
 P2P_ONLY = frozenset({"send", "recv"})
-FLOAT_BYTES = 4
 TOLERANCE = 1e-5  # additions in another order may differ by this much
 Plan = list[list[list[Any]]]
 
@@ -39,22 +38,16 @@ def stages_of_ranks(case: Case) -> list[list[int]]:
 
 def shape_of(case: Case) -> tuple[int, ...]:
     """Of every tensor that stages exchange."""
-    samples = case.params["samples"]
-    return (*(samples if isinstance(samples, list) else [samples]), case.params["width"])
+    return tuple(case.params["shape"])
 
 
 def draw_model(case: Case, rng: np.random.Generator) -> list[Plain]:
     """By rank: its stages' weights; inputs for the first stage's rank, targets for the last's."""
-    width = case.params["width"]
-    of_ranks = stages_of_ranks(case)
-    stages = sum(map(len, of_ranks))
-
-    def normal(*shape: int, over: float = 1.0) -> Tensor:
-        return torch.from_numpy(rng.standard_normal(shape) / over).float()
-
+    of_ranks, shape = stages_of_ranks(case), shape_of(case)
+    stages, width = sum(map(len, of_ranks)), shape[-1]
     of_a_stage = (width, width), (width,)
-    weights = [[normal(*of, over=width**0.5) for of in of_a_stage] for _ in range(stages)]
-    inputs, targets = (normal(case.params["micro_batches"], *shape_of(case)) for _ in range(2))
+    weights = [[normal(rng, *of, scale=width**-0.5) for of in of_a_stage] for _ in range(stages)]
+    inputs, targets = (normal(rng, case.params["micro_batches"], *shape) for _ in range(2))
     return [
         {
             "weights": [weights[stage] for stage in own],
@@ -121,11 +114,6 @@ waits_for_messages = Budget(
 # ---- signs --------------------------------------------------------------------------------------
 
 
-def waiting_in(attempt: Attempt) -> list[Waiting]:
-    table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
-    return [row for row in table if row.state == "waiting"]
-
-
 class Message(NamedTuple):
     """One end of a message in a right run: ``rank`` has to ``op`` the result of ``action``."""
 
@@ -150,171 +138,56 @@ def messages_of(plan: Plan) -> list[list[Message]]:
 
 
 def message_never_arrives(plan_of: Callable[[Case], Plan]) -> Sign:
-    """A rank waits in recv for a result that its neighbor passed over, or sent under another tag.
-
-    Only for a rank that has received in the order of the plan so far.
-    """
+    """A rank waits for a result; its neighbor has sent less than a right run by the point where it
+    returned or waits in a receive."""
 
     def sign(attempt: Attempt) -> Finding | None:
-        if attempt.run is None or not isinstance(attempt.error, DeadlockError):
+        if not isinstance(attempt.error, DeadlockError):
             return None
         right = messages_of(plan_of(attempt.case))
-        for row in waiting_in(attempt):
-            is_receive = row.call.startswith("recv")
-            if is_receive and (found := _missing(row, attempt.run.calls, right, attempt.error)):
-                return found
+        waits_for = [_open_receive(attempt, rank, messages) for rank, messages in enumerate(right)]
+        rows = {row.rank: row for row in attempt.error.table}
+        for rank, wanted in enumerate(waits_for):
+            if wanted is None:
+                continue
+            sender = wanted.peer
+            due, does = right[sender], "returns"
+            if rows[sender].state == "waiting":
+                at = waits_for[sender]
+                due, does = due[: due.index(at)] if at else [], "waits in a receive"
+            is_to = [message[:2] == ("send", rank) for message in due]
+            sent = [c for c in attempt.calls_of(sender) if (c.op, c.peer) == ("send", rank)]
+            if len(sent) < sum(is_to) and Message("send", rank, wanted.action) in due:
+                mistake = "before it sends a result that another rank needs, or never sends it"
+                evidence = f"rank {rank} waits for the result of {wanted.action}, "
+                evidence += rows[rank].source
+                return Finding(f"rank {sender}", f"{does} {mistake}", evidence)
         return None
 
     return sign
 
 
-def _missing(
-    row: Waiting, calls: Sequence[Call], right: list[list[Message]], error: DeadlockError
-) -> Finding | None:
-    rank = row.rank
-    receive, wanted = _place(_of(calls, rank, "recv"), right[rank])
-    if receive is None or wanted is None:
-        return None
-    sender = wanted.peer
-    to_rank = [m.action for m in right[sender] if (m.op, m.peer) == ("send", rank)]
-    sent = [call for call in _of(calls, sender, "send") if call.peer == rank]
-    if found := _left_out(row, receive, wanted, calls, right, error):
-        return found
-    place = to_rank.index(wanted.action)
-    if place < len(sent):
-        received = [call.tag for call in _of(calls, rank, "recv") if call.peer == sender]
-        is_open = received.count(receive.tag) <= [call.tag for call in sent].count(receive.tag)
-        if is_open or received[-2:] == [receive.tag] * 2:
-            return None  # the tag is right: a wrong shape, or a message that it already has
-        return Finding(
-            f"rank {rank}",
-            "waits for a different tag from the one its message was sent with: both ends must "
-            "compute the same tag",
-            f"it waits for tag {receive.tag}, {receive.source}; rank {sender} sent the result of "
-            f"{wanted.action} under tag {sent[place].tag}, {sent[place].source}",
-        )
-    stops = "returns"
-    if next(each for each in error.table if each.rank == sender).state == "waiting":
-        stops = "waits in a receive"
-        _, waits_for = _place(_of(calls, sender, "recv"), right[sender])
-        here = right[sender].index(Message("send", rank, wanted.action))
-        if waits_for is None or right[sender].index(waits_for) < here:
-            return None  # it waits in a send, or for a message that comes first
-    return Finding(
-        f"rank {sender}",
-        f"{stops} before it sends a result that another rank needs, or never sends it",
-        f"rank {rank} waits for the result of {wanted.action}, {receive.source}",
-    )
-
-
-def _left_out(
-    row: Waiting,
-    receive: Call,
-    wanted: Message,
-    calls: Sequence[Call],
-    right: list[list[Message]],
-    error: DeadlockError,
-) -> Finding | None:
-    """The sender has sent less than a right run has by the receive it waits in, or elsewhere."""
-    sender = wanted.peer
-    due = right[sender]
-    if next(each for each in error.table if each.rank == sender).state == "waiting":
-        _, waits_for = _place(_of(calls, sender, "recv"), due)
-        due = due[: due.index(waits_for)] if waits_for else []
-    needed = sum(message[:2] == ("send", row.rank) for message in due)
-    tags = [call.tag for call in _of(calls, sender, "send") if call.peer == row.rank]
-    is_due = Message("send", row.rank, wanted.action) in due and receive.tag not in tags
-    if is_due and needed > len(tags) > 0:
-        return Finding(
-            f"rank {sender}",
-            "does not send a result that another rank needs",
-            f"rank {row.rank} waits for a message, {receive.source}; by then rank {sender} "
-            f"has sent it {len(tags)}, it should have sent {needed}",
-        )
-    return None
-
-
-def _of(calls: Sequence[Call], rank: int, op: str) -> list[Call]:
-    return [call for call in calls if (call.rank, call.op) == (rank, op)]
-
-
-def _place(receives: list[Call], right: list[Message]) -> tuple[Call | None, Message | None]:
-    """The receive that a rank waits in, and what a right run receives there: None for both if it
-    waits in none, or if its receives so far are not those of a right run."""
+def _open_receive(attempt: Attempt, rank: int, right: list[Message]) -> Message | None:
+    """What a right run receives where a rank waits: None if it waits in no receive, or if its
+    receives so far are not those of a right run."""
+    receives = [call for call in attempt.calls_of(rank) if call.op == "recv"]
     wanted = [message for message in right if message.op == "recv"]
     for call, message in zip(receives, wanted, strict=False):
         if call.peer != message.peer:
             break
         if call.end_s is None:
-            return call, message
-    return None, None
-
-
-def other_peer(plan_of: Callable[[Case], Plan]) -> Sign:
-    """A message to a rank that gets none from this one in a right run."""
-
-    def sign(attempt: Attempt) -> Finding | None:
-        for rank, messages in enumerate(messages_of(plan_of(attempt.case))):
-            peers = sorted({message.peer for message in messages if message.op == "send"})
-            for call in _of(attempt.calls, rank, "send"):
-                if call.peer not in peers:
-                    return Finding(
-                        f"rank {rank}",
-                        "sends to a rank that needs none of its results",
-                        f"to rank {call.peer}, {call.source}; its results are needed by "
-                        f"{ranks_text(peers) if peers else 'no other rank'}",
-                    )
-        return None
-
-    return sign
-
-
-def never_received(plan_of: Callable[[Case], Plan]) -> Sign:
-    """A rank waits in a send to another one that has returned."""
-
-    def sign(attempt: Attempt) -> Finding | None:
-        table = attempt.error.table if isinstance(attempt.error, DeadlockError) else ()
-        returned = {row.rank for row in table if row.state == "finished"}
-        for row in waiting_in(attempt):
-            peer = min(returned & {*row.waits_for}, default=None)
-            if attempt.run is None or peer is None or not row.call.startswith("send to"):
-                continue
-            sends = _of(attempt.run.calls, row.rank, "send")
-            messages = messages_of(plan_of(attempt.case))[row.rank]
-            needed = sum(message[:2] == ("send", peer) for message in messages)
-            if sum(call.peer == peer for call in sends) > needed:
-                mistake = "sends more messages to a rank than that rank has to receive"
-                return Finding(f"rank {row.rank}", mistake, f"{row.source}, to rank {peer}")
-            mistake = "returns before it has received all messages that are sent to it"
-            return Finding(f"rank {peer}", mistake, f"rank {row.rank}: {row.source}")
-        return None
-
-    return sign
-
-
-@on_each_rank
-def uses_before_arrival(rank: int, attempt: Attempt) -> MistakeText:
-    for call in not_waited_for(attempt.run, rank) if attempt.run else []:
-        if call.op == "recv":
-            return "does not wait for an irecv: its data may arrive too late", call.source
+            return message
     return None
 
 
 @on_each_rank
-def leaves_sends(rank: int, attempt: Attempt) -> MistakeText:
+def unwaited(rank: int, attempt: Attempt) -> MistakeText:
     for call in not_waited_for(attempt.run, rank) if attempt.run else []:
         mistake = (
-            "does not wait for its isends: until a send is over its tensor must not be changed or "
-            "freed, so call wait() on each before you return"
+            "does not wait for its isends or irecvs: until a message is over its tensor must not "
+            "be used, changed or freed, so call wait() on each before you return"
         )
         return mistake, call.source
-    return None
-
-
-@on_each_call
-def other_dtype(call: Call) -> MistakeText:
-    if call.op == "send" and call.dtype not in ("float32", ""):
-        return f"sends {call.dtype}: every tensor sent is float32"
     return None
 
 
@@ -343,7 +216,7 @@ def changes_arguments(output: Any) -> MistakeText:
 
 
 @on_each_rank
-def no_gradients(output: Any, case: Case) -> MistakeText:
+def no_gradients(output: Any) -> MistakeText:
     has_some = [any(grad is not None for grad in stage) for stage in output["gradients"]]
     if all(has_some):
         return None
@@ -352,13 +225,8 @@ def no_gradients(output: Any, case: Case) -> MistakeText:
             "ends without the gradients that it has computed: they belong in .grad of the "
             "parameters, and zero_grad() after the backward removes them"
         )
-    if case.world_size == 1:
-        return (
-            "ends without gradients: call loss.backward(), on a loss of the very y that the stage "
-            "returned (y.detach() has no path back to the stage)"
-        )
-    ends = "has a stage" if any(has_some) else "ends"
     return (
-        f"{ends} without gradients: a stage receives its output's gradient, calls "
-        "y.backward(y_grad) and sends its input's gradient to the previous stage"
+        "has a stage without gradients: call loss.backward(), or y.backward(y_grad) with the "
+        "gradient received, on the very y that the stage returned (a detached y has no path back "
+        "to it), and send x.grad to the previous stage"
     )

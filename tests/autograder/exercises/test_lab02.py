@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-import cloudpickle
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
 from autograder import exercises
-from autograder.evaluation.decide import decide
 from autograder.evaluation.judge import judge
 from autograder.evaluation.threads import one_thread
 from autograder.exercise import Attempt, equal
-from autograder.exercises.lab02_dp_vs_ddp import bucket_calls, shared
 from autograder.exercises.lab02_dp_vs_ddp import bucketed_ddp as public_buckets
+from autograder.exercises.lab02_dp_vs_ddp import shared
 from autograder.exercises.lab02_dp_vs_ddp.hidden import bucketed_ddp, ddp_step
 from autograder.exercises.lab02_dp_vs_ddp.hidden.hub_bytes import right as hub_pairs
 from autograder.exercises.lab02_dp_vs_ddp.hidden.ring_bytes import right as ring_pairs
@@ -87,8 +84,8 @@ def test_a_broadcast_reaches_every_other_rank_once(world_size):
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (None, "should return a list with a pair (sent, received) for each rank"),
-        ([(3_000_000, 3_000_000)], "one pair for each rank, world_size in all"),
+        (None, "should give a list (it is None"),
+        ([(3_000_000, 3_000_000)], "has the wrong length (length 1, expected 4)"),
         ([[750_000, 750_000]] * 4, "(item 0: 750,000 and 750,000, expected 3,000,000 and 3,000"),
     ],
 )
@@ -129,7 +126,7 @@ def test_in_each_case_wrong_buckets_differ_from_the_right_ones(case):
     }
     assert len(wanted) > 1
     for name, sizes in wrong.items():
-        assert name in bucket_calls.describe(sizes, case)
+        assert sorted(sizes) != sorted(wanted), name
         squares = public_buckets.squares
         assert (len(sizes), squares(sizes)) != (len(wanted), squares(wanted))
 
@@ -141,29 +138,6 @@ def test_buckets_complete_in_another_order_in_a_visible_case_and_in_a_hidden_one
         if case.params["complete_after"] != sorted(case.params["complete_after"])
     ]
     assert {True, False} <= set(changed)
-
-
-@pytest.mark.parametrize("case", BUCKETED_DDP.cases, ids=lambda case: case.name)
-def test_right_gradients_in_wrong_places_are_named(case):
-    attempt = right_attempt(BUCKETED_DDP, case)
-    model = shared.build_with(case, attempt.inputs[0]["state"])
-    rng = np.random.default_rng(0)
-    parameters = shared.trainable(model)
-    for parameter in parameters:
-        parameter.grad = torch.from_numpy(rng.standard_normal(parameter.shape)).float()
-    wanted = shared.after_step(model)
-    flat = torch.cat([parameter.grad.flatten() for parameter in parameters])
-    parts = flat.split([parameter.numel() for parameter in parameters[::-1]])
-    for parameter, part in zip(parameters[::-1], parts, strict=True):
-        parameter.grad = part.view_as(parameter)
-    got = shared.after_step(model)
-    moved = replace(
-        attempt,
-        expected=[{"step 0": wanted}] * case.world_size,
-        outputs=[{"step 0": got}] * case.world_size,
-    )
-    assert "right means in the wrong places" in bucket_calls.right_in_wrong_places(moved).mistake
-    assert not bucket_calls.right_in_wrong_places(attempt)
 
 
 # ---- the reference and its mistakes -------------------------------------------------------------
@@ -178,8 +152,6 @@ def test_no_named_mistake_gives_the_right_output(exercise):
         for mistake, outputs in exercise.required_half.mistakes(case, attempt.inputs):
             if "buffers" in mistake and "gpt" in case.params:
                 continue  # a GPT has none
-            if "by the number of buckets" in mistake:
-                continue  # right if there are as many ranks as buckets
             assert not all(map(equal, outputs, attempt.expected)), mistake
 
 
@@ -200,78 +172,6 @@ def test_ranks_start_with_different_weights_if_a_broadcast_is_required():
         assert not equal(first["batches"][0][0], second["batches"][0][0])
 
 
-# ---- mistakes that cause a hang or an error -----------------------------------------------------
-
-
-def mistake_of(exercise, answer, case, timeout_s=20.0):
-    """The diagnosis of a case."""
-    alone = replace(exercise, cases=(case,), timeout_s=timeout_s)
-    (result,) = decide(alone, cloudpickle.dumps(answer), seed=1).cases
-    assert not result.passed
-    return result.diagnosis
-
-
-def hub_with(weights_to, gradients_from, backwards=False, sends=True):
-    """A hub_step that communicates with these ranks only."""
-
-    def hub_step(model, inputs, targets, lr):
-        parameters = list(model.parameters())
-        for parameter in parameters[::-1] if backwards and dist.get_rank() == 0 else parameters:
-            if dist.get_rank() == 0:
-                for peer in weights_to:
-                    dist.send(parameter.data, peer)
-            else:
-                dist.recv(parameter.data, 0)
-        model(inputs, targets).backward()
-        for parameter in parameters:
-            if dist.get_rank() == 0:
-                for peer in gradients_from:
-                    dist.recv(torch.empty_like(parameter), peer)
-            elif sends:
-                dist.send(parameter.grad, 0)
-
-    return hub_step
-
-
-@pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"weights_to": range(3), "gradients_from": (1, 2)}, "partners are the N - 1 others"),
-        (
-            {"weights_to": (1, 2), "gradients_from": (1, 2), "backwards": True},
-            "same tensors in the same order",
-        ),
-        ({"weights_to": (1,), "gradients_from": (1, 2)}, "in recv for a rank that waits in recv"),
-        (
-            {"weights_to": (1, 2), "gradients_from": (1, 2), "sends": False},
-            "waits in recv for a rank",
-        ),
-        ({"weights_to": (1, 2), "gradients_from": ()}, "in send for a rank that waits in send"),
-    ],
-)
-def test_a_hub_that_hangs_is_explained(options, message):
-    diagnosis = mistake_of(HUB_STEP, hub_with(**options), HUB_STEP.cases[2])
-    assert message in diagnosis
-    assert not re.search("neighbor|isend", diagnosis)
-
-
-@pytest.mark.ranks
-def test_a_receive_without_src_is_named_where_it_fails():
-    def hub_step(model, inputs, targets, lr):
-        model.zero_grad()
-        model(inputs, targets).backward()
-        for parameter in model.parameters():
-            for _ in range(1, dist.get_world_size()):
-                if dist.get_rank() == 0:
-                    dist.recv(torch.empty_like(parameter))
-            if dist.get_rank():
-                dist.send(parameter.grad, 0)
-
-    delayed = next(case for case in HUB_STEP.cases if case.random_delays)
-    assert "receives without src" in mistake_of(HUB_STEP, hub_step, replace(delayed, hidden=False))
-
-
 def test_the_first_step_that_is_wrong_is_shown():
     case = BUCKETED_DDP.cases[0]
     attempt = right_attempt(BUCKETED_DDP, case)
@@ -280,16 +180,6 @@ def test_the_first_step_that_is_wrong_is_shown():
     found = BUCKETED_DDP.difference(replace(attempt, outputs=outputs))
     assert found.who == "rank 1"
     assert found.mistake.endswith("in 'step 0'")
-
-
-@pytest.mark.ranks
-def test_a_broadcast_with_different_sources_is_named():
-    def answer(model, inputs, targets, lr, step):
-        for parameter in model.parameters():
-            dist.broadcast(parameter.data, src=dist.get_rank())
-
-    message = mistake_of(DDP_STEP, answer, DDP_STEP.cases[0], timeout_s=2)
-    assert "is its src the same on every rank?" in message
 
 
 @pytest.mark.parametrize("exercise", TRAINING, ids=lambda exercise: exercise.answer)

@@ -56,12 +56,8 @@ def test_no_two_mistakes_give_the_same_answers(method):
     questions = [[method, 10**6, 4, precision, 3] for precision in formula.PRECISIONS]
     right = [formula.right(*question) for question in questions]
     mistakes = BYTES.required_half.mistakes(BYTES.cases[0], [questions])
-    found = [
-        tuple(each or other for each, other in zip(answers, right, strict=True))
-        for _, (answers,) in mistakes
-    ]
-    wrong = [answers for answers in found if answers != tuple(right)]
-    assert len(set(wrong)) == len(wrong) >= 5
+    wrong = [tuple(answers) for _, (answers,) in mistakes if answers != right]
+    assert len(set(wrong)) == len(wrong) >= 2
 
 
 def test_hidden_questions_divide_evenly_and_cover_all_methods():
@@ -74,9 +70,7 @@ def test_hidden_questions_divide_evenly_and_cover_all_methods():
 def test_each_wrong_formula_is_named_if_nothing_else_is_wrong(mistake):
     case = BYTES.cases[-1]
     inputs = BYTES.draw(case, RNG)
-    wrong = formula.MISTAKES[mistake]
-    wrong = wrong[0] if isinstance(wrong, tuple) else wrong
-    output = [wrong(*question) or formula.right(*question) for question in inputs[0]]
+    output = [formula.MISTAKES[mistake](*question) for question in inputs[0]]
     assert diagnosis_of(BYTES, case, output, inputs) == f"offload_bytes_per_step {mistake}"
 
 
@@ -102,9 +96,9 @@ def trained(case, inputs, **changes):
     """What the drive returns for an optimizer that trains with these changes."""
     masters = adam.trained(case, inputs, **changes)
     halves = [master.to(offloaded_adam.HALF) for master in masters]
-    weights = {"parameters": halves, "as fp32": [half.float() for half in halves]}
-    none = {"fp32 on the device": 0, "fp32 on the host": 0}
-    return {**adam.reference(case, inputs), **none, "masters": masters, **weights}
+    weights = {"parameters": halves, "views": halves, "as fp32": [half.float() for half in halves]}
+    reference = adam.reference(case, inputs)
+    return {**reference, "fp32 on the device": 0, "masters": masters, **weights}
 
 
 @pytest.mark.parametrize("case", ADAM.cases, ids=lambda case: case.name)
@@ -117,29 +111,21 @@ def test_stale_or_unmoved_weights_are_named_in_every_case(case):
     unmoved = trained(case, inputs) | {"as fp32": [weight.float() for weight in weights]}
     unmoved |= {"parameters": weights, "views": weights}
     assert "does not update the device's weights" in diagnosis_of(ADAM, case, unmoved, inputs)
-    if case.params["rates"]["weight_decay"]:
-        output = trained(case, inputs, weight_decay=0.0)
-        assert "leaves out weight decay" in diagnosis_of(ADAM, case, output, inputs)
+    if case.params["rates"] != offloaded_adam.DEFAULTS:
+        output = trained(case, inputs, weight_decay=offloaded_adam.DEFAULTS["weight_decay"])
+        assert "drops options" in diagnosis_of(ADAM, case, output, inputs)
     other = trained(case, inputs, eps=0.01)  # an unknown mistake is not named
     assert "wrong values in" in diagnosis_of(ADAM, case, other, inputs)
 
 
-@pytest.mark.parametrize(
-    ("way", "times", "words"),
-    [
-        ("host bfloat16", 4, "more than 2Ψ bytes to the host"),
-        ("device bfloat16", 4, "more than 2Ψ bytes to the device"),
-        ("host float32", 4, "moves float32 to the host"),
-        ("device float32", 4, "moves float32 to the device"),
-    ],
-)
-def test_unnecessary_transfers_are_named(way, times, words):
+def test_unnecessary_transfers_are_named():
     case = ADAM.cases[0]
     inputs = ADAM.draw(case, RNG)
     output = trained(case, inputs)
-    moved = dict(output["moved"][0]) | {way: times * offloaded_adam.elements(case)}
-    output["moved"] = [sorted(moved.items())] * 2
-    assert words in diagnosis_of(ADAM, case, output, inputs)
+    output["moved"] = [*output["moved"][:-1], [("float32 to the host", 4096 * 4)]]
+    found = diagnosis_of(ADAM, case, output, inputs)
+    assert found.startswith("your answer should move the gradients to the host")
+    assert found.endswith("(it moves 4Ψ bytes of float32 to the host in a step)")
 
 
 # ---- write_config -------------------------------------------------------------------------------
@@ -170,17 +156,23 @@ def test_cases_ask_for_different_rows():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"stage": 1}, "do not fit"),
-        ({"stage": 3}, "a lower one fits"),
-        ({"optimizer": {"place": "host"}}, "offloads more"),
-        ({"precision": "float32"}, "does not train in bf16 (the engine reports precision float32"),
-        ({"micro_batch": 4}, "does not use the micro_batch asked for"),
-        ({"stage": 1, "outside": ["offload_optimizer"]}, "asks for offload at the wrong level"),
-        ({"stage": 0, "outside": ["stage"]}, "has its stage at the wrong level"),
+        (
+            {"stage": 1, "config": {"zero_optimization": {"stage": 1}}},
+            "do not fit on the device (stage 1",
+        ),
+        (
+            {"stage": 3, "config": {"zero_optimization": {"stage": 3}}},
+            "not the first row of the table",
+        ),
+        ({"precision": "float32"}, "the wrong value in 'precision' ('float32', expected"),
+        ({"stage": 1, "outside": ["offload_optimizer"]}, "has keys at the wrong level"),
         ({"stage": 0, "config": {"zero": {}}}, "has no zero_optimization section (it has zero)"),
         (
-            {"stage": 1, "config": {"zero_optimization": {"offload_param": {"device": "cpu"}}}},
-            "asks for offload_param at a stage that ignores it",
+            {
+                "stage": 1,
+                "config": {"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}},
+            },
+            "is not a row of the table",
         ),
     ],
 )
@@ -188,18 +180,22 @@ def test_an_engine_that_differs_from_the_request_is_named(change, words):
     case = WRITE.cases[0]  # stage 2 fits, with nothing on the host
     inputs = WRITE.draw(case, RNG)
     right = WRITE.expect(case, inputs)[0]
-    right |= {"config": {"zero_optimization": {}}, "outside": []}
+    right |= {"config": {"zero_optimization": {"stage": 2}}, "outside": []}
     assert diagnosis_of(WRITE, case, right, inputs) == ""
     assert words in diagnosis_of(WRITE, case, right | change, inputs)
 
 
-def test_only_a_dict_reaches_deepspeed():
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (None, "write_config returned a NoneType, not a dict"),
+        ({"zero_optimization": {"offload_param": {"device": "nvme"}}}, "offload_param is on"),
+    ],
+)
+def test_no_other_type_and_no_nvme_reach_deepspeed(returned, says):
     case = WRITE.cases[0]
-    output = WRITE.drive(lambda **budget: None, WRITE.draw(case, RNG)[0], case)
-    assert (
-        diagnosis_of(WRITE, case, output)
-        == "the configuration should be a dict (its type is NoneType)"
-    )
+    with pytest.raises((TypeError, ValueError), match=says):
+        WRITE.drive(lambda **budget: returned, WRITE.draw(case, RNG)[0], case)
 
 
 @pytest.mark.parametrize("exercise", [WRITE, FIX], ids=lambda exercise: exercise.answer)
@@ -262,36 +258,28 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ({"A": ("not_json", '{"a": 1, // b\n}')}, "is still not valid JSON"),
-        ({"A": ("not_json", "[1]")}, "is still not valid JSON"),
-        ({"A": ("not_json", None)}, "should have two texts"),
-        ({"A": ('{"a": 1}', "not_json")}, "has its pair in the wrong order"),
-        ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "still has a duplicate key"),
-        ({}, "is not among your answers"),
-        ({"A": "text"}, "should have two texts"),
-        (None, "cannot be read: fix_config should return a dict (its type is NoneType)"),
+        ({"A": ("not_json", '{"a": 1, // b\n}')}, "Expecting property name"),
+        ({"A": ("not_json", None)}, "JSON object must be str"),
+        ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "duplicate key 'b'"),
+        ({}, "should return a dict"),
+        ({"A": "text"}, "should return a dict"),
+        (None, "should return a dict"),
     ],
 )
 def test_only_repaired_json_reaches_deepspeed(answers, words):
-    case = FIX.cases[0]
-    output = fix_config.drive(lambda: answers, "A", case)
-    assert f"the configuration {words}" in diagnosis_of(FIX, case, output)
+    with pytest.raises((TypeError, ValueError), match=words):
+        fix_config.drive(lambda: answers, "A", FIX.cases[0])
 
 
 @pytest.mark.parametrize(
     ("letter", "key", "value", "words"),
     [
-        (
-            "B",
-            "bucket_size",
-            500_000_000,
-            "reports bucket_size 500,000,000, not 200",
-        ),
+        ("B", "bucket_size", 500_000_000, "reports bucket_size 500,000,000, not 200,000,000"),
         ("B", "optimizer", {"place": "device", "elements": 2048}, "optimizer device, not host)"),
-        ("C", "pinned", True, "pins host memory"),
-        ("D", "global_batch", 64, "global batch"),
-        ("D", "micro_batch", 2, "changes train_micro_batch_size_per_gpu, which was right"),
-        ("E", "precision", "float32", "does not train in bf16"),
+        ("C", "pinned", True, "pinned True, not False"),
+        ("D", "global_batch", 64, "global_batch 64, not 32"),
+        ("D", "micro_batch", 2, "micro_batch 2, not 4"),
+        ("E", "precision", "float32", "precision float32, not bfloat16"),
         ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
     ],
 )
@@ -310,14 +298,14 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
         ("E", {"fp16": {"loss_scale": 0}}, ""),
         ("A", {"prescale_gradients": False}, ""),
         ("E", {"zero_optimization": {"stage": 2, "contiguous_gradients": True}}, ""),
-        ("E", {"loss_scale": 0}, "sets loss_scale, which the author had disabled or left out"),
+        ("E", {"loss_scale": 0}, "loss_scale is 0, not missing"),
         (
             "A",
             {"gradient_clipping": 0.5},  # 1.0 is the default
-            "sets gradient_clipping, which the author had disabled or left out",
+            "gradient_clipping is 0.5, not missing",
         ),
-        ("B", {"zero_optimization": {"stage": 2}}, "loses zero_optimization.allgather_bucket_size"),
-        ("D", {"zero_optimization": {"stage": 2}}, "changes zero_optimization.stage"),
+        ("B", {"zero_optimization": {"stage": 2}}, "allgather_bucket_size is missing, not 200"),
+        ("D", {"zero_optimization": {"stage": 2}}, "zero_optimization.stage is 2, not 3"),
         (
             "B",
             {
@@ -328,7 +316,7 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
                     "reduce_bucket_size": 2_000_000_000,
                 }
             },
-            "reduce_bucket_size, which was right (2,000,000,000, not 200,000,000)",
+            "reduce_bucket_size is 2,000,000,000, not 200,000,000",
         ),
         (
             "C",
@@ -338,12 +326,12 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
                     "offload_optimizer": {"device": "cpu", "pin_memory": 0},
                 }
             },
-            "a boolean as zero_optimization.offload_optimizer.pin_memory (0, not false)",
+            "zero_optimization.offload_optimizer.pin_memory is 0, not false",
         ),
         (
             "E",
             {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
-            "sets zero_optimization.offload_optimizer.device, which the author had disabled",
+            'zero_optimization.offload_optimizer.device is "cpu", not missing',
         ),
     ],
 )

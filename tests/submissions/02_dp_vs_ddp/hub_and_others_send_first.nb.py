@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_step = 5.0}
-# says = {hub_step = "waits in send for a rank that waits in send for it"}
+# says = {hub_step = "call send first and wait for each other to receive"}
 # ///
 # The others compute with their own weights, send, and only then receive weights.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_bytes = 2.0}
-# says = {hub_bytes = "forgets that the hub sends, too"}
+# says = {hub_bytes = "gives the wrong number"}
 # ///
 # "Gradients go to the hub": the parameter server as it is often drawn.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {hub_bytes = 2.0}
-# says = {hub_bytes = "counts only what the hub sends"}
+# says = {hub_bytes = "gives the wrong number"}
 # ///
 
 # %% nbgrader={"grade_id": "hub_bytes", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "02_dp_vs_ddp"
 # loses = {ring_bytes = 2.0}
-# says = {ring_bytes = "counts what all ranks send together"}
+# says = {ring_bytes = "gives the wrong number"}
 # ///
 
 # %% nbgrader={"grade_id": "ring_bytes", "solution": true}

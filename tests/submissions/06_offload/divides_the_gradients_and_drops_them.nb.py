@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "changes the gradients on the device"}
+# says = {OffloadedAdam = "'gradients unchanged'"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

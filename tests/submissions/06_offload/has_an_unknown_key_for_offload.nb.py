@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {write_config = 2.4}
-# says = {write_config = "has a key that DeepSpeed does not know"}
+# says = {write_config = "does not start and train with DeepSpeed"}
 # ///
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {write_config = 1.6}
-# says = {write_config = "does not train in bf16"}
+# says = {write_config = "in 'precision'"}
 # ///
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "has no self.masters"}
+# says = {OffloadedAdam = "AttributeError"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 1.5}
-# says = {OffloadedAdam = "keeps less than 12Ψ bytes of fp32 on the host"}
+# says = {OffloadedAdam = "should move the gradients to the host"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "keeps more than the parameters, 2Ψ bytes, on the device"}
+# says = {OffloadedAdam = "'nothing else stays on the device'"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

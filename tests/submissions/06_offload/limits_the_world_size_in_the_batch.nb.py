@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {write_config = 1.6}
-# says = {write_config = "a train_batch_size that is not micro-batch"}
+# says = {write_config = "does not start and train with DeepSpeed"}
 # ///
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}

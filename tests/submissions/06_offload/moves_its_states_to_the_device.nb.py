@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "moves its states to the device and back"}
+# says = {OffloadedAdam = "should move the gradients to the host"}
 # ///
 # Swaps, as an operating system does when memory runs short: the values are right.
 

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "only pools.to_host moves a tensor there"}
+# says = {OffloadedAdam = "should move the gradients to the host"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {write_config = 4.0}
-# says = {write_config = "has its stage at the wrong level"}
+# says = {write_config = "has keys at the wrong level"}
 # ///
 
 # %% nbgrader={"grade_id": "write_config", "solution": true}

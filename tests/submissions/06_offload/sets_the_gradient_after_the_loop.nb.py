@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 4.5}
-# says = {OffloadedAdam = "updates only some of the parameters"}
+# says = {OffloadedAdam = "updates only one of the parameters"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "shares tensors with another optimizer"}
+# says = {OffloadedAdam = "uses its pools wrongly"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {one_f_one_b_schedule = 4.0}
-# says = {one_f_one_b_schedule = "has too long a warm-up"}
+# says = {one_f_one_b_schedule = "has a warm-up of the wrong length"}
 # ///
 
 # %% nbgrader={"grade_id": "one_f_one_b_schedule", "solution": true}

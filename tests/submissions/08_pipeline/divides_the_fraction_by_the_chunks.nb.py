@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {bubble_fraction = 1.0}
-# says = {bubble_fraction = "divides the whole fraction by v"}
+# says = {bubble_fraction = "gives the wrong number"}
 # ///
 
 # %% nbgrader={"grade_id": "bubble_fraction", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {zero_bubble_schedule = 5.0}
-# says = {zero_bubble_schedule = "does not split the backward"}
+# says = {zero_bubble_schedule = "idles longer than the case allows"}
 # ///
 
 # %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}

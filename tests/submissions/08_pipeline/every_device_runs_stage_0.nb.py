@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {gpipe_schedule = 3.0}
-# says = {gpipe_schedule = "gives every device the same list"}
+# says = {gpipe_schedule = "leaves out actions"}
 # ///
 
 # %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {gpipe_schedule = 3.0}
-# says = {gpipe_schedule = "runs forwards in a different order"}
+# says = {gpipe_schedule = "runs actions in a different order on one device"}
 # ///
 
 # %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}

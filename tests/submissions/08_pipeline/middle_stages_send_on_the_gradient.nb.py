@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 5.0}
-# says = {run_schedule = "sends on the gradient that it received"}
+# says = {run_schedule = "sends back the gradient it received"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

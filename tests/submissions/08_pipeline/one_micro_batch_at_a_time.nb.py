@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {gpipe_schedule = 3.0}
-# says = {gpipe_schedule = "naive model parallelism"}
+# says = {gpipe_schedule = "runs a backward before the last forward"}
 # ///
 
 # %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {interleaved_schedule = 5.0}
-# says = {interleaved_schedule = "runs one micro-batch through all chunks"}
+# says = {interleaved_schedule = "r"}
 # ///
 
 # %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}

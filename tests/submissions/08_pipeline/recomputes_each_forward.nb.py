@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {run_schedule = 6.0}
-# says = {run_schedule = "runs a forward again"}
+# says = {run_schedule = "does not follow the schedule"}
 # ///
 
 # %% nbgrader={"grade_id": "run_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {naive_step = 2.25}
-# says = {naive_step = "ends without gradients"}
+# says = {naive_step = "has a stage without gradients"}
 # ///
 
 # %% nbgrader={"grade_id": "naive_step", "solution": true}

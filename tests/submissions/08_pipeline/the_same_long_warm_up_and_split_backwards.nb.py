@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {zero_bubble_schedule = 4.0}
-# says = {zero_bubble_schedule = "holds "}
+# says = {zero_bubble_schedule = "holds more than p micro-batches"}
 # ///
 
 # %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}

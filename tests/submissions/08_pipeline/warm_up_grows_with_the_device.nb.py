@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {interleaved_schedule = 5.0}
-# says = {interleaved_schedule = "on some devices and too long"}
+# says = {interleaved_schedule = "has a warm-up of the wrong length"}
 # ///
 
 # %% nbgrader={"grade_id": "interleaved_schedule", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "08_pipeline"
 # loses = {zero_bubble_schedule = 5.0}
-# says = {zero_bubble_schedule = "whole and in halves"}
+# says = {zero_bubble_schedule = "has an action twice"}
 # ///
 
 # %% nbgrader={"grade_id": "zero_bubble_schedule", "solution": true}

@@ -1,4 +1,3 @@
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -101,43 +100,10 @@ def reference(case: Case, inputs: Any) -> dict[str, Any]:
 
 
 def facts(case: Case) -> dict[str, Any]:
-    """The right buckets, and those of mistakes."""
-    model, cap_bytes = public.build(case), case.params["cap_bytes"]
-    parameters, everything = public.trainable(model)[::-1], [*model.parameters()][::-1]
-    layers = [public.trainable_in(layer) for layer in model.modules()]
-    by_layer = list(dict.fromkeys(p for own in layers[::-1] for p in own))
-    named = [p for _, p in model.named_parameters(remove_duplicate=False) if p.requires_grad]
-    buckets, of_all = bucket_bytes(parameters, cap_bytes), filled(everything, cap_bytes)
-    wrong = {
-        "makes one collective for each parameter: send a bucket's gradients in one tensor": [
-            [parameter] for parameter in parameters
-        ],
-        "puts everything into one bucket, so nothing can start early: compare the bytes of a "
-        "bucket with the cap": [parameters],
-        "fills its buckets in forward order: begin with the last, whose gradients come first": (
-            filled(parameters[::-1], cap_bytes)
-        ),
-        "reverses the order of layers, but not that of the parameters in a layer: reverse the list "
-        "of all parameters": filled(by_layer, cap_bytes),
-        "counts a tied parameter twice: module.parameters() yields it once, its layers twice": (
-            filled(named[::-1], cap_bytes)
-        ),
-        "puts frozen parameters into its buckets: they have no gradient to send": of_all,
-        "never starts a bucket with a frozen parameter, whose gradient never comes: leave out "
-        "parameters that do not require a gradient": [
-            bucket for bucket in of_all if all(p.requires_grad for p in bucket)
-        ],
-    }
-    sizes = {mistake: sorted(map(bytes_of, buckets)) for mistake, buckets in wrong.items()}
+    parameters = public.trainable(public.build(case))[::-1]
     return {
-        "buckets": buckets,
+        "buckets": bucket_bytes(parameters, case.params["cap_bytes"]),
         "complete_after": complete_after(case),
-        "wrong_buckets": {
-            mistake: wrong
-            for mistake, wrong in sizes.items()
-            # Else it could as well be the right buckets, of which some are never started.
-            if Counter(wrong) - Counter(buckets)
-        },
     }
 
 
@@ -175,19 +141,7 @@ MISTAKES = {
     "leaves its own gradients in .grad: finish() has to copy the reduced buckets back": first_step(
         gradients=own
     ),
-    "ends with its own gradient divided by N: copy back what all_reduce has changed": first_step(
-        gradients=lambda f, rank: f.own[rank] / f.n
-    ),
     "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
         gradients=lambda f, _: f.sum
-    ),
-    "averages twice: divide the sum by world_size once": first_step(
-        gradients=lambda f, _: f.mean / f.n
-    ),
-    "divides by the number of buckets: divide the sum by world_size": first_step(
-        gradients=lambda f, _: f.sum / len(f.case.params["buckets"])
-    ),
-    "divides by world_size and by the number of buckets: take only the mean over ranks": first_step(
-        gradients=lambda f, _: f.mean / len(f.case.params["buckets"])
     ),
 }

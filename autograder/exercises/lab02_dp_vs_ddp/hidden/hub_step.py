@@ -59,25 +59,12 @@ def step_by(gradient: Callable[[shared.FirstStep], Tensor]) -> shared.Outputs:
 
 
 MISTAKES = {
-    "leaves the hub's parameters as they were: they have to change in place, by gradients that are "
-    "not reset before the step": step_by(lambda f: 0 * f.sum),
     "takes the step with the sum of the gradients, not their mean: the hub divides by N": step_by(
         lambda f: f.sum
-    ),
-    "averages twice: the hub divides the sum by N once": step_by(lambda f: f.mean / f.n),
-    "takes the step uphill: the hub subtracts lr * gradient": step_by(lambda f: -f.mean),
-    "takes the step with its own gradient alone: the hub adds those that it receives": step_by(
-        lambda f: f.own[0]
-    ),
-    "divides its own gradient by N and adds no other: the hub adds those that it receives": step_by(
-        lambda f: f.own[0] / f.n
     ),
     "leaves out its own gradient: the hub's mean is over all N ranks": (
         step_by(lambda f: (f.sum - f.own[0]) / f.n),
         step_by(lambda f: (f.sum - f.own[0]) / (f.n - 1)),
-    ),
-    "divides by N - 1: the hub's own gradient counts, too, so it is a mean over N": step_by(
-        lambda f: f.sum / (f.n - 1)
     ),
     "adds up gradients of different weights: the hub has to send its weights to every other rank "
     "before they compute (a recv into a copy has no effect)": step_by(
@@ -90,14 +77,11 @@ MISTAKES = {
     "sends its weights in the first call only: the hub has to send them in every call": of_hub(
         second_step(lambda _, f: f.unsynchronized_mean(), synchronized=False)
     ),
-    # All ranks keep the old ones, the hub as a sum or divided; only the hub.
+    # All ranks keep the old ones, the hub as a sum or divided; only the hub; only the others.
     shared.KEEPS_OLD_GRADIENTS: (
         of_hub(second_step(lambda old, f: (2 * old.sum - old.own[0] + f.sum) / f.n)),
         of_hub(second_step(lambda old, f: (old.mean + old.sum - old.own[0] + f.sum) / f.n)),
         of_hub(second_step(lambda old, f: (old.sum + f.sum) / f.n)),
-    ),
-    "receives gradients that still include those of the previous call: every rank, not only the "
-    "hub, has to reset .grad before backward": of_hub(
-        second_step(lambda old, f: (old.sum - old.own[0] + f.sum) / f.n)
+        of_hub(second_step(lambda old, f: (old.sum - old.own[0] + f.sum) / f.n)),
     ),
 }

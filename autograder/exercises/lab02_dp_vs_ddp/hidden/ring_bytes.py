@@ -16,20 +16,10 @@ def right(psi: float, n: int) -> Pairs:
 
 
 MISTAKES = {
-    hub_bytes.SINGLE_RANK: (
-        lambda psi, n: [(2 * psi, 2 * psi)] if n == 1 else None,
-        lambda psi, n: [(psi, psi)] if n == 1 else None,
-    ),
     "forgets (N - 1) / N: a rank never sends its own chunk to itself": (
         lambda psi, n: [(2 * psi, 2 * psi)] * n
     ),
     "counts one half of the ring: there is a reduce-scatter and an all-gather": (
         lambda psi, n: right(psi / 2, n)
     ),
-    "adds both directions up: a pair lists sent and received separately": (
-        lambda psi, n: right(2 * psi, n)
-    ),
-    "counts what all ranks send together: a pair is for one rank": lambda psi, n: right(n * psi, n),
-    "counts whole tensors: a ring sends chunks of 1/N": lambda psi, n: right(n * psi / 2, n),
-    "is the formula for a hub: in a ring every rank has the same load": hub_bytes.right,
 }

@@ -79,17 +79,15 @@ class FirstStep:
         take_gradient(model, self.inputs[rank]["batches"][0], factors[0])
         return public.after_step(model)
 
-    def late_broadcast(self, *, before_backward: bool) -> Tensor:
-        """The mean of gradients whose forward pass, or backward pass, too, had own weights."""
+    def late_broadcast(self) -> Tensor:
+        """The mean of gradients whose forward pass had own weights, and backward rank 0's."""
         found = []
-        for rank in range(self.n):
-            model = public.build_with(self.case, self.inputs[rank]["state"])
-            loss = model(*self.inputs[rank]["batches"][0])
-            if before_backward:
-                with torch.no_grad():
-                    weights = public.build_with(self.case, self.inputs[0]["state"]).parameters()
-                    for parameter, right in zip(model.parameters(), weights, strict=True):
-                        parameter.data.copy_(right)
+        for given in self.inputs:
+            model = public.build_with(self.case, given["state"])
+            loss = model(*given["batches"][0])
+            right = public.build_with(self.case, self.inputs[0]["state"]).parameters()
+            for parameter, weights in zip(model.parameters(), right, strict=True):
+                parameter.data.copy_(weights.detach())
             loss.backward()
             found.append(public.after_step(model)["gradients"])
         return torch.stack(found).mean(dim=0)
@@ -120,7 +118,7 @@ class FirstStep:
 
 
 KEEPS_OLD_GRADIENTS = (
-    "adds to the gradients that the last call left in .grad: reset them before backward"
+    "adds to the gradients that the last call left in .grad: each rank resets them before backward"
 )
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
 Outputs = Callable[[Case, Any], list[Plain]]

@@ -47,7 +47,6 @@ def reference(case: Case, inputs: Any) -> Plain:
     settings["bf16.enabled"] = True
     place = {"optimizer": {"place": "host"}} if "offload_optimizer.device" in zero else {}
     return {
-        "problem": "",
         **{"micro_batch": 2, "global_batch": 4, "precision": "bfloat16"},
         **{"stage": zero["stage"], "steps": 1, "code": code},
         **place,

@@ -1,6 +1,5 @@
 import itertools
-from collections.abc import Callable, Container
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -67,23 +66,9 @@ def reference(case: Case, inputs: Any) -> Plain:
         "nothing else stays on the device": True,
         "gradients unchanged": True,
         "views": [master.to(HALF) for master in masters],
-        "moved": moved_bytes(case, {"host bfloat16": 2, "device bfloat16": 2}),
+        "moved": [[(f"bfloat16 to the {place}", 2 * elements(case)) for place in (DEVICE, HOST)]]
+        * case.params["steps"],
         "another optimizer's master": earlier.detach(),  # last: other mistakes change it as well
-    }
-
-
-def moved_bytes(case: Case, bytes_each: dict[str, int]) -> Plain:
-    """What moves in each step. ``bytes_each``: {place and dtype: bytes for each element}."""
-    ways = sorted((way, size * elements(case)) for way, size in bytes_each.items())
-    return [ways] * case.params["steps"]
-
-
-def moving(**bytes_each: int) -> Callable[[Case, Any], Plain]:
-    """A mistake: right masters, but other moves."""
-    ways = {way.replace("_", " "): size for way, size in bytes_each.items()}
-    return lambda case, inputs: {
-        "masters": trained(case, inputs),
-        "moved": moved_bytes(case, ways),
     }
 
 
@@ -92,20 +77,15 @@ def trained(
     inputs: Any,
     rounds_masters: bool = False,
     rebuilds: bool = False,
-    skips: Container[int] = (),
-    kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
     **rates: Any,
 ) -> list[torch.Tensor]:
-    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step; ``skips``:
-    steps that are left out."""
+    """The masters after all steps. ``rounds_masters``: to 16 bits, after each step."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
     rates = case.params["rates"] | rates
-    adam = kind(masters, **rates)
-    for step, gradients in enumerate(inputs[0]["gradients"]):
-        if step in skips:
-            continue
+    adam = torch.optim.AdamW(masters, **rates)
+    for gradients in inputs[0]["gradients"]:
         if rebuilds:
-            adam = kind(masters, **rates)
+            adam = torch.optim.AdamW(masters, **rates)
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient.float()
         adam.step()
@@ -114,33 +94,21 @@ def trained(
     return [master.detach() for master in masters]
 
 
-def with_defaults(*names: str) -> Callable[[Case, Any], Plain]:
+def with_defaults(names: tuple[str, ...]) -> Callable[[Case, Any], Plain]:
     """A mistake: the rates of these names are not passed on."""
     rates = {name: DEFAULTS[name] for name in names}
     return lambda case, inputs: {"masters": trained(case, inputs, **rates)}
 
 
-def dropped_options() -> dict[str, Callable[[Case, Any], Plain]]:
-    """Mistakes: each set of options that may be dropped."""
-    sizes = range(1, len(DEFAULTS) + 1)
-    sets = itertools.chain.from_iterable(itertools.combinations(DEFAULTS, n) for n in sizes)
-    return {f"drops {', '.join(s)}: pass all options on to AdamW": with_defaults(*s) for s in sets}
+def only(number: int) -> Callable[[Case, Any], Plain]:
+    """A mistake: the other parameters are not updated."""
 
+    def outputs(case: Case, inputs: Any) -> Plain:
+        masters = [weight.float() for weight in inputs[0]["weights"]]
+        masters[number] = trained(case, inputs)[number]
+        return {"masters": masters}
 
-def first_only(case: Case, inputs: Any) -> Plain:
-    others = [weight.float() for weight in inputs[0]["weights"][1:]]
-    return {"masters": [*trained(case, inputs)[:1], *others]}
-
-
-def skips_large_gradients(steps: int, case: Case, inputs: Any) -> Plain:
-    """One or both of the two steps with large gradients."""
-    if (large := case.params["large"]) is None:
-        return None
-    return {"masters": trained(case, inputs, skips=range(large + 1 - steps, large + 1))}
-
-
-def swapped_betas(case: Case, inputs: Any) -> Plain:
-    return {"masters": trained(case, inputs, betas=case.params["rates"]["betas"][::-1])}
+    return outputs
 
 
 MISTAKES = {
@@ -149,46 +117,21 @@ MISTAKES = {
     "fp32 masters and update those": (
         lambda case, inputs: {"as fp32": trained(case, inputs, rounds_masters=True)}
     ),
-    "does not update its masters": lambda case, inputs: {
-        "masters": [weight.float() for weight in inputs[0]["weights"]]
-    },
     "does not update the device's weights: move the new ones up in each step, and write them into "
     "the parameters with copy_": (
         lambda case, inputs: {"as fp32": [weight.float() for weight in inputs[0]["weights"]]}
     ),
-    "updates the first parameter only": first_only,
-    "uses Adam, which adds weight decay to the gradient: AdamW applies it to the masters": (
-        lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
+    "updates only one of the parameters": (only(0), only(-1)),
+    "drops options: pass all of them on to AdamW": tuple(
+        with_defaults(names)
+        for size in range(1, len(DEFAULTS) + 1)
+        for names in itertools.combinations(DEFAULTS, size)
     ),
-    **dropped_options(),
-    "skips a step with large gradients: every step updates the masters": (
-        partial(skips_large_gradients, 1),
-        partial(skips_large_gradients, 2),
-    ),
-    "swaps betas: the first is for the momentum, the second for the variance": swapped_betas,
     "forgets momentum and variance after each step: create the optimizer once, in __init__": (
         # Gradients that never change give the same masters, but they have to be kept on the host.
         lambda case, inputs: {
             "masters": trained(case, inputs, rebuilds=True),
             "nothing else stays on the host": True,
         }
-    ),
-    "leaves out weight decay: AdamW multiplies the masters by 1 - lr·weight_decay": (
-        lambda case, inputs: {"masters": trained(case, inputs, weight_decay=0.0)}
-    ),
-    "moves fp32 parameters up, 4Ψ bytes: round them to bf16 on the host, 2Ψ go up": moving(
-        host_bfloat16=2, device_float32=4
-    ),
-    "converts gradients to fp32 on the device: move bf16 down, widen on the host": moving(
-        host_float32=4, device_bfloat16=2
-    ),
-    "moves no gradients with pools.to_host: nothing else counts as a move": moving(
-        device_bfloat16=2
-    ),
-    "moves no parameters with pools.to_device: nothing else counts as a move": (
-        moving(host_bfloat16=2)
-    ),
-    "moves its states to the device and back in each step: update on the host, where they are": (
-        moving(device_float32=12, host_float32=12)
     ),
 }

@@ -30,23 +30,12 @@ MISTAKES = {
     "divides by the ideal time: the whole step is the ideal time plus the bubble": (
         lambda p, m, v=1: (p - 1) / (v * m)
     ),
-    "divides by the ideal time, and forgets the chunks": lambda p, m, v=1: (p - 1) / m,
     "forgets the chunks: a pipeline of v chunks fills and drains v times as fast": (
         lambda p, m, v=1: right(p, m)
-    ),
-    "divides the whole fraction by v: the bubble shrinks, and so does the step": (
-        lambda p, m, v=1: right(p, m) / v
     ),
     "counts p slots to fill the pipeline: the last device waits for p - 1 others": (
         lambda p, m, v=1: p / (v * m + p),
         lambda p, m, v=1: p / (v * m + p - 1),
-    ),
-    "counts m + p slots in a step: it has m + p - 1": lambda p, m, v=1: (p - 1) / (v * m + p),
-    "returns the busy fraction: the bubble is the rest": lambda p, m, v=1: 1 - right(p, m, v),
-    "returns a percentage: a fraction is between 0 and 1": lambda p, m, v=1: 100 * right(p, m, v),
-    "ignores the micro-batches: they shrink the bubble": lambda p, m, v=1: (p - 1) / p,
-    "multiplies the bubble by v: chunks make it shorter": (
-        lambda p, m, v=1: (p - 1) * v / (m + (p - 1) * v)
     ),
 }
 

@@ -4,7 +4,7 @@ from typing import Any
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
 from autograder.exercises.lab08_pipeline.hidden import shared
-from autograder.exercises.lab08_pipeline.run_schedule import run_case
+from autograder.exercises.lab08_pipeline.run_schedule import NEXT_CALL, run_case
 
 
 def plan_of(*devices: str) -> list[list[list[Any]]]:
@@ -40,7 +40,7 @@ OVERTAKING = plan_of(
 )
 CASES = (
     run_case("2 ranks of 2 chunks, messages that overtake each other", OVERTAKING),
-    with_random_delays(run_case("3 ranks of 3, 1 and 1 stages", UNEVEN, samples=[2, 3])),
+    with_random_delays(run_case("3 ranks of 3, 1 and 1 stages", UNEVEN, shape=[2, 3, 4])),
 )
 BOUNDARIES = {
     "divides": "2 ranks of 2 chunks, 4 micro-batches",
@@ -84,7 +84,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     if case.params["more_steps"]:
         of_smaller = shared.reference(case, [first_micro_batch(given) for given in inputs])
         for output, smaller in zip(found, of_smaller, strict=True):
-            output["smaller"] = smaller
+            output[NEXT_CALL] = smaller
     return found
 
 
@@ -93,43 +93,22 @@ def first_micro_batch(given: Any) -> Any:
     return given | {name: None if end is None else end[:1] for name, end in ends.items()}
 
 
-def scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
-    """All gradients, multiplied by a function of the number of micro-batches."""
-    return lambda case, inputs: shared.gradients(
-        case, inputs, times=lambda stage, k: by(case.params["micro_batches"])
-    )
+def losses_scaled(by: Callable[[Case], float]) -> Callable[..., list[Plain]]:
+    """Each micro-batch's loss, and so its gradients, multiplied by a function of the case."""
+    return lambda case, inputs: shared.gradients(case, inputs, times=lambda stage, k: by(case))
 
 
-def loss_scaled(by: Callable[[int], float]) -> Callable[..., list[Plain]]:
-    return shared.with_loss(lambda case: by(case.params["micro_batches"]))
-
-
-def only_the_last(case: Case, inputs: Any, of_mean: bool = False) -> list[Plain]:
+def only_the_last(case: Case, inputs: Any) -> list[Plain]:
     """Each stage's gradients are those of the micro-batch whose backward came last."""
     last = {stage: k for plan in case.params["plan"] for kind, stage, k in plan if kind == "B"}
-    m = 1 if of_mean else case.params["micro_batches"]
-    return shared.gradients(case, inputs, times=lambda stage, k: m * (k == last[stage]))
+    return shared.gradients(case, inputs, times=lambda stage, k: k == last[stage])
 
 
 MISTAKES = {
-    "sums the micro-batches' losses: divide each by the number of micro-batches": scaled(
-        lambda m: m
+    "scales the losses wrongly: divide each by the number of micro-batches": (
+        losses_scaled(lambda case: case.params["micro_batches"]),
+        losses_scaled(lambda case: case.params["micro_batches"] / case.world_size),
     ),
-    "divides the losses by the number of ranks: divide each by the number of micro-batches": (
-        lambda case, inputs: shared.gradients(
-            case, inputs, times=lambda *_: case.params["micro_batches"] / case.world_size
-        )
-    ),
-    "divides by the number of micro-batches twice": scaled(lambda m: 1 / m),
-    "returns the sum of the losses: return their mean, of which the gradients are": loss_scaled(
-        lambda m: m
-    ),
-    "returns the mean divided by the number of micro-batches once more": loss_scaled(
-        lambda m: 1 / m
-    ),
-    "keeps only the last micro-batch's gradients: add them up in .grad": (
-        only_the_last,
-        lambda case, inputs: only_the_last(case, inputs, of_mean=True),
-    ),
+    "keeps only the last micro-batch's gradients: add them up in .grad": only_the_last,
     **shared.WRONG_PASSES,
 }

@@ -14,12 +14,12 @@ from autograder.exercises.lab08_pipeline.shared import Stage, stages_of_ranks
 def gradients(
     case: Case,
     inputs: Any,
-    passes: Callable[[Tensor, Tensor], Tensor] = lambda y_grad, x_grad: x_grad,
+    passes: Callable[[Tensor, Tensor, bool], Tensor] = lambda y_grad, x_grad, is_last: x_grad,
     times: Callable[[int, int], float] = lambda stage, micro_batch: 1,
 ) -> list[Plain]:
     """By rank, of each of its stages: [weight's, bias's], for the mean over all micro-batches.
 
-    passes  the gradient sent to the previous stage
+    passes  the gradient sent to the previous stage, by the last stage or another one
     times   the weight of a micro-batch in a stage's gradients
     """
     stages, of_ranks = stages_in(case, inputs), stages_of_ranks(case)
@@ -37,29 +37,25 @@ def gradients(
             x_grad, *own = torch.autograd.grad(ys[number], wanted, y_grad)
             for total, part in zip(found[number], own, strict=True):
                 total += times(number, k) * part
-            y_grad = passes(y_grad, x_grad)
+            y_grad = passes(y_grad, x_grad, number == len(stages) - 1)
     return [{"gradients": [found[stage] for stage in own]} for own in of_ranks]
 
 
-def with_loss(times: Callable[[Case], float | None]) -> Callable[[Case, Any], list[Plain]]:
-    """The right gradients, and the loss multiplied by a number; None instead of it."""
-
-    def outputs(case: Case, inputs: Any) -> list[Plain]:
-        y, targets = ends_of(inputs)
-        for stage in stages_in(case, inputs):
-            y = stage(y).detach()
-        by = times(case)
-        loss = None if by is None else by * functional.mse_loss(y, targets)
-        of_ranks = gradients(case, inputs)
-        for output, given in zip(of_ranks, inputs, strict=True):
-            if given["targets"] is not None:
-                output["loss"] = loss
-        return of_ranks
-
-    return outputs
+def reference(case: Case, inputs: Any) -> list[Plain]:
+    """The right gradients and loss."""
+    y, targets = ends_of(inputs)
+    for stage in stages_in(case, inputs):
+        y = stage(y).detach()
+    of_ranks = gradients(case, inputs)
+    for output, given in zip(of_ranks, inputs, strict=True):
+        if given["targets"] is not None:
+            output["loss"] = functional.mse_loss(y, targets)
+    return of_ranks
 
 
-reference = with_loss(lambda case: 1)
+def without_loss(case: Case, inputs: Any) -> list[Plain]:
+    of_ranks = reference(case, inputs)
+    return [each | ({"loss": None} if "loss" in each else {}) for each in of_ranks]
 
 
 def stages_in(case: Case, inputs: Any) -> list[Stage]:
@@ -81,14 +77,17 @@ def ends_of(inputs: Any) -> list[Tensor]:
 
 
 WRONG_PASSES = {
-    "returns no loss: the rank of the last stage has to return it": with_loss(lambda case: None),
+    "returns no loss: the rank of the last stage has to return it": without_loss,
     "ends with wrong gradients: a stage sends back the gradient it received, but the previous "
     "stage needs x.grad": (
-        lambda case, inputs: gradients(case, inputs, passes=lambda y_grad, x_grad: y_grad)
+        lambda case, inputs: gradients(case, inputs, lambda y_grad, *_: y_grad),
+        lambda case, inputs: gradients(
+            case, inputs, lambda y_grad, x_grad, is_last: x_grad if is_last else y_grad
+        ),
     ),
     "ends with wrong gradients: a stage calls backward without the gradient it received, "
     "y.backward(y_grad)": (
-        lambda case, inputs: gradients(case, inputs, lambda y_grad, x_grad: torch.ones_like(x_grad))
+        lambda case, inputs: gradients(case, inputs, lambda _, x_grad, *__: torch.ones_like(x_grad))
     ),
 }
 
