@@ -14,6 +14,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from autograder.exercise import Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import FLOAT_BYTES, normal
 from autograder.guest.growth import STEPS, found_in_more_steps
@@ -235,6 +236,13 @@ def not_random(output: Any) -> MistakeText:
     return None
 
 
+def in_merge(sign: Sign) -> Sign:
+    """The sign, but only for errors from `merge`: `forward` multiplies matrices as well."""
+    return lambda attempt: (
+        sign(attempt) if ", in merge\n" in getattr(attempt.error, "detail", "") else None
+    )
+
+
 @on_each_rank
 def other_parameters(output: Any) -> MistakeText:
     for names in output["trained"]:
@@ -315,6 +323,12 @@ EXERCISE = OnRanks(
             "does not require grad",
             "computes an output that depends on no trained parameter: unless it is merged, forward "
             "adds the adapter, even after unmerge(), and A and B stay trainable",
+        ),
+        in_merge(
+            raises(
+                "size of tensor a|shapes cannot be multiplied|shape .* doesn't match the broadcast",
+                "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose",
+            )
         ),
         other_parameters,
         other_modules,

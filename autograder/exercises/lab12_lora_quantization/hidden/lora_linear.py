@@ -142,7 +142,7 @@ MISTAKES = {
     "merges B·A without α/r: what is merged is what forward adds": partial(
         reference, merged_scale=one
     ),
-    "merges the transpose of a square matrix: W [out, in] grows by B·A": partial(
+    "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": partial(
         reference, but="transposes"
     ),
     "leaves the weight merged in unmerge: keep a clone() of the original, which a second merge() "
