@@ -74,7 +74,7 @@ def right(
 
 def with_targets(is_target: Callable[[str, str], bool]) -> Callable[..., Answer]:
     """The answer if the matrices for which ``is_target(name, target)`` get adapters."""
-    return lambda *asked: right(*asked, is_target)
+    return lambda *asked: right(*asked, is_target=is_target)
 
 
 def with_(key: str, part: Callable[[Shapes, int, int], float]) -> Callable[..., Answer]:

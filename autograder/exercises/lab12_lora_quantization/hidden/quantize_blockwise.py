@@ -65,7 +65,7 @@ def codes_by(
         found = []
         for block in blocks_of(given):
             absmax = magnitude(block)
-            divisor = max(absmax, least_divisor) + addend if absmax > 0 else 1.0
+            divisor = absmax.clamp(min=least_divisor) + addend if absmax > 0 else 1.0
             found.append(rule(block / divisor, given["points"]))
         return torch.cat(found).view(given["weights"].shape)
 
