@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -72,11 +73,6 @@ def right(
     }
 
 
-def with_targets(is_target: Callable[[str, str], bool]) -> Callable[..., Answer]:
-    """The answer if the matrices for which ``is_target(name, target)`` get adapters."""
-    return lambda *asked: right(*asked, is_target=is_target)
-
-
 def with_(key: str, part: Callable[[Shapes, int, int], float]) -> Callable[..., Answer]:
     """``part``: of shapes, adapters and ranks; of FLOPs, for a token."""
 
@@ -106,13 +102,13 @@ def third_or_first(name: str) -> str:
 
 MISTAKES: Mapping[str, Any] = {
     "adapts other modules than the targets: the second-to-last word of a name equals a target": (
-        with_targets(lambda name, target: True),
-        with_targets(lambda name, target: target in module_of(name)),
-        with_targets(lambda name, target: target in name),
-        with_targets(lambda name, target: module_of(name).startswith(target)),
-        with_targets(lambda name, target: module_of(name).endswith(target)),
-        with_targets(lambda name, target: f".{target}." in name),
-        with_targets(lambda name, target: third_or_first(name) == target),
+        partial(right, is_target=lambda name, target: True),
+        partial(right, is_target=lambda name, target: target in module_of(name)),
+        partial(right, is_target=lambda name, target: target in name),
+        partial(right, is_target=lambda name, target: module_of(name).startswith(target)),
+        partial(right, is_target=lambda name, target: module_of(name).endswith(target)),
+        partial(right, is_target=lambda name, target: f".{target}." in name),
+        partial(right, is_target=lambda name, target: third_or_first(name) == target),
     ),
     "keeps gradients or states of the base: frozen weights have none": tuple(
         with_state(*each) for each in ((1, 2), (1, 3), (2, 1), (2, 3), (3, 0), (3, 3))
