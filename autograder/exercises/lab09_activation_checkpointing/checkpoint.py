@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from autograder.exercise import Attempt, Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 
@@ -34,14 +33,6 @@ def inputs_bytes(case: Case) -> int:
     return int(calls * (shared.x_bytes(case) + STATE_BYTES))
 
 
-@on_each_rank
-def keeps_a_graph(output: Any, attempt: Attempt) -> MistakeText:
-    """Autograd was on when a block ran for the first time."""
-    if is_over(attempt, shared.KEPT) and output["log"][0]["grad"]:
-        return "runs the function with autograd on in forward, and keeps more than its arguments"
-    return None
-
-
 def network_case(name: str, network: str, blocks: int, keep: float = 1.0, **others: Any) -> Case:
     others |= {"network": network, "random loss": keep < 1}
     return shared.blocks_case(name, 1, blocks, keep=keep, **others)
@@ -62,15 +53,6 @@ EXERCISE = OnRanks(
         "keeps ≤ 1.02 × one block's input, and 8 kB, for each call", inputs_bytes
     ),
     allows=frozenset(),
-    signs=(
-        signs.wrong_form,
-        signs.runs_again_without_autograd,
-        signs.wrong_run_counts,
-        keeps_a_graph,
-        signs.runs_again_differently,
-        signs.draws_in_forward,
-        signs.does_not_restore_the_generator,
-        signs.leaves_something,
-    ),
+    signs=(signs.wrong_form, signs.runs_again_without_autograd, signs.runs_again_differently),
     memory=True,
 )

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import permutations
-from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional
 
 from autograder.exercise import (
     NAMED_MISTAKES,
@@ -28,11 +24,9 @@ from autograder.exercise import (
 )
 from autograder.exercise.signs import (
     MistakeText,
-    expensive_calls,
-    is_over,
     never_waited,
     on_each_call,
-    on_each_rank,
+    over_budget,
 )
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
@@ -41,10 +35,6 @@ from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Call
 
 GLOO_BYTES = 4096  # gloo's overhead for each call
-EXCHANGES_GRADIENTS = (
-    "sums the gradient of x over the ranks: each rank returns its own gradient, and only the "
-    "stored input is gathered"
-)
 
 
 def draw_chain(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -134,18 +124,14 @@ def sends_objects(attempt: Attempt) -> Finding | None:
     return None
 
 
-def calls_all_reduce(attempt: Attempt) -> Finding | None:
-    calls = attempt.calls
-    if not any(call.op.startswith("all_gather") for call in calls):
+@on_each_call
+def calls_all_reduce(call: Call) -> MistakeText:
+    if call.op != "all_reduce":
         return None
-    for call in calls:
-        if call.op == "all_reduce":
-            mistake = (
-                "calls all_reduce in addition to the gather: each rank returns its own gradient of "
-                "x, and only the stored input is gathered"
-            )
-            return Finding(f"rank {call.rank}", mistake, call.source)
-    return None
+    return (
+        "calls all_reduce: gather the stored input with an all-gather, which sends half as much, "
+        "and return each rank's own gradient of x"
+    )
 
 
 def gathers_in_the_background(attempt: Attempt) -> Finding | None:
@@ -158,40 +144,6 @@ def gathers_in_the_background(attempt: Attempt) -> Finding | None:
         return None
     calls = [call for call in run.calls if call.rank == error.rank]
     return never_waited(replace(attempt, run=replace(run, calls=calls)))
-
-
-@on_each_rank
-def permutes_the_pieces(output: Any, given: Any, case: Case) -> MistakeText:
-    """The first block ran again on the pieces of its x in another order."""
-    x, t = given["x"], case.world_size
-    pieces = functional.pad(x.flatten(), (0, -x.numel() % t)).chunk(t)
-    orders = (torch.cat(order)[: x.numel()].view(x.shape) for order in permutations(pieces))
-    permuted = {*map(shared.checksum, orders)} - {shared.checksum(x)}
-    again = output["log"][output["runs in forward"] :]
-    if any(run["block"] == 0 and run["x"] in permuted for run in again):
-        return (
-            "does not put the pieces together in the order of the ranks: does each rank store its "
-            "own piece, and does backward keep the order of the gather?"
-        )
-    return None
-
-
-@on_each_rank
-def saves_the_whole_input(rank: int, case: Case, attempt: Attempt) -> MistakeText:
-    if rank not in is_over(attempt, shared.KEPT):
-        return None
-    whole_bytes = case.params["blocks"] * shared.x_bytes(case)
-    if shared.live_rise(attempt.run)[rank] < 0.98 * whole_bytes:
-        return "keeps more than 1/t of each input"
-    return (
-        "keeps as many bytes as the whole input of each block: a view, for example, keeps its "
-        "whole tensor alive, and so does any other reference to x"
-    )
-
-
-gathers_by_all_reduce = expensive_calls(
-    {"all_reduce": "calls all_reduce, which sends twice as much as an all-gather"}
-)
 
 
 EXERCISE = OnRanks(
@@ -222,16 +174,14 @@ EXERCISE = OnRanks(
         gathers_in_the_background,
         signs.wrong_form,
         signs.runs_again_without_autograd,
-        signs.wrong_run_counts,
-        permutes_the_pieces,
         signs.runs_again_differently,
         calls_all_reduce,
         NAMED_MISTAKES,
-        signs.draws_in_forward,
-        signs.does_not_restore_the_generator,
-        saves_the_whole_input,
-        signs.leaves_something,
-        gathers_by_all_reduce,
+        over_budget(
+            shared.KEPT,
+            "keeps more than 1/t of each input: a view, for example, keeps its whole tensor alive, "
+            "and so does any other reference to x",
+        ),
     ),
     memory=True,
 )

@@ -24,10 +24,11 @@ from autograder.guest.closed_modules import close_functions
 
 TOLERANCE = 1e-5  # matmuls differ by up to this between machines; on one machine they are bit-equal
 WIDER = 4
-FLOAT_BYTES = 4
 BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would use up most of a budget
 SAMPLES = 64  # elements of a large tensor that are also compared outside the rank
 VALUES = ("outputs", "gradients of arguments", "gradients of weights")
+STATE, NEXT = "random state after forward", "random numbers after backward"
+RUNS, BITS = "runs of each block", "bit-equal to the step without checkpointing"
 BEFORE, FORWARD = "before forward", "forward of the network"
 BACKWARD, AFTER = "backward of the network", "after backward"
 KEPT, LEFT = "kept after forward", "left after backward"  # headings of the budgets
@@ -131,8 +132,7 @@ def step(
         with around(AFTER):
             pass
         next_draw = torch.rand(4)
-    found = {"next draw": next_draw, "log": log, "again": log[first_runs:], "saved": saved}
-    found["state after forward"] = state
+    found = {"log": log, "again": log[first_runs:], "saved": saved, STATE: state, NEXT: next_draw}
     gradients = [  # an unused leaf may have None or zeros
         [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         for leaves in (arguments, weights)
@@ -141,15 +141,14 @@ def step(
 
 
 def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
-    """Evenly spaced elements of each tensor, about SAMPLES; "runs": how often each block ran."""
+    """Evenly spaced elements of each tensor, about SAMPLES, and how often each block ran."""
     blocks = [run["block"] for run in ran["log"]]
     samples: dict[str, Plain] = {
         name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
         for name in VALUES
     }
     runs = [blocks.count(number) for number in range(case.params["blocks"])]
-    draws = {name: ran[name] for name in ("state after forward", "next draw")}
-    return samples | draws | {"runs": runs}
+    return samples | {name: ran[name] for name in (STATE, NEXT)} | {RUNS: runs}
 
 
 def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:

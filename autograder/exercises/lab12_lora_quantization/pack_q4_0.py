@@ -12,28 +12,18 @@ from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 
 BLOCK = 32  # weights
-SCALED_BY = (0.8, 1.25)
-
-
 # With these levels and a largest weight of 7 · 2^k, x / d is halfway between two levels, while
 # x · (1/d) is less in fp32, whether or not the product is rounded before 8.5 is added.
 LESS_WITH_A_RECIPROCAL = (-5.5, -6.5, -7.5)
 
 
-def block_of(
-    largest: float,
-    opposite: bool = False,
-    halfway: bool = False,
-    exact: bool = False,
-    reciprocal: bool = False,
-) -> dict[str, Any]:
-    """``largest``: the weight of largest magnitude, multiplied by a random number near 1 unless
-    ``exact``.  ``opposite``: a later weight is its negative.  ``halfway``: the others are halfway
-    between two levels; ``largest`` must then be a power of two.  ``reciprocal``: their levels are
-    of LESS_WITH_A_RECIPROCAL; ``largest`` must then be 7 · 2^k."""
-    exact = exact or halfway or reciprocal
-    shape = {"opposite": opposite, "halfway": halfway, "reciprocal": reciprocal}
-    return {"largest": largest, "exact": exact, **shape}
+def block_of(largest: float, **kind: bool) -> dict[str, Any]:
+    """``largest``: the weight of largest magnitude; ``kind``: see `draw_block`."""
+    return {"largest": largest, **kind}
+
+
+def blocks_case(name: str, *blocks: dict[str, Any]) -> Case:
+    return Case(name, 1, {"blocks": blocks})
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
@@ -44,14 +34,18 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
 def draw_block(
     rng: np.random.Generator,
     largest: float,
-    exact: bool,
-    opposite: bool,
-    halfway: bool,
-    reciprocal: bool,
+    opposite: bool = False,
+    halfway: bool = False,
+    reciprocal: bool = False,
 ) -> torch.Tensor:
     """Weights near levels, up to the largest magnitude, but never almost halfway between two
-    levels, where rounding decides, except LESS_WITH_A_RECIPROCAL."""
-    scale = np.float32(largest if exact else largest * rng.uniform(*SCALED_BY))
+    levels, where rounding decides.
+
+    ``opposite``: a later weight is the negative of the largest.  ``halfway``: the others are
+    halfway between two levels; ``largest`` must then be a power of two.  ``reciprocal``: their
+    levels are of LESS_WITH_A_RECIPROCAL; ``largest`` must then be 7 · 2^k.
+    """
+    scale = np.float32(largest if halfway or reciprocal else largest * rng.uniform(0.8, 1.25))
     offset = 0.5 if halfway else rng.uniform(-0.49, 0.49, BLOCK)
     levels = np.clip(rng.integers(-8, 9, BLOCK) + offset, -7.9, 7.9)
     if reciprocal:
@@ -80,27 +74,24 @@ def changes_weights(output: Any) -> MistakeText:
 EXERCISE = OnRanks(
     points=3,
     cases=(
-        Case("three blocks", 1, {"blocks": [block_of(-1.3), block_of(0.9), block_of(0.04)]}),
-        Case(
+        blocks_case("three blocks", block_of(-1.3), block_of(0.9), block_of(0.04)),
+        blocks_case(
             "both signs have the largest magnitude",
-            1,
-            {"blocks": [block_of(0.7, opposite=True), block_of(-2.1, opposite=True)]},
+            block_of(0.7, opposite=True),
+            block_of(-2.1, opposite=True),
         ),
-        Case(
+        blocks_case(
             "weights halfway between two levels",
-            1,
-            {
-                "blocks": [
-                    block_of(-0.25, halfway=True),
-                    block_of(2.0, halfway=True),
-                    block_of(7 / 32, reciprocal=True),
-                ]
-            },
+            block_of(-0.25, halfway=True),
+            block_of(2.0, halfway=True),
+            block_of(7 / 32, reciprocal=True),
         ),
-        Case(
+        blocks_case(
             "a block of zeros, and tiny weights",
-            1,
-            {"blocks": [block_of(0.0), block_of(4e-6), block_of(-1.1e-7), block_of(0.3)]},
+            block_of(0.0),
+            block_of(4e-6),
+            block_of(-1.1e-7),
+            block_of(0.3),
         ),
     ),
     inputs=draw_inputs,

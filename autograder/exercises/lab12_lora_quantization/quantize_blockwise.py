@@ -13,29 +13,28 @@ from autograder.exercise import Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
 from shardlab.estimate.quantization import nf4_code_points
 
-INT8 = [code / 127 for code in range(-127, 128)]
 POINTS = {  # weights are drawn near them
-    "int8": INT8,
+    "int8": [code / 127 for code in range(-127, 128)],
     "nf4": nf4_code_points(),
     "8 points": [-1.0, -0.53, -0.21, 0.0, 0.13, 0.34, 0.61, 0.87],
 }
 # Largest offset from a point, as a fraction of the distance to the next one: closer to the
 # midpoint, another order of operations may give the other point's code.
 MAX_OFFSET = 0.49
-RETURNS_DIVISOR = "returns the divisor of a block of zeros as its absmax, which is 0"
 TINY = 4e-7  # 1e-8 more would be another divisor
 
 
-def weights_of(
-    shape: tuple[int, ...], block: int, kind: str, zeros: int | None = None, tiny: int | None = None
-) -> dict[str, Any]:
-    """A tensor to quantize. ``zeros``: a block of zeros, if any.  ``tiny``: one of tiny weights."""
-    return {"shape": shape, "block": block, "kind": kind, "zeros": zeros, "tiny": tiny}
+def weights_of(shape: tuple[int, ...], block: int, kind: str, **blocks: int) -> dict[str, Any]:
+    """A tensor to quantize. ``blocks``: see `draw_tensor`."""
+    return {"shape": shape, "block": block, "kind": kind, **blocks}
+
+
+def tensors_case(name: str, *tensors: dict[str, Any]) -> Case:
+    return Case(name, 1, {"tensors": tensors})
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
-    tensors = [draw_tensor(rng, **each) for each in case.params["tensors"]]
-    return {"tensors": tensors}
+    return {"tensors": [draw_tensor(rng, **each) for each in case.params["tensors"]]}
 
 
 def draw_tensor(
@@ -43,10 +42,13 @@ def draw_tensor(
     shape: tuple[int, ...],
     block: int,
     kind: str,
-    zeros: int | None,
-    tiny: int | None,
+    zeros: int | None = None,
+    tiny: int | None = None,
 ) -> Plain:
-    """The largest magnitude is negative in the first block, positive in the next, and so on."""
+    """The largest magnitude is negative in the first block, positive in the next, and so on.
+
+    ``zeros``: a block of zeros, if any.  ``tiny``: one of tiny weights.
+    """
     size, factors = math.prod(shape), {zeros: 0.0, tiny: TINY}
     blocks = [
         draw_block(rng, min(block, size - start), kind, i % 2 == 0) * factors.get(i, 1.0)
@@ -101,31 +103,25 @@ def returns_divisor(output: Any, expected: Any) -> MistakeText:
     """A rule, because divisors may be smaller than the tolerance."""
     for right, got in zip(expected["absmax"], output["absmax"], strict=False):
         if equal(right, got, 1e-2) and (got[right == 0] != 0).any():
-            return RETURNS_DIVISOR
+            return "returns the divisor of a block of zeros as its absmax, which is 0"
     return None
 
 
 EXERCISE = OnRanks(
     points=4,
     cases=(
-        Case("int8, whole blocks", 1, {"tensors": [weights_of((6, 40), 48, "int8")]}),
-        Case("NF4, whole blocks", 1, {"tensors": [weights_of((6, 40), 48, "nf4")]}),
-        Case(
+        tensors_case("int8, whole blocks", weights_of((6, 40), 48, "int8")),
+        tensors_case("NF4, whole blocks", weights_of((6, 40), 48, "nf4")),
+        tensors_case(
             "last blocks that are not full",
-            1,
-            {
-                "tensors": [
-                    weights_of((7, 11), 24, "int8"),
-                    weights_of((2, 3, 17), 24, "nf4"),
-                    weights_of((19,), 64, "nf4"),
-                    weights_of((13, 5), 16, "8 points"),
-                ]
-            },
+            weights_of((7, 11), 24, "int8"),
+            weights_of((2, 3, 17), 24, "nf4"),
+            weights_of((19,), 64, "nf4"),
+            weights_of((13, 5), 16, "8 points"),
         ),
-        Case(
+        tensors_case(
             "a block of zeros, and one of tiny weights",
-            1,
-            {"tensors": [weights_of((5, 24), 40, kind, 1, tiny=2) for kind in ("int8", "nf4")]},
+            *(weights_of((5, 24), 40, kind, zeros=1, tiny=2) for kind in ("int8", "nf4")),
         ),
     ),
     inputs=draw_inputs,

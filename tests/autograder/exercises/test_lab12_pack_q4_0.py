@@ -12,7 +12,7 @@ import torch
 
 from autograder import exercises
 from autograder.exercise import Case, equal
-from autograder.exercises.lab12_lora_quantization.pack_q4_0 import block_of
+from autograder.exercises.lab12_lora_quantization.pack_q4_0 import block_of, blocks_case
 
 LAB = "12_lora_quantization"
 SEED = 11
@@ -43,7 +43,7 @@ def test_random_weights_are_packed_as_by_gguf(scale: float) -> None:
     weights[96:128] = scale
     weights[128:160:2] = -scale * 4
     weights[129:160:2] = scale * 4
-    case = Case("random", 1, {"blocks": [block_of(1.0)]})
+    case = blocks_case("random", block_of(1.0))
     assert torch.equal(reference_blocks(case, [{"weights": weights}]), gguf_bytes(weights))
 
 

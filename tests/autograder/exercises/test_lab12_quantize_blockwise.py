@@ -8,7 +8,10 @@ import torch
 
 from autograder import exercises
 from autograder.exercise import Case
-from autograder.exercises.lab12_lora_quantization.quantize_blockwise import weights_of
+from autograder.exercises.lab12_lora_quantization.quantize_blockwise import (
+    tensors_case,
+    weights_of,
+)
 
 LAB = "12_lora_quantization"
 SEED = 11
@@ -31,7 +34,7 @@ def test_dequantized_weights_are_within_the_error_bound(case: Case) -> None:
 
 def test_nf4_codes_match_bitsandbytes() -> None:
     bitsandbytes = pytest.importorskip("bitsandbytes.functional")
-    case = Case("NF4", 1, {"tensors": [weights_of((8, 64), 64, "nf4", zeros=5)]})
+    case = tensors_case("NF4", weights_of((8, 64), 64, "nf4", zeros=5))
     inputs = EXERCISE.draw(case, np.random.default_rng(3))
     (expected,) = EXERCISE.expect(case, inputs)
     packed, state = bitsandbytes.quantize_4bit(

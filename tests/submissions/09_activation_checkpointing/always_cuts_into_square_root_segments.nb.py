@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 4.1667}
-# says = {checkpoint_sequential = "cuts into segments of round(√n) layers whatever the budget"}
+# says = {checkpoint_sequential = "cuts into segments of equal length"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 3.0}
-# says = {checkpoint = "in the place of an argument that is no tensor"}
+# says = {checkpoint = "RuntimeError"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint = 6}
-# says = {checkpoint = "never runs the function again"}
+# says = {checkpoint = "gives the wrong number in 'runs of each block'"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {LoRALinear = 4.0}
-# says = {LoRALinear = "although it is merged: then only linear"}
+# says = {LoRALinear = "has wrong values in 'y when merged, with adapters of NaN'"}
 # ///
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}

@@ -2,7 +2,7 @@
 # lab = "12_lora_quantization"
 # typed = true
 # loses = {LoRALinear = 4.0}
-# says = {LoRALinear = "scales by α alone"}
+# says = {LoRALinear = "by another factor than α/r"}
 # ///
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}

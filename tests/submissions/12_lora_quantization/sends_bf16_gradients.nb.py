@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {count_and_ship = 3.0}
-# says = {count_and_ship = "half of what a rank sends"}
+# says = {count_and_ship = "gives the wrong number in 'sent_bytes'"}
 # ///
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {count_and_ship = 1.8}
-# says = {count_and_ship = "misses targets in short or long names"}
+# says = {count_and_ship = "adapts other modules than the targets"}
 # ///
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}

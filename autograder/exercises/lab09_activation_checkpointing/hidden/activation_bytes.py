@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -96,22 +95,9 @@ def answers(wrong: Callable[[Setting], float | None]) -> Outputs:
     return lambda case, inputs: [[wrong(public.complete(asked)) for asked in inputs[0]]]
 
 
-def formula_with(only: str = "", times: float = 1, **changes: Any) -> Outputs:
-    """The formula for a changed setting; ``only`` for this kind of recomputation."""
-    return answers(
-        lambda asked: (
-            times * formula_bytes(asked | changes) if only in ("", asked["recompute"]) else None
-        )
-    )
-
-
-def floored(asked: Setting) -> float | None:
-    """The scores as a multiple of sbh, rounded down."""
-    if asked["recompute"] != "none":
-        return None
-    sbh = asked["tokens"] * asked["samples"] * asked["width"]
-    lost = 5 * asked["heads"] * asked["tokens"] / asked["width"] % 1
-    return formula_bytes(asked) - sbh * lost / asked["tp_size"]
+def formula_with(**changes: Any) -> Outputs:
+    """The formula for a changed setting."""
+    return answers(lambda asked: formula_bytes(asked | changes))
 
 
 def scores_times(factor: Callable[[Setting], float]) -> Outputs:
@@ -126,29 +112,18 @@ def scores_times(factor: Callable[[Setting], float]) -> Outputs:
 
 def swapped(asked: Setting) -> float | None:
     """24sbh replicated without sequence parallelism, and 10sbh sharded over t."""
-    right, t = formula_bytes(asked), asked["tp_size"]
-    shards_all = math.isclose(t * right, formula_bytes(asked | {"tp_size": 1}))
-    if asked["recompute"] == "full" or shards_all:
+    if asked["recompute"] == "full" or asked["sequence_parallel"]:
         return None
     sbh = asked["tokens"] * asked["samples"] * asked["width"]
-    return right + sbh * (24 + 10 / t - 10 - 24 / t)
+    return formula_bytes(asked) + 14 * sbh * (1 - 1 / asked["tp_size"])
 
 
-# Mistakes in one kind of recomputation come first; a later one may explain the same answer.
 MISTAKES = {
-    "keeps the whole input on each rank: sequence parallelism shards it": (
-        formula_with("full", sequence_parallel=False)
-    ),
-    "divides the stored input by t: without sequence parallelism it is replicated": (
-        formula_with("full", sequence_parallel=True)
-    ),
-    "divides everything by t: without sequence parallelism the inputs of the layer norms and of "
-    "the sharded matrices, and the dropout masks, are replicated on every rank, 10sbh": (
-        formula_with(sequence_parallel=True)
-    ),
-    "does not shard 10sbh: with sequence parallelism a rank has 1/t of these tokens too": (
-        formula_with(sequence_parallel=False)
-    ),
+    "divides by t what every rank has: without sequence parallelism the inputs of the layer norms "
+    "and of the sharded matrices, and the dropout masks, are replicated, 10sbh, and so is the "
+    "stored input": formula_with(sequence_parallel=True),
+    "does not divide by t what sequence parallelism shards: the 10sbh of tokens, and the stored "
+    "input": formula_with(sequence_parallel=False),
     "divides 10sbh by t and keeps 24sbh whole: tensor parallelism shards the 24sbh, and only "
     "sequence parallelism the 10sbh": answers(swapped),
     "does not divide the attention scores by t: a rank has 1/t of the heads": (
@@ -156,33 +131,15 @@ MISTAKES = {
     ),
     "does not divide by t: a rank has 1/t of the heads and columns": formula_with(tp_size=1),
     "forgets the attention scores, or their s²: softmax, dropout's mask and dropout's output "
-    "take 5as²b bytes": formula_with("none", recompute="selective"),
+    "take 5as²b bytes": formula_with(recompute="selective"),
     "counts the attention scores of one head: a layer has a heads": (
         scores_times(lambda asked: 1 / asked["heads"])
     ),
-    "rounds 5as/h down: it is not an integer, so divide with /, not //": answers(floored),
-    "counts only the softmax of the attention scores": scores_times(lambda asked: 2 / 5),
-    "counts two bytes for each element of a dropout mask: it takes one": (
-        formula_with(kernels=Kernels(mask_bytes=2))
-    ),
-    "forgets the dropout masks, of one byte for each element": (
-        formula_with(kernels=Kernels(mask_bytes=0))
+    "counts other than one byte for each element of a dropout mask": (
+        formula_with(kernels=Kernels(mask_bytes=2)),
+        formula_with(kernels=Kernels(mask_bytes=0)),
     ),
     "keeps what selective recomputation drops: the scores, their softmax and dropout": (
-        formula_with("selective", recompute="none")
+        formula_with(recompute="none")
     ),
-    "counts full recomputation for selective: only the scores are recomputed": (
-        formula_with("selective", recompute="full")
-    ),
-    "counts selective recomputation for full: a layer keeps its input": (
-        formula_with("full", recompute="selective"),
-        formula_with("full", times=34 / 2),
-    ),
-    "counts nothing for full recomputation: the layer's input is kept, 2sbh": (
-        formula_with("full", times=0)
-    ),
-    "counts elements: in 16 bit each takes 2 bytes": formula_with("full", times=1 / 2),
-    "counts 4 bytes for each element: in 16 bit it takes 2": formula_with(times=2),
-    "counts one sequence: all b of a micro-batch are kept": formula_with(samples=1),
-    "returns GiB: the answer is in bytes": formula_with(times=2**-30),
 }

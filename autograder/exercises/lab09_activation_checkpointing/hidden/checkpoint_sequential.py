@@ -6,7 +6,6 @@ from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab09_activation_checkpointing import checkpoint_sequential as public
 from autograder.exercises.lab09_activation_checkpointing import shared
-from autograder.exercises.lab09_activation_checkpointing.hidden.shared import OFF_BY_BITS
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
 
 TIGHT = "13 layers, dropout, tight"
@@ -46,6 +45,9 @@ EQUIVALENT_ANSWERS = (
 )
 
 
+Cut = Callable[[Case], list[int] | None]
+
+
 def max_lengths_of(case: Case, room: Callable[[int], int]) -> list[int] | None:
     """Of the smallest number of segments for all layers; None if nothing fits.
 
@@ -71,18 +73,13 @@ def last_first(case: Case, room: Callable[[int], int]) -> list[int] | None:
     return [*cut, layers - sum(cut)]
 
 
-def at_least_one(case: Case) -> list[int] | None:
-    room = room_with(case, shared.x_bytes(case))
-    return last_first(case, lambda j: max(room(j), public.kept_bytes(case)))
-
-
 def from_the_front(case: Case) -> list[int] | None:
     max_lengths = max_lengths_of(case, room_with(case, shared.x_bytes(case)))
     return max_lengths and [*max_lengths[:-1], case.params["blocks"] - sum(max_lengths[:-1])]
 
 
-def room_with(case: Case, input_bytes: int, first: int = 0) -> Callable[[int], int]:
-    return lambda j: public.budget_bytes(case) - (first + j) * input_bytes
+def room_with(case: Case, input_bytes: int) -> Callable[[int], int]:
+    return lambda j: public.budget_bytes(case) - j * input_bytes
 
 
 def x_elements(case: Case) -> int:
@@ -93,17 +90,11 @@ def right_cut(case: Case) -> list[int] | None:
     return last_first(case, room_with(case, shared.x_bytes(case)))
 
 
-Cut = Callable[[Case], list[int] | None]
-
-
 def outputs_of(cut_of: Cut) -> Callable[[Case, Any], Plain]:
     def outputs(case: Case, inputs: Any) -> Plain:
-        cut = cut_of(case)
-        return (
-            {"raises ValueError": True}
-            if cut is None
-            else {"raises ValueError": False, "cut": cut, "recomputed layers": sum(cut[:-1])}
-        )
+        if (cut := cut_of(case)) is None:
+            return {"raises ValueError": True}
+        return {"raises ValueError": False, "cut": cut, "recomputed layers": sum(cut[:-1])}
 
     return outputs
 
@@ -116,54 +107,38 @@ def by_square_root(rounded: Callable[[float], int]) -> Cut:
     return lambda case: equal_lengths(case.params["blocks"], rounded(case.params["blocks"] ** 0.5))
 
 
-def by_number(case: Case) -> list[int]:
-    """As torch's checkpoint_sequential cuts into √n segments: the last one has the remainder."""
-    layers, count = case.params["blocks"], int(case.params["blocks"] ** 0.5)
-    cut = [layers // count] * (count - 1)
-    return [*cut, layers - sum(cut)]
-
-
 def evenly(case: Case) -> list[int] | None:
     max_lengths = max_lengths_of(case, room_with(case, shared.x_bytes(case)))
     layers = case.params["blocks"]
     return max_lengths and equal_lengths(layers, math.ceil(layers / len(max_lengths)))
 
 
-def with_inputs(input_bytes: Callable[[Case], int], first: int = 0) -> Callable[..., Plain]:
-    """The right cut for stored inputs of another size, ``first`` of them with the first segment."""
-    return outputs_of(lambda case: last_first(case, room_with(case, input_bytes(case), first)))
+def with_inputs(input_bytes: Callable[[Case], int]) -> Callable[..., Plain]:
+    """The right cut for stored inputs of another size."""
+    return outputs_of(lambda case: last_first(case, room_with(case, input_bytes(case))))
 
 
 MISTAKES = {
-    **OFF_BY_BITS,
-    "never recomputes a layer": outputs_of(lambda case: [case.params["blocks"]]),
     "computes the last segment twice, too: backward starts with it, so it can keep its "
-    "activations": lambda case, inputs: {"runs": [2] * case.params["blocks"]},
-    # Before mistakes in the count of stored inputs, some of which lead to this cut too.
-    "gives a segment a layer for which it has no room: raise ValueError": outputs_of(at_least_one),
+    "activations": lambda case, inputs: {shared.RUNS: [2] * case.params["blocks"]},
     "fills the segments from the front: the last segment is computed once, so fill it first": (
         outputs_of(from_the_front)
-    ),
-    "counts 4 bytes for each element of x: x.element_size() may be another number": (
-        with_inputs(lambda case: 4 * x_elements(case))
     ),
     # Several counts lead to the same cuts: what is said is true of each.
     "counts too few bytes for the stored inputs: while a segment runs, memory also holds those of "
     "all segments before it, x.numel() * x.element_size() bytes each": (
         with_inputs(lambda case: 0),
         with_inputs(x_elements),
+        with_inputs(lambda case: 4 * x_elements(case)),
         with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize),
         with_inputs(lambda case: shared.x_bytes(case) // shared.shape_of(case)[0]),
     ),
-    "leaves room unused: a cut that takes exactly budget_bytes fits, and a layer's kept_bytes "
-    "include its input": with_inputs(shared.x_bytes, first=1),
-    "cuts into segments of equal length: the last one is computed once, so make it as long as "
-    "fits": outputs_of(evenly),
     # Last, because for some numbers of layers these equal cuts by other mistakes.
-    "cuts into segments of round(√n) layers whatever the budget": outputs_of(by_square_root(round)),
-    "cuts into segments of ⌊√n⌋ layers whatever the budget": outputs_of(by_square_root(math.floor)),
-    "cuts into segments of ⌈√n⌉ layers whatever the budget": outputs_of(by_square_root(math.ceil)),
-    "cuts into ⌊√n⌋ segments whatever the budget": outputs_of(by_number),
+    "cuts into segments of equal length: the last one is computed once, so make it as long as "
+    "fits": (
+        outputs_of(evenly),
+        *(outputs_of(by_square_root(rounded)) for rounded in (round, math.floor, math.ceil)),
+    ),
 }
 
 
@@ -172,10 +147,10 @@ def reference(case: Case, inputs: Any) -> Plain:
     if cut is None:
         return {"raises ValueError": True}
     ran = shared.results(plain_step(inputs[0], case, **public.STEP_OPTIONS), case)
-    values = {name: ran[name] for name in shared.VALUES}
-    right = {
+    return {
         "raises ValueError": False,
         "fits the budget": "yes",
         "recomputed layers": sum(cut[:-1]),
+        **{name: ran[name] for name in shared.VALUES},
+        shared.BITS: True,
     }
-    return right | values | {"bit for bit": True}

@@ -1,18 +1,8 @@
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-import torch
-from torch import Tensor
-
-from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
-from autograder.exercises.lab09_activation_checkpointing import partitioned_checkpoint as public
 from autograder.exercises.lab09_activation_checkpointing.hidden import shared
-from autograder.exercises.lab09_activation_checkpointing.networks import network
-from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case, results, step
+from autograder.exercises.lab09_activation_checkpointing.shared import blocks_case
 
-reference = shared.reference
+reference, MISTAKES = shared.reference, shared.MISTAKES
 # Random numbers for a mask of 4 MiB would be most of its time.
 LARGE = {"keep": 0.9, "wider": 1, "large": True}
 CASES = (
@@ -48,32 +38,3 @@ EQUIVALENT_ANSWERS = (
         "gathering a list and concatenating it sends the same bytes",
     ),
 )
-
-
-def divided(case: Case, inputs: Any) -> list[Plain]:
-    """Each call divides its input's gradient, in x's dtype."""
-
-    def dividing(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        x = x.view_as(x)
-        x.register_hook(lambda gradient: gradient / case.world_size)
-        return function(x)
-
-    ran = [results(step(partial(network, dividing), given, case), case) for given in inputs]
-    return [{name: own[name] for name in (shared.ARGUMENTS, shared.WEIGHTS)} for own in ran]
-
-
-def summed(case: Case, inputs: Any, average: bool = False) -> Plain:
-    """Each block sums its input's gradient over the ranks."""
-    own = [right[shared.ARGUMENTS][0] for right in shared.reference(case, inputs)]
-    share = 1 / case.world_size if average else 1
-    calls = len(case.params.get("order", range(case.params["blocks"])))
-    calls = 2 if case.params.get("network") == "nested" else calls
-    times = share * (share * case.world_size) ** (calls - 1)
-    return {shared.ARGUMENTS: [times * torch.stack(own).sum(dim=0)]}
-
-
-MISTAKES = {
-    public.EXCHANGES_GRADIENTS: (summed, partial(summed, average=True)),
-    "divides the gradient of x by the number of ranks: each rank returns its own gradient": divided,
-    **shared.MISTAKES,
-}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from operator import floordiv, truediv
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
@@ -41,46 +41,39 @@ BOUNDARIES = {
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer("self.B @ self.A", "(self.A.T @ self.B.T).T", "(XY)ᵀ = YᵀXᵀ"),
 )
-Scale = Callable[[float, float], float]  # of r and α
-
-
-@dataclass(frozen=True)
-class Behavior:
-    """What a layer does; the defaults are correct."""
-
-    scale: Scale = lambda r, alpha: alpha / r
-    merged_scale: Scale | None = None  # default: ``scale``
-    merges_transpose: bool = False  # of square weights
-    merges_again: bool = False  # a second merge() adds the adapter again
-    adds_after_merge: bool = False
-    unmerges: bool = True
-    stops_gradient: bool = False  # of the input, at the base
-    stops_at_adapter: bool = False
+Scale = Callable[[float, float], float]  # of α and r
 
 
 class Layer(nn.Module):
-    def __init__(self, base: nn.Linear, r: int, alpha: float, how: Behavior) -> None:
+    """``but`` names what it does wrong; ``merged_scale``: in merge(), if not ``scale``."""
+
+    def __init__(
+        self,
+        base: nn.Linear,
+        r: int,
+        alpha: float,
+        but: str = "",
+        scale: Scale = truediv,
+        merged_scale: Scale | None = None,
+    ) -> None:
         super().__init__()
-        self.linear, self.how, self.before = base.requires_grad_(False), how, list[Tensor]()
+        self.linear, self.but, self.before = base.requires_grad_(False), but, list[Tensor]()
         self.A = nn.Parameter(torch.zeros(r, base.in_features))
         self.B = nn.Parameter(torch.zeros(base.out_features, r))
-        self.scale = how.scale(r, alpha)
-        self.merged_scale = (how.merged_scale or how.scale)(r, alpha)
+        self.scale, self.merged_scale = scale(alpha, r), (merged_scale or scale)(alpha, r)
 
     def forward(self, x: Tensor) -> Tensor:
-        into_base = x.detach() if self.how.stops_gradient else x
-        y = linear(into_base, self.linear.weight, self.linear.bias)
-        if self.before and not self.how.adds_after_merge:
+        y = self.linear(x.detach() if self.but == "stops the gradient" else x)
+        if self.before and self.but != "adds when merged":
             return y
-        into_adapter = x.detach() if self.how.stops_at_adapter else x
-        return y + self.scale * (into_adapter @ self.A.T @ self.B.T)
+        return y + self.scale * (x @ self.A.T @ self.B.T)
 
     @torch.no_grad()
     def merge(self) -> None:
-        if self.before and not self.how.merges_again:
+        if self.before and self.but != "merges again":
             return
         update = self.merged_scale * (self.B @ self.A)
-        if self.how.merges_transpose and update.shape[0] == update.shape[1]:
+        if self.but == "transposes" and update.shape[0] == update.shape[1]:
             update = update.T
         self.before = [self.linear.weight.clone()]
         self.linear.weight.add_(update)
@@ -89,14 +82,14 @@ class Layer(nn.Module):
     def unmerge(self) -> None:
         if self.before:
             before = self.before.pop()
-            if self.how.unmerges:
+            if self.but != "stays merged":
                 self.linear.weight.copy_(before)
 
 
-def reference(case: Case, inputs: Any, how: Behavior | None = None) -> list[Plain]:
+def reference(case: Case, inputs: Any, **mistake: Any) -> list[Plain]:
     """In one process, trained on all ranks' batches."""
     r, alpha, given = case.params["r"], case.params["alpha"], inputs[0]
-    layers = [Layer(base_layer(*each), r, alpha, how or Behavior()) for each in given["layers"]]
+    layers = [Layer(base_layer(*each), r, alpha, **mistake) for each in given["layers"]]
     model = stacked(layers)
     x = torch.cat([each["x"] for each in inputs])
     with torch.no_grad():
@@ -129,41 +122,35 @@ def reference(case: Case, inputs: Any, how: Behavior | None = None) -> list[Plai
     ]
 
 
-def with_mistake(**how: Any) -> Callable[[Case, Any], list[Plain]]:
-    """Without "form", which may be another mistake's."""
-
-    def of(case: Case, inputs: Any) -> list[Plain]:
-        of_ranks = reference(case, inputs, how=Behavior(**how))
-        return [{key: each[key] for key in each if key != "form"} for each in of_ranks]
-
-    return of
+def one(alpha: float, r: float) -> float:
+    return 1.0
 
 
+SCALES: tuple[Scale, ...] = (
+    one,
+    floordiv,
+    lambda alpha, r: alpha,
+    lambda alpha, r: r,
+    lambda alpha, r: 1 / r,
+    lambda alpha, r: r / alpha,
+    lambda alpha, r: alpha / r**0.5,  # as rsLoRA
+)
 MISTAKES = {
-    "omits α/r: the product B·A·x is multiplied by α/r": with_mistake(scale=lambda r, alpha: 1.0),
-    "scales by α alone: divide it by r": with_mistake(scale=lambda r, alpha: alpha),
-    "scales by r: the factor is α/r": with_mistake(scale=lambda r, alpha: r),
-    "scales by 1/r: the factor is α/r": with_mistake(scale=lambda r, alpha: 1 / r),
-    "scales by r/α: the factor is α/r": with_mistake(scale=lambda r, alpha: r / alpha),
-    "scales by α/√r, as rsLoRA does: the factor is α/r here": with_mistake(
-        scale=lambda r, alpha: alpha / r**0.5
+    "multiplies B·A·x by another factor than α/r": tuple(
+        partial(reference, scale=scale) for scale in SCALES
     ),
-    "rounds α/r to a whole number: divide with /": with_mistake(scale=lambda r, alpha: alpha // r),
-    "merges B·A without α/r: what is merged is what forward adds": with_mistake(
-        merged_scale=lambda r, alpha: 1.0
+    "merges B·A without α/r: what is merged is what forward adds": partial(
+        reference, merged_scale=one
     ),
-    "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
-        with_mistake(merges_transpose=True)
+    "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": partial(
+        reference, but="transposes"
     ),
     "leaves the weight merged in unmerge: keep a clone() of the original, which a second merge() "
-    "does not overwrite, and copy it back": with_mistake(unmerges=False),
-    "merges again although it is already merged": with_mistake(merges_again=True),
-    "adds the adapter in forward although it is merged: the weight already contains it": (
-        with_mistake(adds_after_merge=True)
+    "does not overwrite, and copy it back": partial(reference, but="stays merged"),
+    "merges again although it is already merged": partial(reference, but="merges again"),
+    "adds the adapter in forward although it is merged: the weight already contains it": partial(
+        reference, but="adds when merged"
     ),
     "stops the gradient at the base: a frozen weight has no gradient, but the layers below need "
-    "that of its input": with_mistake(stops_gradient=True),
-    "stops the gradient at the adapter: the layers below need the gradient of its input": (
-        with_mistake(stops_at_adapter=True)
-    ),
+    "that of its input": partial(reference, but="stops the gradient"),
 }
