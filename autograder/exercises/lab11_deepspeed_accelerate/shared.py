@@ -12,12 +12,12 @@ EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter")  # of gradients or lo
 
 def as_number(value: Any) -> float:
     """Raises TypeError, which a check reports with its message."""
-    kind = type(value).__name__
+    kind = f"a {type(value).__name__}"
     if isinstance(value, Tensor) and value.numel() != 1:
         kind += f" of {value.numel()} elements"
     elif isinstance(value, SupportsFloat):
         return float(value)
-    raise TypeError(f"expected one number on every rank, got {kind}")
+    raise TypeError(f"expected one number, got {kind}")
 
 
 def with_weights(model: nn.Module, weights: Iterable[Tensor]) -> nn.Module:

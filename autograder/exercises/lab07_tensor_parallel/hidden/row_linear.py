@@ -20,8 +20,10 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     x = torch.cat([given["x"] for given in inputs], dim=-1)
-    whole = shared.run_whole_linear(case, inputs[0]["whole"], x, inputs[0]["y.grad"])
-    whole["bias"] = inputs[0]["whole"]["bias"]
+    weights = inputs[0]["whole"]
+    # First, so that another bias is the first difference.
+    whole = {"bias": weights["bias"]}
+    whole |= shared.run_whole_linear(case, weights, x, inputs[0]["y.grad"])
     return shared.shares(whole, case, SPLIT, {"x.grad": -1})
 
 
@@ -52,7 +54,7 @@ MISTAKES = {
     ),
     "returns its own partial sum: y is the sum over all ranks": own_partial_sum_only,
     "averages the partial sums: y is their sum": y_by(lambda total, bias, n: total / n + bias),
-    "does not have the whole gradient for its bias: add the whole bias on every rank, after the "
+    "misses all or a part of its bias's gradient: add the whole bias on every rank, after the "
     "all-reduce, so that all copies stay equal": (
         shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
         bias_of_rank_0,

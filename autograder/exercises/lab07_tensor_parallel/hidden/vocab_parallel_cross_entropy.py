@@ -71,9 +71,21 @@ def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
     return outputs
 
 
+def gradient_through_the_maximum(case: Case, inputs: Any) -> list[Plain]:
+    """What a rank's largest logits get in addition, since its own sums depend on them.  Autograd
+    saves the result of amax, which the all-reduce replaces; a row without the largest has 0/0."""
+    parts = Parts(inputs)
+    of_top = parts.owns - (parts.own_total - parts.total).exp()  # [N, T]
+    largest = parts.logits == parts.top[:, None]
+    by = inputs[0]["loss.grad"] / parts.tokens
+    extra = by * of_top[..., None] * largest / largest.sum(dim=2, keepdim=True)
+    pairs = zip(reference(case, inputs), extra, strict=True)
+    return [{"logits.grad": right["logits.grad"] + more} for right, more in pairs]
+
+
 MISTAKES = {
-    "does not subtract each token's own largest logit, taken over all ranks with "
-    "op=dist.ReduceOp.MAX: exp overflows to inf, or every exp of a token becomes 0": (
+    "takes exp without subtracting each token's own largest logit, over all ranks with "
+    "op=dist.ReduceOp.MAX: exp overflows to inf, or all of a token's become 0": (
         subtracting(lambda p: torch.zeros(p.tokens)),
         subtracting(lambda p: p.own_top.sum(dim=0)),
         subtracting(lambda p: p.top.max().expand(p.tokens)),
@@ -98,6 +110,9 @@ MISTAKES = {
     "subtracts its own largest logit and sums the exponentials: all ranks must subtract the same "
     "one, the largest of all": mean_of(
         lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)
+    ),
+    "lets the gradient flow through the maximum: take it of logits.detach()": (
+        gradient_through_the_maximum
     ),
     "returns the sum over tokens: return their mean": (
         shared.scaled(reference, lambda case: case.params["tokens"], "loss", "logits.grad")

@@ -127,8 +127,9 @@ MISTAKES = {
         partial(reference, lost=["average"]),
         partial(reference, lost=["scheduler", "average"]),
     ),
-    "continues at another place in the data: set the loader's epoch, which it counts from 0 at "
-    "each start, and skip the batches that were used": (
+    "takes other samples than an uninterrupted run: set the loader's epoch, which it counts from 0 "
+    "at each start (one from skip_first_batches does not count), and skip the batches that were "
+    "used": (
         partial(reference, skips_used=False),
         partial(reference, epochs_from=lambda epoch: itertools.repeat(0)),
         partial(reference, epochs_from=lambda epoch: itertools.count(), skips_used=False),
