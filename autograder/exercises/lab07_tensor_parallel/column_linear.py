@@ -8,6 +8,7 @@ import numpy as np
 
 from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercise.signs import keeps_growing, never_waited
+from autograder.exercises.common import normal
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.guest.growth import STEPS
 
@@ -15,9 +16,9 @@ from autograder.guest.growth import STEPS
 def draw(case: Case, rng: np.random.Generator) -> list[Plain]:
     """The same layer and input on all ranks; for each rank the gradient of its part of y."""
     batch, fan_in, fan_out, *_ = case.params.values()
-    whole, x = shared.draw_linear(rng, fan_in, fan_out), shared.normal(rng, *batch, fan_in)
+    whole, x = shared.draw_linear(rng, fan_in, fan_out), normal(rng, *batch, fan_in)
     return [
-        {"whole": whole, "x": x, "y.grad": shared.normal(rng, *batch, fan_out // case.world_size)}
+        {"whole": whole, "x": x, "y.grad": normal(rng, *batch, fan_out // case.world_size)}
         for _ in range(case.world_size)
     ]
 
@@ -35,9 +36,8 @@ EXERCISE = OnRanks(
     tolerance=shared.TOLERANCE,
     budgets=shared.one_all_reduce(shared.BACKWARD, "x's gradient", "in"),
     signs=shared.signs(
-        shared.does_not_multiply("splits x: every rank has all of x, and multiplies all of it"),
-        forward="communicates in forward: every rank has all of x, so no communication is needed",
-        backward="communicates more than once in backward: only x's gradient is a sum over ranks",
+        "nn.Linear's weight is [out, in] and y = x @ weight.T, so columns of the product are rows "
+        "of the weight, and elements of the bias"
     ),
     rules=(never_waited, keeps_growing),
 )

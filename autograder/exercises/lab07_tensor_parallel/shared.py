@@ -27,33 +27,20 @@ from autograder.exercise import (
 )
 from autograder.exercise.compare import difference, equal, with_key
 from autograder.exercise.form import Sign
-from autograder.exercise.signs import (
-    HALF_PRECISION,
-    MistakeText,
-    is_over,
-    on_each_call,
-    on_each_rank,
-)
-from autograder.exercises.common import linear_of
+from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES, linear_of, normal
 from autograder.guest.growth import found_in_more_steps, storages
 from shardlab import measure
-from shardlab.errors import RankError
 from shardlab.estimate import ring_sent_bytes
 from shardlab.run import Call, Run
 
-FLOAT_BYTES = 4
 LEARNING_RATE = 0.1
 TOLERANCE = 1e-5  # additions in another order may differ by this much
-BUDGET_FROM_BYTES = 2**20  # below, gloo's own messages take more than the budget's few percent
 FORWARD, BACKWARD = "forward", "backward"  # the blocks that a drive measures
 
 Shapes = dict[str, tuple[int, ...]]  # of parameters, by name
 # What a split must not keep, each with its bytes, and addresses of what the answer held before it.
 Whole = tuple[list[tuple[weakref.ref[Tensor], int]], set[int]]
-
-
-def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> Tensor:
-    return torch.from_numpy(scale * rng.standard_normal(shape)).float()
 
 
 def draw_linear(rng: np.random.Generator, fan_in: int, fan_out: int) -> dict[str, Tensor]:
@@ -108,8 +95,12 @@ def after_an_update(layer: nn.Module, given: Any, passes: int) -> dict[str, Plai
     return {"grows": found_in_more_steps({"self": layer}, one_pass, passes), "later": later}
 
 
-def gradients_of(layer: nn.Module) -> dict[str, Tensor | None]:
-    return {f"{name}.grad": parameter.grad for name, parameter in layer.named_parameters()}
+def gradients_of(layer: nn.Module) -> dict[str, Tensor]:
+    """A gradient that is missing is 0, and differs from the right one."""
+    return {
+        f"{name}.grad": torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        for name, parameter in layer.named_parameters()
+    }
 
 
 def share_of(whole: Mapping[str, Tensor], split: Split, case: Case) -> Shapes:
@@ -262,52 +253,32 @@ def one_all_reduce(block: str, tensor: str, width: str) -> tuple[Budget, ...]:
 # ---- signs --------------------------------------------------------------------------------------
 
 
-@on_each_rank
-def wrong_parameters(output: Any, given: Any, expected: Any) -> MistakeText:
-    """The whole weights, other names, or the right shapes with the whole weights behind them."""
-    wanted, got = expected["parameters"], output["parameters"]
-    if got == shapes_of(given["whole"]):
-        return "holds the whole weights: a rank keeps only its share"
-    if got.keys() != wanted.keys():
-        mistake = f"should have parameters named {', '.join(wanted)}"
-        return mistake, f"it has {', '.join(got) or 'none'}"
-    if got != wanted:
+def signs(share: str) -> tuple[Sign, ...]:
+    """``share``: why a rank's parameters have the shapes that they should have."""
+
+    @on_each_rank
+    def wrong_parameters(output: Any, given: Any, expected: Any) -> MistakeText:
+        wanted, got = expected["parameters"], output["parameters"]
+        if got == shapes_of(given["whole"]):
+            return "holds the whole weights: a rank keeps only its share"
+        if got.keys() != wanted.keys():
+            mistake = f"should have parameters named {', '.join(wanted)}"
+            return mistake, f"it has {', '.join(got) or 'none'}"
+        for name, shape in wanted.items():
+            if got[name] != shape:
+                evidence = f"{name} is {got[name]}, expected {shape}"
+                return f"holds a parameter whose shape is not that of its share: {share}", evidence
+        if output["views"]:
+            return (
+                f"keeps the whole {output['views'][0]} alive: its share is a view of it, and a "
+                "view keeps its whole tensor alive: clone it"
+            )
+        if output["whole weights kept"] or output["keeps"]:
+            mistake = "keeps other ranks' weights besides its parameters: hold only its own share"
+            return mistake, next(iter(output["keeps"]), "")
         return None
-    if output["views"]:
-        name = output["views"][0]
-        return (
-            f"keeps the whole {name} alive: its share is a view of it, and a view keeps its whole "
-            "tensor alive: clone it"
-        )
-    if output["whole weights kept"]:
-        return "keeps the layer that it was made from, with the whole weights"
-    if output["keeps"]:
-        mistake = (
-            "keeps tensors besides its parameters, as large as other ranks' weights: hold only its "
-            "own share"
-        )
-        return mistake, output["keeps"][0]
-    return None
 
-
-@on_each_rank
-def other_shapes(output: Any, expected: Any) -> MistakeText:
-    wanted, got = expected["parameters"], output["parameters"]
-    for name, shape in wanted.items():
-        if got[name] != shape:
-            evidence = f"{name} is {got[name]}, expected {shape}"
-            return "holds a parameter whose shape is not that of its share", evidence
-    return None
-
-
-@on_each_rank
-def no_gradient(output: Any, expected: Any) -> MistakeText:
-    """A missing gradient, if backward ran at all."""
-    if getattr(output.get("y"), "shape", None) != expected["y"].shape:
-        return None
-    wanted = [key for key in expected if key.endswith(".grad")]
-    left_out = [key for key in wanted if output.get(key) is None]
-    return f"leaves no gradient for {left_out[0].removesuffix('.grad')}" if left_out else None
+    return wrong_parameters, NAMED_MISTAKES, other_later_passes
 
 
 def other_later_passes(attempt: Attempt) -> Finding | None:
@@ -325,52 +296,3 @@ def other_later_passes(attempt: Attempt) -> Finding | None:
             )
             return Finding(f"rank {rank}", mistake, with_key(*found))
     return None
-
-
-@on_each_call
-def other_dtype(call: Call) -> MistakeText:
-    if call.dtype not in HALF_PRECISION:
-        return None
-    return f"passes {call.dtype} to a collective: half precision loses digits of a sum"
-
-
-def does_not_multiply(cuts_x: str) -> Sign:
-    """torch's error for x, or a rank's part of x (``cuts_x``), times its share of the weight."""
-
-    def sign(attempt: Attempt) -> Finding | None:
-        error = attempt.error
-        if not isinstance(error, RankError):
-            return None
-        x, n = attempt.inputs[error.rank]["x"], attempt.case.world_size
-        rows, width = x.shape[:-1].numel(), x.shape[-1]
-        fan_out, fan_in = attempt.expected[error.rank]["parameters"]["weight"]
-        parts = [len(part) for part in torch.arange(width).chunk(n)]
-        own = (parts + [0] * n)[error.rank]
-        for mistake, sizes in {
-            cuts_x: f"({rows}x{own} and {fan_in}x{fan_out})",
-            "multiplies by the weight as it is: nn.Linear's weight is [out, in], so transpose it": (
-                f"({rows}x{width} and {fan_out}x{fan_in})"
-            ),
-        }.items():
-            if f"mat1 and mat2 shapes cannot be multiplied {sizes}" in error.message:
-                return Finding(f"rank {error.rank}", mistake, f"{sizes}, {error.source}")
-        return None
-
-    return sign
-
-
-def signs(*own: Sign, forward: str, backward: str) -> tuple[Sign, ...]:
-    """``forward``, ``backward``: the messages for too many collectives."""
-
-    def too_many_calls(attempt: Attempt) -> Finding | None:
-        for block, mistake in ((FORWARD, forward), (BACKWARD, backward)):
-            for rank in is_over(attempt, f"in {block}"):
-                assert attempt.run is not None
-                made = collectives_in(attempt.run, rank, block)
-                # The student's own calls: our replacements of earlier answers are not in a cell.
-                own = [f"{call.op}, {call.source}" for call in made if "cell" in call.source]
-                return Finding(f"rank {rank}", mistake, own[-1] if own else made[-1].op)
-        return None
-
-    before = (wrong_parameters, *own, other_dtype, no_gradient)
-    return (*before, NAMED_MISTAKES, other_shapes, too_many_calls, other_later_passes)

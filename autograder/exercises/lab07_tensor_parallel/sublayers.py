@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from autograder.exercise import Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.common import FLOAT_BYTES, normal
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.shared import (
     Split,
@@ -54,7 +54,7 @@ def draw(kind: Sublayer, case: Case, rng: np.random.Generator) -> Plain:
         ).items()
     }
     shape = [case.params[key] for key in ("batch", "tokens", "width")]
-    return {"whole": whole, "x": shared.normal(rng, *shape), "y.grad": shared.normal(rng, *shape)}
+    return {"whole": whole, "x": normal(rng, *shape), "y.grad": normal(rng, *shape)}
 
 
 def split_of(first: str, second: str) -> Split:
@@ -71,8 +71,6 @@ def drive(kind: Sublayer, split: Split, subject: Any, given: Any, case: Case) ->
     weights = whole_weights(made, subject)
     returned = layers_replaced(made)
     del made
-    if not isinstance(returned, nn.Module):
-        return {"returned": type(returned).__name__}
     share = share_of(given["whole"], split, case)
     return forward_and_backward(returned, given, weights, share)
 
@@ -80,19 +78,13 @@ def drive(kind: Sublayer, split: Split, subject: Any, given: Any, case: Case) ->
 def all_reduced_bytes(case: Case) -> int:
     """Bytes of y, in forward, and of x's gradient, in backward."""
     sizes = (case.params[key] for key in ("batch", "tokens", "width"))
-    return 2 * shared.FLOAT_BYTES * math.prod(sizes)
-
-
-@on_each_rank
-def no_module(output: Any) -> MistakeText:
-    if "returned" in output:
-        return "should return a module", f"it is {output['returned']}"
-    return None
+    return 2 * FLOAT_BYTES * math.prod(sizes)
 
 
 def sublayer_exercise(
-    kind: Sublayer, split: Split, *, points: float, cases: tuple[Case, ...]
+    kind: Sublayer, split: Split, share: str, *, points: float, cases: tuple[Case, ...]
 ) -> OnRanks:
+    """``share``: see `shared.signs`."""
     return OnRanks(
         points=points,
         cases=cases,
@@ -105,11 +97,5 @@ def sublayer_exercise(
             shared.counted(shared.BACKWARD, 1),
             shared.passed_to_collectives("only y and x's gradient", all_reduced_bytes),
         ),
-        signs=(
-            no_module,
-            *shared.signs(
-                forward="communicates more than once in forward: RowLinear's sum is enough",
-                backward="communicates more than once in backward: ColumnLinear's sum is enough",
-            ),
-        ),
+        signs=shared.signs(share),
     )

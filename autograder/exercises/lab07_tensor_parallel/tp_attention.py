@@ -9,4 +9,5 @@ from shardlab.models import Attention
 
 CASES = (sublayer_case(2, 4, 16, 1, 4), sublayer_case(4, 4, 16, 2, 3))
 SPLIT = split_of("qkv", "out")
-EXERCISE = sublayer_exercise(Attention, SPLIT, points=4, cases=CASES)
+SHARE = "heads are columns of qkv, and rows of out"
+EXERCISE = sublayer_exercise(Attention, SPLIT, SHARE, points=4, cases=CASES)

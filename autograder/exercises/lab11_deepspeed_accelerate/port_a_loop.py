@@ -16,30 +16,25 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
-from autograder.exercises.lab11_deepspeed_accelerate.accelerators import (
+from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.common import FLOAT_BYTES
+from autograder.exercises.lab11_deepspeed_accelerate.shared import (
     EXCHANGES,
     as_number,
     forget_accelerators,
+    with_weights,
 )
 from shardlab.run import Run
 
 FEATURES, WIDTH, CLASSES = 8, 16, 4
 LR = 0.4
-SMALL_BYTES = 64  # for each step: losses
-FLOAT_BYTES = 4
-TOLERANCE = 2e-5
-ALL_REDUCED = "bytes all-reduced"
 TORCH_CLIP = "torch's clip_grad_norm_"
 METHODS = ("prepare", "accumulate", "no_sync", "backward", "clip_grad_norm_")
 
 
-def make_model(weights: list[Tensor]) -> nn.Sequential:
-    model = nn.Sequential(nn.Linear(FEATURES, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES))
-    with torch.no_grad():
-        for parameter, own in zip(model.parameters(), weights, strict=True):
-            parameter.copy_(own)
-    return model
+def make_model(weights: list[Tensor]) -> nn.Module:
+    layers = nn.Linear(FEATURES, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)
+    return with_weights(nn.Sequential(*layers), weights)
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -85,12 +80,11 @@ def watched() -> Iterator[tuple[Counter[str], list[str]]]:
 
         return count
 
+    functions = [(Accelerator, name, name) for name in METHODS]
     with ExitStack() as patches:
-        for name in METHODS:
-            count = counted(name, getattr(Accelerator, name))
-            patches.enter_context(mock.patch.object(Accelerator, name, count))
-        count = counted(TORCH_CLIP, nn.utils.clip_grad_norm_)
-        patches.enter_context(mock.patch.object(nn.utils, "clip_grad_norm_", count))
+        for owner, name, label in (*functions, (nn.utils, "clip_grad_norm_", TORCH_CLIP)):
+            count = counted(label, getattr(owner, name))
+            patches.enter_context(mock.patch.object(owner, name, count))
         yield used, prepared
 
 
@@ -105,12 +99,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         copy = {k: v.detach().clone() for k, v in state.items()} if is_dict else None
         saved.append(f"a {type(state).__name__}" if copy is None else copy)
 
-    model, samples = make_model(given["weights"]), [0]
-
-    def count(_: nn.Module, inputs: Any, output: Tensor) -> None:
-        samples[0] += len(output)
-
-    model.register_forward_hook(count)
+    model = make_model(given["weights"])
     loop = (params["batch_size"], params["accumulation"], LR, params["max_norm"], save)
     with watched() as (used, prepared):
         losses = subject(model, TensorDataset(*given["data"]), *loop)
@@ -120,21 +109,10 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         "losses": losses,
         "parameters": [each.detach() for each in model.parameters()],
         "saved": saved,
-        "samples": samples[0],
         "used": dict(used),
         "prepared": prepared,
         "processes": PartialState._shared_state.get("num_processes", 0),
     }
-
-
-def steps_of(case: Case) -> int:
-    p = case.params
-    micro_batches = p["samples"] // (p["batch_size"] * case.world_size)
-    return -(-micro_batches // p["accumulation"])
-
-
-def model_bytes() -> int:
-    return FLOAT_BYTES * (WIDTH * (FEATURES + 1) + CLASSES * (WIDTH + 1))
 
 
 def exchanged(run: Run) -> list[int]:
@@ -145,8 +123,12 @@ def exchanged(run: Run) -> list[int]:
 
 
 def exchanged_limit(case: Case) -> Limit:
-    gradients = steps_of(case) * model_bytes()
-    return Limit(gradients + (steps_of(case) + 1) * SMALL_BYTES, gradients)
+    """The gradients of each step, and 64 bytes more for each and at the end."""
+    p = case.params
+    samples = p["batch_size"] * p["accumulation"] * case.world_size  # of a step
+    steps = -(-p["samples"] // samples)
+    gradients = steps * FLOAT_BYTES * (WIDTH * (FEATURES + 1) + CLASSES * (WIDTH + 1))
+    return Limit(gradients + (steps + 1) * 64, gradients)
 
 
 @on_each_rank
@@ -200,13 +182,11 @@ def wraps_twice(output: Any) -> MistakeText:
 
 
 @on_each_rank
-def leaves_unprepared(output: Any, case: Case) -> MistakeText:
-    is_own_part = output["samples"] * case.world_size == case.params["samples"]
+def leaves_unprepared(output: Any) -> MistakeText:
     reasons = {
         "model": "only prepare wraps it for DDP or DeepSpeed, which average its gradients",
-        "loader": "the accelerator does not learn where it ends, and that the last step is due"
-        if is_own_part
-        else "every rank trains on all batches",
+        "loader": "only prepare divides its batches among the ranks, and lets the accelerator know "
+        "where it ends and the last step is due",
         "optimizer": "only a prepared one waits for the last micro-batch of a step, and skips a "
         "step whose fp16 gradients overflow",
     }
@@ -219,10 +199,8 @@ def leaves_unprepared(output: Any, case: Case) -> MistakeText:
 @on_each_rank
 def saves_otherwise(output: Any, rank: int) -> MistakeText:
     saved = output["saved"]
-    if rank > 0 and saved:
-        return "saves: only the main process writes the file, if accelerator.is_main_process"
-    if rank == 0 and len(saved) != 1:
-        return "should call save once, on the main process", f"{len(saved)} calls"
+    if len(saved) != (rank == 0):
+        return "should call save once, on the main process only", f"{len(saved)} calls"
     if rank == 0 and isinstance(saved[0], str):
         return "calls save with something other than a state dict", saved[0]
     if rank == 0 and any("module." in name for name in saved[0]):
@@ -234,33 +212,10 @@ def saves_otherwise(output: Any, rank: int) -> MistakeText:
 
 
 @on_each_rank
-def sends_too_much(rank: int, case: Case, attempt: Attempt) -> MistakeText:
-    if rank not in is_over(attempt, ALL_REDUCED) or attempt.run is None:
+def losses_of_its_own(output: Any, attempt: Attempt) -> MistakeText:
+    if output["losses"] in (None, attempt.outputs[0]["losses"]):
         return None
-    whole = [
-        call
-        for call in attempt.run.calls
-        if (call.rank, call.bytes) == (rank, model_bytes()) and call.op == "all_reduce"
-    ]
-    if len(whole) <= steps_of(case):
-        return None
-    mistake = (
-        "all-reduces gradients more than once a step: run forward and backward of each micro-batch "
-        "in accelerator.accumulate(model)"
-    )
-    return mistake, f"{len(whole)} all-reduces of gradients in {steps_of(case)} steps"
-
-
-@on_each_rank
-def losses_of_its_own(output: Any, rank: int, attempt: Attempt) -> MistakeText:
-    losses, others = output["losses"], attempt.outputs[0]["losses"]
-    if losses is None:
-        return "returns no losses: is a return missing?"
-    if isinstance(losses, list) and (kinds := [each for each in losses if isinstance(each, str)]):
-        return "should return a list of losses, one number for each step", kinds[0]
-    if rank > 0 and losses != others:
-        return "returns the losses of its own micro-batches: average them over the ranks"
-    return None
+    return "returns the losses of its own micro-batches: average them over the ranks"
 
 
 def case_of(
@@ -280,7 +235,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=TOLERANCE,
+    tolerance=2e-5,
     engine="torch",
     timeout_s=40,  # Accelerate is imported in the first case
     budgets=(
@@ -288,9 +243,9 @@ EXERCISE = OnRanks(
             "all-reduces the gradients once a step, and at most 64 bytes more",
             exchanged,
             exchanged_limit,
-            ALL_REDUCED,
+            "bytes all-reduced",
         ),
     ),
     rules=(trains_alone, not_ported, wraps_twice, leaves_unprepared),
-    signs=(NAMED_MISTAKES, saves_otherwise, losses_of_its_own, sends_too_much),
+    signs=(NAMED_MISTAKES, saves_otherwise, losses_of_its_own),
 )

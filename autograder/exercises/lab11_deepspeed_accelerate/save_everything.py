@@ -20,12 +20,10 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from autograder.exercise import Attempt, Case, Finding, OnRanks, Plain
-from autograder.exercise.compare import equal
-from autograder.exercise.signs import MistakeText, finished, on_each_rank
-from autograder.exercises.lab11_deepspeed_accelerate.accelerators import new_accelerator
+from autograder.exercise import Case, OnRanks, Plain, equal
+from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.lab11_deepspeed_accelerate.shared import new_accelerator, with_weights
 from autograder.guest.on_rank import gets_pickled_answer
-from shardlab.ranks.explain import each_rank_text
 
 FEATURES, WIDTH, BATCH = 6, 8, 2
 LR, DECAY, KEEP = 0.05, 0.8, 0.9
@@ -53,12 +51,6 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
 def new_model() -> nn.Module:
     layers = nn.Linear(FEATURES, WIDTH), nn.Tanh(), nn.Dropout(0.3), nn.Linear(WIDTH, 1)
     return nn.Sequential(*layers).double()
-
-
-def with_weights(model: nn.Module, weights: list[Tensor]) -> nn.Module:
-    for parameter, weight in zip(model.parameters(), weights, strict=True):
-        parameter.data = weight.clone()
-    return model
 
 
 class Average:
@@ -121,7 +113,7 @@ class Job:
 
 @gets_pickled_answer
 def drive(pickled: bytes, given: Any, case: Case) -> Plain:
-    losses, done, saved, files = [], [], [], dict[str, bytes]()
+    losses, files = [], dict[str, bytes]()
     states: list[Tensor] = []
     for start, end in enumerate(case.params["ends"]):
         with TemporaryDirectory() as name:
@@ -131,20 +123,17 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
             cloudpickle.loads(pickled)(job.accelerator, job, folder, end)
             files = with_changes(files, folder)
         losses.append(torch.tensor(job.losses, dtype=torch.float64))
-        done.append(job.progress.steps)
-        saved.append(sorted(files))
         states += [job.first_state, job.last_state]
     final = torch.cat([each.flatten() for each in job.average.weights])
-    whole = new_job(given, 0)
-    while whole.progress.steps < case.params["ends"][-1]:
+    whole, end = new_job(given, 0), case.params["ends"][-1]
+    while whole.progress.steps < end:
         for batch in whole.loader:
             whole.step(batch)
-    exact = torch.tensor(whole.losses, dtype=torch.float64)[: case.params["ends"][-1]]
+    exact = torch.tensor(whole.losses[:end], dtype=torch.float64)
     return {
         "losses": losses,
         "average": final,
-        "done": done,
-        "saved": saved,
+        "saves": bool(files),
         "continues random numbers": all(map(torch.equal, states[1:-1:2], states[2::2])),
         "bit for bit": torch.equal(torch.cat(losses), exact),
     }
@@ -172,33 +161,26 @@ def with_changes(files: Mapping[str, bytes], folder: Path) -> dict[str, bytes]:
     return {**files, **{name: each[name] for each in reversed(by_rank) for name in each}}
 
 
-def steps_due(case: Case) -> list[int]:
-    """The number of steps of each start."""
-    return [end - begin for begin, end in pairwise([0, *case.params["ends"]])]
-
-
 @on_each_rank
 def saves_nothing(output: Any) -> MistakeText:
-    if not output["saved"][0]:
+    if not output["saves"]:
         return "leaves no checkpoint in `folder`: call accelerator.save_state at the end"
     return None
 
 
 @on_each_rank
 def wrong_steps(output: Any, case: Case) -> MistakeText:
-    got, ends = [len(each) for each in output["losses"]], case.params["ends"]
-    if got == steps_due(case):
+    ends, got = case.params["ends"], [len(each) for each in output["losses"]]
+    due = [end - begin for begin, end in pairwise([0, *ends])]
+    if got == due:
         return None
-    evidence = f"{got} steps at its starts, expected {steps_due(case)}"
-    if got == list(ends) != output["done"]:
-        return "counts `until` from the restart: it is the total over all starts", evidence
-    if got == list(ends):
-        mistake = (
-            "begins at step 0 after a restart: load the checkpoint, and register job.progress "
-            "before, or nothing saves it"
-        )
-        return mistake, evidence
-    return "does not run exactly the steps that remain until `until`", evidence
+    mistake = (
+        "runs `until` steps after a restart: `until` is the total over all starts, so load the "
+        "checkpoint, and register job.progress before, or nothing saves it"
+        if got == ends
+        else "does not run exactly the steps that remain until `until`"
+    )
+    return mistake, f"{got} steps at its starts, expected {due}"
 
 
 @on_each_rank
@@ -212,22 +194,14 @@ def only_close(output: Any, expected: Any, case: Case) -> MistakeText:
     return "has losses close to those of an uninterrupted run, but not bit-equal ones"
 
 
-def other_random_numbers(attempt: Attempt) -> Finding | None:
-    ranks = [rank for rank, out in finished(attempt) if not out["continues random numbers"]]
-    if not ranks:
+@on_each_rank
+def other_random_numbers(output: Any) -> MistakeText:
+    if output["continues random numbers"]:
         return None
-    mistake = (
-        "has different random numbers after a restart: save_state saves their states on each rank "
-        "that calls it, load_state restores them; before the first step nothing may draw or set a "
-        "seed"
+    return (
+        "has different random numbers after a restart: save_state saves each rank's own, so call "
+        "it on every rank; load_state restores them, so draw none and set no seed after it"
     )
-    if 0 not in ranks:
-        mistake = (
-            "has different random numbers after a restart, while rank 0 continues with its own: "
-            "each rank saves its own random states, so call save_state on every rank, not only on "
-            "the main process"
-        )
-    return Finding(each_rank_text(ranks), mistake, who_if_hidden="a rank")
 
 
 def stopping(name: str, ranks: int, samples: int, *ends: int) -> Case:

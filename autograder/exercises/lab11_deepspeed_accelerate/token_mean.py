@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, is_over, on_each_rank
-from autograder.exercises.lab11_deepspeed_accelerate.accelerators import (
+from autograder.exercises.lab11_deepspeed_accelerate.shared import (
     EXCHANGES,
     as_number,
     new_accelerator,
+    with_weights,
 )
 from shardlab import measure
 from shardlab.run import Run
@@ -22,21 +23,16 @@ from shardlab.run import Run
 VOCABULARY, WIDTH, SEQUENCES = 11, 6, 4
 IGNORED = -100
 STEPS = 2
-FLOAT_BYTES = 4
 LR = 0.5
-TOLERANCE = 1e-5
 STEP = "step"
 MESSAGES = "messages of a rank"
 
 MicroBatch = Sequence[Tensor]  # token ids and labels, [sequences, tokens] each
 
 
-def make_model(weights: list[Tensor]) -> nn.Sequential:
-    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY))
-    with torch.no_grad():
-        for parameter, own in zip(model.parameters(), weights, strict=True):
-            parameter.copy_(own)
-    return model
+def make_model(weights: list[Tensor]) -> nn.Module:
+    layers = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+    return with_weights(nn.Sequential(*layers), weights)
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -67,29 +63,23 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     accelerator = new_accelerator(case.params["micro_batches"])
     model = accelerator.prepare(make_model(given["weights"]))
-    losses, gradients = list[Plain](), list[Plain]()
+    losses, gradients = list[float](), list[Plain]()
     for micro_batches in given["steps"]:
         with measure(STEP):
             loss = subject(accelerator, model, micro_batches)
         losses.append(as_number(loss))
-        of_step = [each.grad for each in model.parameters()]
-        gradients.append([None if each is None else each.clone() for each in of_step])
+        of_step = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+        gradients.append(of_step)
         with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.grad is not None:
-                    parameter.sub_(LR * parameter.grad)
+            for parameter, gradient in zip(model.parameters(), of_step, strict=True):
+                parameter.sub_(LR * gradient)
         model.zero_grad()
-    are_numbers = all(isinstance(each, float) for each in losses)
-    return {"losses": as_tensor(losses) if are_numbers else losses, "gradients": gradients}
+    return {"losses": as_tensor(losses), "gradients": gradients}
 
 
 def as_tensor(losses: Sequence[float]) -> Tensor:
     """The losses as a tensor, in whose comparison nan equals nan."""
     return torch.tensor(losses, dtype=torch.float64)
-
-
-def model_bytes() -> int:
-    return FLOAT_BYTES * (2 * VOCABULARY * WIDTH + VOCABULARY)
 
 
 def messages(run: Run) -> list[int]:
@@ -100,44 +90,19 @@ def messages(run: Run) -> list[int]:
 
 
 @on_each_rank
-def returns_no_number(output: Any) -> MistakeText:
-    kinds = [each for each in output["losses"] if isinstance(each, str)]
-    if "a NoneType" in kinds:
-        return "returns no loss: is a return missing?"
-    return ("should return the loss, one number, on every rank", kinds[0]) if kinds else None
-
-
-@on_each_rank
-def sends_too_often(rank: int, attempt: Attempt) -> MistakeText:
+def reduces_gradients_again(rank: int, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, MESSAGES) or attempt.run is None:
         return None
     calls = [call for call in attempt.run.calls_in(STEP, rank) if call.op in EXCHANGES]
-    large = [call for call in calls if call.bytes > 100]
-    by_ddp = [call for call in large if call.bytes == model_bytes()]  # all gradients in one bucket
-    evidence = f"{len(large)} with gradients, {len(calls) - len(large)} others in {STEPS} steps"
-    if len(by_ddp) > STEPS:
-        return (
-            "all-reduces the gradients of every micro-batch: run forward and backward in "
-            "accelerator.accumulate(model)",
-            evidence,
-        )
-    if len(large) > STEPS:
-        return "all-reduces the gradients again: DDP has already averaged them", evidence
-    return (
-        "exchanges numbers for every micro-batch: count the tokens of the whole step first, then "
-        "reduce once",
-        evidence,
+    with_gradients = sum(call.bytes > 100 for call in calls)
+    if with_gradients <= STEPS:
+        return None
+    mistake = (
+        "all-reduces gradients more than once a step: in accelerator.accumulate(model), DDP "
+        "averages them in the last backward pass, and nothing more is needed"
     )
-
-
-@on_each_rank
-def no_gradients(output: Any) -> MistakeText:
-    if any(each is None for of_step in output["gradients"] for each in of_step):
-        return (
-            "leaves no gradients: call accelerator.backward for each micro-batch; the optimizer's "
-            "part comes after your function"
-        )
-    return None
+    others = len(calls) - with_gradients
+    return mistake, f"{with_gradients} with gradients, {others} others in {STEPS} steps"
 
 
 def case_of(name: str, world_size: int, micro_batches: int, *empty: tuple[int, int]) -> Case:
@@ -154,7 +119,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=TOLERANCE,
+    tolerance=1e-5,
     engine="torch",
     budgets=(
         Budget(
@@ -165,5 +130,5 @@ EXERCISE = OnRanks(
             unit="messages",
         ),
     ),
-    signs=(returns_no_number, no_gradients, NAMED_MISTAKES, sends_too_often),
+    signs=(NAMED_MISTAKES, reduces_gradients_again),
 )

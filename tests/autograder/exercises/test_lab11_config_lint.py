@@ -10,7 +10,6 @@ from autograder import exercises
 from autograder.evaluation.judge import judge
 from autograder.evaluation.trial import rng_for
 from autograder.exercise import Attempt, equal
-from autograder.exercises.lab11_deepspeed_accelerate import configurations
 from autograder.exercises.lab11_deepspeed_accelerate.hidden import config_lint as hidden
 from autograder.exercises.lab11_deepspeed_accelerate.hidden import record_configs
 from shardlab import launch
@@ -19,7 +18,6 @@ from shardlab.recorded_runs import config_runs
 EXERCISE = next(
     each for each in exercises.of_lab("11_deepspeed_accelerate") if each.answer == "config_lint"
 )
-RECIPES = configurations.VISIBLE | record_configs.HIDDEN_CONFIGURATIONS
 RUNS = config_runs.load() | hidden.RECORDED
 
 
@@ -31,8 +29,7 @@ def test_a_fresh_run_matches_the_recorded_one(name):
     assert record_configs.record(asked) == ran
 
 
-def test_every_configuration_is_recorded_and_no_two_are_equal():
-    assert {name: asked for name, (asked, _) in RUNS.items()} == RECIPES
+def test_no_two_configurations_are_equal():
     assert len({json.dumps(asked) for asked, _ in RUNS.values()}) == len(RUNS)
 
 

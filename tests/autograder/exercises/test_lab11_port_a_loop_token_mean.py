@@ -88,11 +88,11 @@ VERSIONS = {
         ),
         "saves on every rank": (
             [("if accelerator.is_main_process:", "if True:")],
-            "only the main process writes",
+            "call save once, on the main process only",
         ),
         "never saves": (
             [("if accelerator.is_main_process:", "if False:")],
-            "should call save once",
+            "call save once, on the main process only",
         ),
         "returns nothing": ([("    return losses", "")], "is a return missing?"),
     },
@@ -104,9 +104,9 @@ VERSIONS = {
         "returns a tensor": ([(".item()", "")], ""),
         "counts in every micro-batch": (
             [("        total += ", "        accelerator.reduce(own_tokens)\n        total += ")],
-            "exchanges numbers for every micro-batch",
+            "over its budget: 3 messages a step",
         ),
-        "returns nothing": ([("    return (", "    (")], "is a return missing?"),
+        "returns nothing": ([("    return (", "    (")], "expected one number"),
         "returns its own part": (
             [("accelerator.reduce(total)", "total")],
             "returns its own part of the loss",

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {vocab_parallel_cross_entropy = 5.0}
-# says = {vocab_parallel_cross_entropy = "passes a tensor as large as its logits"}
+# says = {vocab_parallel_cross_entropy = "≤ 12 bytes per token"}
 # ///
 
 # %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "07_tensor_parallel"
 # loses = {vocab_parallel_cross_entropy = 5.0}
-# says = {vocab_parallel_cross_entropy = "ignores the gradient that backward gets"}
+# says = {vocab_parallel_cross_entropy = "has wrong values in 'logits.grad'"}
 # ///
 
 # %% nbgrader={"grade_id": "vocab_parallel_cross_entropy", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {metrics = 3.0}
-# says = {metrics = "gathers answers while other ranks do not"}
+# says = {metrics = "make calls that do not match"}
 # ///
 
 # %% nbgrader={"grade_id": "metrics", "solution": true}

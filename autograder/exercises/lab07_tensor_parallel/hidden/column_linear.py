@@ -1,7 +1,6 @@
 from typing import Any
 
 import torch
-from torch.nn.functional import linear
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
@@ -29,16 +28,6 @@ def own_part_only(case: Case, inputs: Any) -> list[Plain]:
     return [{"x.grad": given["y.grad"] @ weight + given["x"]} for given, weight in pairs]
 
 
-def every_nth_row(case: Case, inputs: Any) -> list[Plain]:
-    n, (weight, bias) = case.world_size, inputs[0]["whole"].values()
-    x = inputs[0]["x"]
-    return [{"y": linear(x, weight[rank::n], bias[rank::n])} for rank in range(n)]
-
-
-def summed_forward(case: Case, inputs: Any) -> Plain:
-    return {"y": sum(right["y"] for right in reference(case, inputs))}
-
-
 def sums_what_others_added(case: Case, inputs: Any) -> list[Plain]:
     n = case.world_size
     return [
@@ -47,34 +36,17 @@ def sums_what_others_added(case: Case, inputs: Any) -> list[Plain]:
     ]
 
 
-def gathered(case: Case, inputs: Any) -> Plain:
-    return {"y": torch.cat([right["y"] for right in reference(case, inputs)], dim=-1)}
-
-
 MISTAKES = {
-    "splits the weight along the wrong dimension: nn.Linear's weight is [out, in] and y = x @ "
-    "weight.T, so columns of the product are rows of the weight": (
-        shared.holds({"weight": 1, "bias": 0}),
-        shared.holds({"weight": 1}),
-    ),
-    "keeps the whole bias: keep only its columns' part": shared.holds({"weight": 0}),
     "gives x no gradient: backward has to return it, and forward must not detach x": (
         lambda case, inputs: [{"x.grad": given["x"]} for given in inputs]
     ),
-    "returns the whole output: return only its own columns, which the next layer takes": gathered,
     "has x's gradient only from its own columns: x went to all ranks, so sum the gradients of all "
     "of them in backward, and return the sum": own_part_only,
     "averages x's gradient: it is the sum over the ranks, since each has different columns": (
         shared.scaled(reference, lambda case: 1 / case.world_size, "x.grad")
     ),
-    "sums x's gradient twice: it is N times too large": (
-        shared.scaled(reference, lambda case: case.world_size, "x.grad")
-    ),
     "sums all of x's gradient, not only this layer's: x may be used elsewhere too, so do not hook "
     "x itself": sums_what_others_added,
-    shared.BIAS_AVERAGED: shared.bias_gradient_averaged(reference),
-    "takes every N-th column: rank r has block r of the columns": every_nth_row,
-    "adds up the parts of y: they are different columns, not partial sums": summed_forward,
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer("return x.view_as(x)", "return x.clone()", "a copy has the same values"),

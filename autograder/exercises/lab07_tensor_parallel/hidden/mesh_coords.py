@@ -31,26 +31,13 @@ def swapped(rank: int, dp_size: int, tp_size: int, *names: str) -> Coords:
 
 MISTAKES = {
     "separates the ranks of a tensor-parallel group: they communicate most, so neighbors have the "
-    "same dp_rank": (
-        lambda rank, dp, tp: swapped(rank, tp, dp, "rank", "group"),
-        lambda rank, dp, tp: swapped(rank, tp, dp, "rank"),
-    ),
+    "same dp_rank": lambda rank, dp, tp: swapped(rank, tp, dp, "rank", "group"),
     "swaps dp_rank and tp_rank": lambda *q: swapped(*q, "rank"),
     "swaps dp_group and tp_group: a tp_group shares one copy of the model, and a "
     "dp_group has the same share of each copy": lambda *q: swapped(*q, "group"),
     "has coordinates in its groups: list global ranks": (
         lambda rank, dp, tp: {"dp_group": [*range(dp)], "tp_group": [*range(tp)]}
     ),
-    "returns rank 0's tp_group for every rank": lambda rank, dp, tp: {"tp_group": [*range(tp)]},
-    "steps through a dp_group by dp_size: its ranks are tp_size apart": (
-        lambda rank, dp, tp: {"dp_group": [*range(rank % tp, dp * tp, dp)]}
-    ),
-    "divides by dp_size: each dp_rank has tp_size ranks": lambda rank, dp, _: {
-        "dp_rank": rank // dp
-    },
-    "leaves a rank out of its own group": lambda *q: {
-        "dp_group": [rank for rank in right(*q)["dp_group"] if rank != q[0]]
-    },
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(

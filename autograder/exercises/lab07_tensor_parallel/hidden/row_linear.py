@@ -20,8 +20,10 @@ BOUNDARIES = shared.BOUNDARIES | {"divides": "2 ranks, 6 in, 5 out"}
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
     x = torch.cat([given["x"] for given in inputs], dim=-1)
-    whole = shared.run_whole_linear(case, inputs[0]["whole"], x, inputs[0]["y.grad"])
-    whole["bias"] = inputs[0]["whole"]["bias"]
+    weights = inputs[0]["whole"]
+    # First, so that another bias is the first difference.
+    whole = {"bias": weights["bias"]}
+    whole |= shared.run_whole_linear(case, weights, x, inputs[0]["y.grad"])
     return shared.shares(whole, case, SPLIT, {"x.grad": -1})
 
 
@@ -41,30 +43,25 @@ def y_by(formula: Callable[[Tensor, Tensor, int], Tensor]) -> Callable[..., Plai
     return outputs
 
 
+def bias_of_rank_0(case: Case, inputs: Any) -> list[Plain]:
+    right = reference(case, inputs)
+    return [{"bias.grad": each["bias.grad"] * (rank == 0)} for rank, each in enumerate(right)]
+
+
 MISTAKES = {
-    "splits the weight along the wrong dimension: row i of W is column i of nn.Linear's weight, "
-    "[out, in], so split it along dim 1": (
-        shared.holds({"weight": 0}),
-        shared.holds({"weight": 0, "bias": 0}),
-    ),
-    "keeps a part of the bias: y has all columns, so keep the bias whole": (
-        shared.holds({"weight": 1, "bias": 0})
-    ),
     "adds the bias before the all-reduce, so y contains it N times: add it once, after": y_by(
         lambda total, bias, n: total + n * bias
     ),
-    "leaves out the bias": y_by(lambda total, bias, n: total),
     "returns its own partial sum: y is the sum over all ranks": own_partial_sum_only,
     "averages the partial sums: y is their sum": y_by(lambda total, bias, n: total / n + bias),
-    "has a bias gradient that is 1/N of what it should be: add the whole bias on every rank, after "
-    "the all-reduce": shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
+    "misses all or a part of its bias's gradient: add the whole bias on every rank, after the "
+    "all-reduce, so that all copies stay equal": (
+        shared.scaled(reference, lambda case: 1 / case.world_size, "bias.grad"),
+        bias_of_rank_0,
+    ),
     "sums the gradient in backward: every rank already has all of y's gradient, so all gradients "
     "come out N times too large": (
         shared.scaled(reference, lambda case: case.world_size, "x.grad", "weight.grad")
-    ),
-    shared.BIAS_AVERAGED: shared.bias_gradient_averaged(reference),
-    "sums the bias's gradient over the ranks: it is already whole on every rank": (
-        shared.scaled(reference, lambda case: case.world_size, "bias.grad")
     ),
 }
 EQUIVALENT_ANSWERS = (

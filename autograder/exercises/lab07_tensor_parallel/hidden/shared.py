@@ -1,7 +1,5 @@
 """Right and wrong outputs of ranks, computed from one process that has the whole layer."""
 
-import itertools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -69,40 +67,6 @@ def part_of(outputs: Mapping[str, Plain], by_key: Split, case: Case, rank: int) 
     return part
 
 
-def holds(split: Split) -> Outputs:
-    """A mistake: parameters that are split like this. Their shapes show it before forward."""
-
-    def outputs(case: Case, inputs: Any) -> list[Plain]:
-        parts = [dict(given["whole"]) for given in inputs]
-        for rank, own in enumerate(parts):
-            for name, dim in split.items():
-                chunks = own[name].chunk(case.world_size, dim)
-                own[name] = chunks[min(rank, len(chunks) - 1)]
-        return [{"parameters": shapes_of(own)} for own in parts]
-
-    return outputs
-
-
-def other_splits(first: str, second: str, why: str, why_rows_of_second: str) -> dict[str, Outputs]:
-    """Mistakes: each other way to split two layers, or to leave one of them whole.
-
-    ``why_rows_of_second``: the reason if the first one is split by columns, as it should be."""
-    split = {
-        "splits {} by columns": lambda name: {f"{name}.weight": 0, f"{name}.bias": 0},
-        "splits {} by rows": lambda name: {f"{name}.weight": 1},
-        "does not split {}": lambda name: {},
-    }
-    columns, rows, _ = split
-    mistakes = {}
-    for one, other in itertools.product(split, split):
-        if (one, other) != (columns, rows):
-            reason = why_rows_of_second if one == columns else why
-            also = other.removeprefix("splits ") if one.startswith("splits") else other
-            mistake = f"{one.format(first)} and {also.format(second)}: {reason}"
-            mistakes[mistake] = holds(split[one](first) | split[other](second))
-    return mistakes
-
-
 def scaled(reference: Outputs, by: Callable[[Case], float], *keys: str) -> Outputs:
     """Some of the right outputs, multiplied by a number; of x's gradient the layer's own part."""
 
@@ -118,10 +82,3 @@ def scaled(reference: Outputs, by: Callable[[Case], float], *keys: str) -> Outpu
 def kept_of(key: str, given: Any) -> Any:
     """The part of a gradient that does not come from the layer: see `forward_and_backward`."""
     return given["x"] if key == "x.grad" else 0
-
-
-def bias_gradient_averaged(reference: Outputs) -> Outputs:
-    return scaled(reference, lambda case: 1 / math.prod(case.params["batch"]), "bias.grad")
-
-
-BIAS_AVERAGED = "averages the bias's gradient over the tokens: it is their sum"

@@ -36,10 +36,6 @@ def a_piece_of_each_head(rows: Tensor, heads: int, n: int) -> Tensor:
     return rows.view(3, heads, n, -1).movedim(2, 0).flatten(1)
 
 
-def every_nth_head(rows: Tensor, heads: int, n: int) -> Tensor:
-    return rows.view(3, heads // n, n, -1).movedim(2, 0).flatten(1)
-
-
 def rows_of(order: Order, case: Case) -> Tensor:
     rows = torch.arange(3 * case.params["width"])
     return order(rows, case.params["heads"], case.world_size)
@@ -52,13 +48,8 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     return shared.shares(whole, case, SPLIT)
 
 
-def attention(
-    order: Order, *, own_heads: bool, of_bias: Order | None = None
-) -> Callable[[Case, Any], Plain]:
-    """y if each rank takes these rows; None if that would raise an error.
-
-    ``of_bias``: the order of the bias, if it is another.
-    """
+def attention(order: Order, *, own_heads: bool) -> Callable[[Case, Any], Plain]:
+    """y if each rank takes these rows; None if that would raise an error."""
 
     def outputs(case: Case, inputs: Any) -> Plain:
         heads = case.params["heads"] // (case.world_size if own_heads else 1)
@@ -66,10 +57,9 @@ def attention(
             return None
         qkv, qkv_bias, out, out_bias = inputs[0]["whole"].values()
         y, columns = out_bias, out.chunk(case.world_size, dim=1)
-        bias_rows = rows_of(of_bias or order, case)
         for rank, rows in enumerate(rows_of(order, case)):
             own: Any = make_sublayer(models.Attention, case, inputs[0]["whole"])
-            own.heads, own.qkv = heads, linear_of(qkv[rows], qkv_bias[bias_rows[rank]])
+            own.heads, own.qkv = heads, linear_of(qkv[rows], qkv_bias[rows])
             own.out = linear_of(columns[rank], torch.zeros_like(out_bias))
             y = y + own(inputs[0]["x"]).detach()
         return {"y": y}
@@ -77,28 +67,20 @@ def attention(
     return outputs
 
 
-WHY = "heads are columns of qkv, and rows of out"
 MISTAKES = {
-    **shared.other_splits("qkv", "out", WHY, WHY),
     "splits the rows of qkv in stored order, so that one rank has queries and another keys: each "
-    "needs q, k and v of its own heads": attention(in_stored_order, own_heads=True),
-    "splits the rows of qkv in stored order, and does not divide the number of heads: each rank "
-    "needs q, k and v of its own heads": attention(in_stored_order, own_heads=False),
-    "reorders qkv's weight but not its bias: both have a row for each of q, k and v": attention(
-        blocks, own_heads=True, of_bias=in_stored_order
-    ),
-    "reorders qkv's bias but not its weight": attention(
-        in_stored_order, own_heads=True, of_bias=blocks
+    "needs q, k and v of its own heads": (
+        attention(in_stored_order, own_heads=True),
+        attention(in_stored_order, own_heads=False),
     ),
     "splits each head into pieces: a rank needs whole heads, because softmax needs a whole head's "
-    "scores": attention(a_piece_of_each_head, own_heads=False),
-    "takes a piece of each head, not whole heads: q's rows are ordered by head, so whole heads are "
-    "blocks of rows": attention(a_piece_of_each_head, own_heads=True),
+    "scores": (
+        attention(a_piece_of_each_head, own_heads=False),
+        attention(a_piece_of_each_head, own_heads=True),
+    ),
     "leaves the number of heads as it was: a rank has 1/N of them, each as wide as before": (
         attention(blocks, own_heads=False)
     ),
-    "takes every N-th head from qkv, but a block of columns from out: both must belong to the same "
-    "heads": attention(every_nth_head, own_heads=True),
 }
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(

@@ -23,15 +23,7 @@ def without_gelu(case: Case, inputs: Any) -> Plain:
     return {"y": (inputs[0]["x"] @ up.T + up_bias) @ down.T + down_bias}
 
 
-WHY = "the GELU of a sum is not the sum of GELUs, so up is split by columns, and down by rows"
-WHY_ROWS = (
-    "up leaves each rank with its own columns, and they multiply only the same rows of down: split "
-    "down by rows"
-)
-MISTAKES = {
-    **shared.other_splits("up", "down", WHY, WHY_ROWS),
-    "leaves out the GELU between the two layers": without_gelu,
-}
+MISTAKES = {"leaves out the GELU between the two layers": without_gelu}
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
         "mlp.up = ColumnLinear(mlp.up)\n    mlp.down = RowLinear(mlp.down)",

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +22,9 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     loss = torch.nn.functional.cross_entropy(logits, inputs[0]["targets"])
     (gradient,) = torch.autograd.grad(loss, [logits], inputs[0]["loss.grad"])
     parts = gradient.chunk(case.world_size, dim=1)
-    return [{"loss": loss.detach(), "logits.grad": part, "changed": False} for part in parts]
+    return [
+        {"loss": loss.detach(), "logits.grad": part, "changed arguments": False} for part in parts
+    ]
 
 
 class Parts:
@@ -33,10 +34,8 @@ class Parts:
         self.logits = torch.stack([given["logits"] for given in inputs])  # [N, T, V/N]
         n, self.tokens, length = self.logits.shape
         here = inputs[0]["targets"] - length * torch.arange(n)[:, None]
-        self.is_first, self.is_next = here == 0, here == length
         self.nearest = self.logits.gather(2, here.clamp(0, length - 1)[..., None])[..., 0]
-        self.is_target = (here[..., None] == torch.arange(length)).float()
-        self.owns = self.is_target.sum(dim=2)  # 1 or 0
+        self.owns = ((here >= 0) & (here < length)).float()
         self.own_top = self.logits.amax(dim=2)
         self.own_total = self.logits.logsumexp(dim=2)
         self.top, self.total = self.own_top.amax(dim=0), self.own_total.logsumexp(dim=0)
@@ -72,109 +71,51 @@ def mean_of(formula: Callable[[Parts], Tensor]) -> shared.Outputs:
     return outputs
 
 
-def gradient_of_the_local_softmax(case: Case, inputs: Any) -> list[Plain]:
-    parts, right = Parts(inputs), reference(case, inputs)[0]["loss"]
-    gradients = (parts.logits.softmax(dim=2) - parts.is_target) / parts.tokens
-    by = inputs[0]["loss.grad"]
-    return [{"loss": right, "logits.grad": by * gradient} for gradient in gradients]
-
-
-def gradient_through_the_maximum(case: Case, inputs: Any, of_all: bool) -> list[Plain]:
-    """What a rank's largest logits get in addition, since its own sums depend on them.
-
-    ``of_all``: autograd saves the result of amax, which an all-reduce in place replaces by the
-    largest of all ranks; a row without it gets 0/0.
-    """
+def gradient_through_the_maximum(case: Case, inputs: Any) -> list[Plain]:
+    """What a rank's largest logits get in addition, since its own sums depend on them.  Autograd
+    saves the result of amax, which the all-reduce replaces; a row without the largest has 0/0."""
     parts = Parts(inputs)
     of_top = parts.owns - (parts.own_total - parts.total).exp()  # [N, T]
-    largest = parts.logits == (parts.top[:, None] if of_all else parts.own_top[..., None])
+    largest = parts.logits == parts.top[:, None]
     by = inputs[0]["loss.grad"] / parts.tokens
     extra = by * of_top[..., None] * largest / largest.sum(dim=2, keepdim=True)
-    return [
-        {"logits.grad": right["logits.grad"] + more}
-        for right, more in zip(reference(case, inputs), extra, strict=True)
-    ]
+    pairs = zip(reference(case, inputs), extra, strict=True)
+    return [{"logits.grad": right["logits.grad"] + more} for right, more in pairs]
 
 
-def sum_of_own_words(case: Case, inputs: Any) -> list[Plain]:
-    """Less the largest of all ranks: a rank's own sum may underflow to 0."""
-    parts = Parts(inputs)
-    exps = (parts.logits - parts.top[:, None]).exp()
-    own = exps.sum(dim=2)
-    losses = (own.log() + parts.top - parts.found).mean(dim=1)
-    by = inputs[0]["loss.grad"] / parts.tokens
-    gradients = (by / own)[..., None] * exps - by * parts.is_target
-    return [
-        {"loss": loss, "logits.grad": gradient}
-        for loss, gradient in zip(losses, gradients, strict=True)
-    ]
-
-
-def as_if_the_last(case: Case, inputs: Any) -> list[Plain]:
-    by = inputs[0]["loss.grad"]
-    return [{"logits.grad": right["logits.grad"] / by} for right in reference(case, inputs)]
-
-
-LOCAL = (
-    "takes the softmax over its own part of the vocabulary: sum the exponentials over the words of "
-    "all ranks"
-)
 MISTAKES = {
-    "leaves no gradient for its logits: backward has to reach them": (
-        lambda case, inputs: reference(case, inputs)[0] | {"logits.grad": None}
+    "takes exp without subtracting each token's own largest logit, over all ranks with "
+    "op=dist.ReduceOp.MAX: exp overflows to inf, or all of a token's become 0": (
+        subtracting(lambda p: torch.zeros(p.tokens)),
+        subtracting(lambda p: p.own_top.sum(dim=0)),
+        subtracting(lambda p: p.top.max().expand(p.tokens)),
+        subtracting(lambda p: p.top.clamp(min=0)),
     ),
-    "adds the ranks' largest logits up: combine them with op=dist.ReduceOp.MAX": subtracting(
-        lambda p: p.own_top.sum(dim=0)
-    ),
-    "subtracts the largest logit of all tokens: each token needs its own, else every exp of a "
-    "token can become 0": subtracting(lambda p: p.top.max().expand(p.tokens)),
-    "takes no maximum below 0: if all logits are far below 0, every exp becomes 0": subtracting(
-        lambda p: p.top.clamp(min=0)
-    ),
-    LOCAL: (
+    "takes the softmax over its own part of the vocabulary: sum the exponentials over the words of "
+    "all ranks": (
         mean_of(lambda p: p.own_total - p.found),
-        mean_of(lambda p: p.own_total - p.owns * p.found),
-        mean_of(lambda p: (p.own_total - p.found).mean(dim=0)),
-        sum_of_own_words,
+        mean_of(lambda p: (p.logits - p.top[:, None]).exp().sum(dim=2).log() + p.top - p.found),
     ),
-    f"in backward {LOCAL}": gradient_of_the_local_softmax,
     "uses the target's logit only on the rank that has the word: sum it over the ranks, with 0 "
     "from the others": (
         mean_of(lambda p: p.total - p.owns * p.found),
         mean_of(lambda p: p.total - p.top - p.owns * (p.found - p.top)),
     ),
-    "adds a logit for targets that are not in its part: put 0 there before the sum": (
-        mean_of(lambda p: p.total - p.top - (p.nearest - p.top).sum(dim=0)),
-        mean_of(lambda p: p.total - p.nearest.sum(dim=0)),
-    ),
-    "leaves out the first word of its part: it is the rank's as well": mean_of(
-        lambda p: p.total - p.top - (p.found - p.top) * ~p.is_first.any(dim=0)
-    ),
-    "takes the first word of the next rank for its own: the last one is start + V/N - 1": mean_of(
-        lambda p: p.total - p.found - (p.is_next * (p.nearest - p.top)).sum(dim=0)
+    "adds a logit for targets that are not in its part: put 0 there before the sum": mean_of(
+        lambda p: p.total - p.top - (p.nearest - p.top).sum(dim=0)
     ),
     "subtracts the largest logit in the sum but not from the target's logit": mean_of(
         lambda p: p.total - p.top - p.found
     ),
     "subtracts its own largest logit and sums the exponentials: all ranks must subtract the same "
-    "one, the largest of all": (
-        mean_of(lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)),
-        mean_of(lambda p: p.total_less_own_tops - p.found + p.own_top),
+    "one, the largest of all": mean_of(
+        lambda p: p.total_less_own_tops - p.found + (p.owns * p.own_top).sum(dim=0)
     ),
-    "takes exp of logits without subtracting the largest: it overflows to inf, or all of a token's "
-    "become 0": subtracting(lambda p: torch.zeros(p.tokens)),
     "lets the gradient flow through the maximum: take it of logits.detach()": (
-        partial(gradient_through_the_maximum, of_all=True),
-        partial(gradient_through_the_maximum, of_all=False),
-    ),
-    "ignores the gradient that backward gets: a loss may be scaled, or added to another": (
-        as_if_the_last
+        gradient_through_the_maximum
     ),
     "returns the sum over tokens: return their mean": (
         shared.scaled(reference, lambda case: case.params["tokens"], "loss", "logits.grad")
-    ),
-    "divides by N: the loss is the mean over tokens, and every rank has all tokens": (
-        shared.scaled(reference, lambda case: 1 / case.world_size, "loss", "logits.grad")
     ),
     "sums gradients over the ranks: every rank has the same loss, so each logit's gradient comes "
     "out N times too large": (

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,9 +29,8 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def hits_of(inputs: Any) -> Hits:
+def hits_of(given: Any) -> Hits:
     """Whether each sample of the dataset is right."""
-    given = inputs[0]
     predicted = (given["inputs"] @ given["weight"].T).argmax(dim=1)
     hits: Hits = torch.eq(predicted, given["targets"]).tolist()
     return hits
@@ -43,54 +41,39 @@ def padded(case: Case, hits: Hits) -> Hits:
     return [hits[i % len(hits)] for i in range(len(hits) + repeats(case))]
 
 
-def reference(case: Case, inputs: Any) -> list[Plain]:
-    return on_every_rank(case, mean(hits_of(inputs)))
+def by(rule: Callable[[Case, Hits], float | None]) -> Callable[[Case, Any], Plain]:
+    def outputs(case: Case, inputs: Any) -> Plain:
+        accuracy = rule(case, hits_of(inputs[0]))
+        return None if accuracy is None else {"accuracy": accuracy}
+
+    return outputs
 
 
-def on_every_rank(case: Case, accuracy: float) -> list[Plain]:
-    return [{"accuracy": float(accuracy)}] * case.world_size
+reference = by(lambda case, hits: mean(hits))
 
 
-def by(rule: Callable[[Case, Hits], float | None]) -> Callable[..., list[Plain] | None]:
-    def wrong(case: Case, inputs: Sequence[Plain]) -> list[Plain] | None:
-        accuracy = rule(case, hits_of(inputs))
-        return None if accuracy is None else on_every_rank(case, accuracy)
-
-    return wrong
-
-
-def stream_with_repeats(case: Case, hits: Hits) -> float | None:
-    return mean(padded(case, hits)) if case.params["stream"] else None
-
-
-def mean_of_batches(case: Case, hits: Hits, drops_repeats: bool) -> float:
-    """``drops_repeats``: even those of streams."""
-    if case.params["stream"] and not drops_repeats:
+def mean_of_batches(case: Case, hits: Hits) -> float:
+    """As gather_for_metrics gives them, with the repeated samples of a stream."""
+    if case.params["stream"]:
         hits = padded(case, hits)
     together = case.world_size * case.params["batch"]
-    batches = [hits[start : start + together] for start in range(0, len(hits), together)]
-    return mean([mean(batch) for batch in batches])
+    return mean([mean(hits[i : i + together]) for i in range(0, len(hits), together)])
 
 
 def own_accuracy(case: Case, inputs: Any) -> list[Plain]:
-    hits = torch.tensor(padded(case, hits_of(inputs)))
+    hits = torch.tensor(padded(case, hits_of(inputs[0])))
     batches = hits.view(-1, case.world_size, case.params["batch"])  # each rank's, in turn
     return [{"accuracy": own} for own in batches.double().mean(dim=(0, 2)).tolist()]
 
 
 MISTAKES = {
     "counts samples that the loader repeated to fill the last batch: a stream has no length, so "
-    "gather_for_metrics cannot know how many to drop, but their index shows it": (
-        by(stream_with_repeats)
+    "gather_for_metrics cannot know how many to drop, but their index shows it": by(
+        lambda case, hits: mean(padded(case, hits)) if case.params["stream"] else None
     ),
     "counts samples that the loader repeated to fill the last batch: gather returns all of them, "
     "and a mean over ranks contains them": by(lambda case, hits: mean(padded(case, hits))),
-    "counts right answers of samples that the loader repeated, but divides by the number of the "
-    "dataset's samples": by(lambda case, hits: sum(padded(case, hits)) / len(hits)),
     "averages the accuracies of batches: the last one has fewer samples, so add up right answers "
-    "and samples, and divide at the end": (
-        by(partial(mean_of_batches, drops_repeats=False)),
-        by(partial(mean_of_batches, drops_repeats=True)),
-    ),
+    "and samples, and divide at the end": by(mean_of_batches),
     "returns the accuracy of its own rank's samples only": own_accuracy,
 }

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -31,12 +31,6 @@ EQUIVALENT_ANSWERS = (
     ),
 )
 
-Factor = Callable[[int], float]
-
-
-def mean_of(accumulation: int) -> float:
-    return 1 / accumulation
-
 
 def in_parts(values: Sequence[Any], size: int) -> list[Sequence[Any]]:
     return [values[i : i + size] for i in range(0, len(values), size)]
@@ -51,31 +45,27 @@ def reference(
     case: Case,
     inputs: Any,
     *,
-    weight: Factor = mean_of,
-    logged: Factor = mean_of,
+    divisions: int = 1,
+    logged_divisions: int = 1,
     steps_each: bool = False,
     clips_each: bool = False,
     clips: bool = True,
     clears_first: bool = False,
-    everything: bool = False,
 ) -> list[Plain]:
     """One process that trains on all ranks' micro-batches.
 
-    ``weight``, ``logged``: factors of a micro-batch in the gradient and in the returned loss.
-    ``steps_each``: a step for each micro-batch; ``clips_each``: clips each rank's own gradients
-    before they are averaged; ``clears_first``: clears what was added up before the last micro-batch
-    of a step; ``everything``: every rank trains on all batches.
+    ``divisions``, ``logged_divisions``: of a micro-batch by the accumulation steps, in the gradient
+    and in the returned loss.  ``steps_each``: a step for each micro-batch; ``clips_each``: clips
+    each rank's own gradients before they are averaged; ``clears_first``: clears what was added up
+    before the last micro-batch of a step.
     """
     p, model = case.params, make_model(inputs[0]["weights"])
     parameters, max_norm, losses = list(model.parameters()), p["max_norm"], []
-    ranks = 1 if everything else case.world_size
+    accumulation, ranks = p["accumulation"], case.world_size
     x, y = inputs[0]["data"]
     batches = list(zip(x.split(p["batch_size"]), y.split(p["batch_size"]), strict=True))
-    accumulation = p["accumulation"]
     micro_batches = in_parts(batches, ranks)  # a batch for each rank, in turn
     for step in in_parts(micro_batches, 1 if steps_each else accumulation):
-        if everything and len(step) < accumulation:
-            break  # accelerate does not know where an unprepared loader ends
         own = [[torch.zeros_like(each) for each in parameters] for _ in range(ranks)]
         total = 0.0
         for i, of_ranks in enumerate(step):
@@ -83,58 +73,38 @@ def reference(
                 own = [[torch.zeros_like(each) for each in parameters] for _ in range(ranks)]
             for rank, (inputs_, labels) in enumerate(of_ranks):
                 loss = cross_entropy(model(inputs_), labels)
-                total += loss.item() * logged(accumulation) / ranks
-                gradients = torch.autograd.grad(loss * weight(accumulation), parameters)
+                total += loss.item() / accumulation**logged_divisions / ranks
+                gradients = torch.autograd.grad(loss / accumulation**divisions, parameters)
                 own[rank] = [a + b for a, b in zip(own[rank], gradients, strict=True)]
                 if clips_each and i + 1 < len(step):
                     own[rank] = clip(own[rank], max_norm)
         mean = [torch.stack(each).mean(0) for each in zip(*own, strict=True)]
+        mean = clip(mean, max_norm) if clips else mean
         with torch.no_grad():
-            for parameter, gradient in zip(
-                parameters, clip(mean, max_norm) if clips else mean, strict=True
-            ):
+            for parameter, gradient in zip(parameters, mean, strict=True):
                 parameter.sub_(LR * gradient)
         losses.append(total)
     state = {name: each.detach() for name, each in model.state_dict().items()}
     trained = {"losses": losses, "parameters": [*state.values()]}
-    return [{**trained, "saved": [] if rank else [state]} for rank in range(case.world_size)]
-
-
-def with_mistake(**how: Any) -> Callable[[Case, Any], list[Plain]]:
-    return partial(reference, **how)
-
-
-def squared(accumulation: int) -> float:
-    return 1 / accumulation**2
-
-
-def one(accumulation: int) -> float:
-    return 1.0
+    return [{**trained, "saved": [] if rank else [state]} for rank in range(ranks)]
 
 
 MISTAKES = {
     "divides the loss by the accumulation steps and calls accelerator.backward, which divides "
     "by them, too": (
-        with_mistake(weight=squared),
-        with_mistake(weight=squared, logged=squared),
+        partial(reference, divisions=2),
+        partial(reference, divisions=2, logged_divisions=2),
     ),
-    "steps at every micro-batch: give Accelerator the gradient_accumulation_steps": (
-        with_mistake(weight=one, steps_each=True),
-        with_mistake(weight=one, logged=one, steps_each=True),
+    "steps at every micro-batch: give Accelerator the gradient_accumulation_steps": partial(
+        reference, divisions=0, steps_each=True
     ),
-    "steps at every micro-batch, with its gradient divided by the accumulation steps: does the "
-    "step wait for accelerator.sync_gradients?": with_mistake(steps_each=True),
     "clips at every micro-batch, before the gradients are averaged over the ranks: clip if "
-    "accelerator.sync_gradients": with_mistake(clips_each=True),
+    "accelerator.sync_gradients": partial(reference, clips_each=True),
     "has only the gradient of the last micro-batch: zero_grad clears what the others have added "
     "up; clear only after a step: the prepared optimizer's zero_grad does that, the model's does "
-    "not": with_mistake(clears_first=True),
-    "never clips the averaged gradients, or only after the step": with_mistake(clips=False),
-    "trains on all batches, as every other rank does: pass the loader to prepare": (
-        with_mistake(everything=True),
-        with_mistake(everything=True, logged=one),
-    ),
-    "returns the sum of the micro-batches' losses: divide by their number": with_mistake(
-        logged=one
+    "not": partial(reference, clears_first=True),
+    "never clips the averaged gradients, or only after the step": partial(reference, clips=False),
+    "returns the sum of the micro-batches' losses: divide by their number": partial(
+        reference, logged_divisions=0
     ),
 }

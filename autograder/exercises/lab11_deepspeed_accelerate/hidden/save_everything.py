@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -21,8 +21,8 @@ from autograder.exercises.lab11_deepspeed_accelerate.save_everything import (
     Progress,
     new_model,
     stopping,
-    with_weights,
 )
+from autograder.exercises.lab11_deepspeed_accelerate.shared import with_weights
 
 CASES = (
     with_random_delays(stopping("3 ranks, stopped at the end of an epoch", 3, 18, 3, 5)),
@@ -43,9 +43,6 @@ EQUIVALENT_ANSWERS = (
     ),
 )
 
-# Ways to lose the loader's epoch.
-EPOCH, EVERY_EPOCH, FIRST_EPOCH = "epoch", "every epoch", "first epoch after a restart"
-
 
 def batches_of(case: Case, given: Any, epoch: int) -> Tensor:
     """Indices, in the order that accelerate's SeedableRandomSampler draws: [steps, ranks, batch]"""
@@ -53,22 +50,6 @@ def batches_of(case: Case, given: Any, epoch: int) -> Tensor:
     order = torch.randperm(case.params["samples"], generator=generator)
     pad = -len(order) % (BATCH * case.world_size)
     return torch.cat([order, order[:pad]]).view(-1, case.world_size, BATCH)
-
-
-def all_batches(case: Case, given: Any, epochs: Iterable[int]) -> Iterator[Tensor]:
-    """[ranks, batch]"""
-    for epoch in epochs:
-        yield from batches_of(case, given, epoch)
-
-
-def epochs_from(epoch: int, used: int, lost: Sequence[str]) -> Iterable[int]:
-    """The epochs whose order is drawn. If no epoch is set, a loader's own count begins at 0, and in
-    a loader from skip_first_batches it stays there."""
-    if EVERY_EPOCH in lost:
-        return itertools.repeat(0)
-    if FIRST_EPOCH in lost and used:
-        return itertools.chain([0], itertools.count(0))
-    return itertools.count(0 if EPOCH in lost or FIRST_EPOCH in lost else epoch)
 
 
 class RandomStates:
@@ -92,8 +73,15 @@ class RandomStates:
 
 
 @torch.random.fork_rng(devices=[])
-def trained(case: Case, inputs: Any, lost: Sequence[str] = ()) -> list[Plain]:
-    """Train in one process. ``lost``: what starts anew at each start but the first."""
+def reference(
+    case: Case,
+    inputs: Any,
+    lost: Sequence[str] = (),
+    epochs_from: Callable[[int], Iterable[int]] = itertools.count,
+    skips_used: bool = True,
+) -> list[Plain]:
+    """Train in one process. ``lost``: what starts anew at each start; ``epochs_from``: the epochs
+    whose order is drawn, from that of the last checkpoint; ``skips_used``: its first batches."""
     given, saved = inputs[0], dict[str, Any]()
     losses: list[list[Tensor]] = [[] for _ in inputs]
     for start, end in enumerate(case.params["ends"]):
@@ -107,10 +95,11 @@ def trained(case: Case, inputs: Any, lost: Sequence[str] = ()) -> list[Plain]:
             if name in saved and name not in lost:
                 part.load_state_dict(saved[name])
         epoch, used = divmod(progress.steps, len(batches_of(case, given, 0)))
-        used = 0 if "used" in lost else used
-        epochs = epochs_from(epoch, used, lost)
+        batches_left = itertools.chain.from_iterable(
+            batches_of(case, given, each) for each in epochs_from(epoch)
+        )
         own: list[list[float]] = [[] for _ in inputs]
-        for batches in itertools.islice(all_batches(case, given, epochs), used, None):
+        for batches in itertools.islice(batches_left, used if skips_used else 0, None):
             if progress.steps == end:
                 break
             for rank, indices in enumerate(batches):
@@ -131,28 +120,18 @@ def trained(case: Case, inputs: Any, lost: Sequence[str] = ()) -> list[Plain]:
     return [{"losses": each, "average": final} for each in losses]
 
 
-def reference(case: Case, inputs: Any) -> list[Plain]:
-    return trained(case, inputs)
-
-
-def without(*lost: str) -> Any:
-    return partial(trained, lost=lost)
-
-
 MISTAKES = {
-    "starts the schedule over after a restart: save_state saves what was prepared or registered, "
-    "and job.scheduler is neither": without("scheduler"),
-    "starts the running average over after a restart: save_state saves what was prepared or "
-    "registered, and job.average is neither": without("average"),
-    "starts both the schedule and the running average over after a restart: save_state saves what "
-    "was prepared or registered, and these are neither": without("scheduler", "average"),
-    "starts the epoch over after a restart: skip the batches that were used": without("used"),
-    "draws the samples in another epoch's order: a loader counts its epochs from 0 at each start, "
-    "and one from skip_first_batches does not count, so set the loader's epoch": (
-        without(EVERY_EPOCH),
-        without(FIRST_EPOCH),
+    "starts the schedule or the running average over after a restart: save_state saves what was "
+    "prepared or registered, and job.scheduler and job.average are neither": (
+        partial(reference, lost=["scheduler"]),
+        partial(reference, lost=["average"]),
+        partial(reference, lost=["scheduler", "average"]),
     ),
-    "begins with the first batch of the first epoch after a restart: set the loader's epoch, and "
-    "skip the batches that were used": without(EPOCH, "used"),
-    "begins with a new optimizer after a restart": without("optimizer"),
+    "takes other samples than an uninterrupted run: set the loader's epoch, which it counts from 0 "
+    "at each start (one from skip_first_batches does not count), and skip the batches that were "
+    "used": (
+        partial(reference, skips_used=False),
+        partial(reference, epochs_from=lambda epoch: itertools.repeat(0)),
+        partial(reference, epochs_from=lambda epoch: itertools.count(), skips_used=False),
+    ),
 }

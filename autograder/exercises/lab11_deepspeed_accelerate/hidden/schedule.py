@@ -5,29 +5,21 @@ from functools import partial
 from typing import Any
 
 from autograder.exercise import Case, Plain
-from autograder.exercise.hidden import EquivalentAnswer, with_random_delays
+from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.schedule import case_of
 
+NO_WARM_UP = "3 ranks, no warm-up, the loader ends between two steps"
 CASES = (
-    case_of("2 ranks, a short warm-up", 2, batches=7, warmup_steps=1, total_steps=12),
-    with_random_delays(
-        case_of(
-            "3 ranks, no warm-up, the loader ends between two steps",
-            3,
-            accumulation=2,
-            batches=5,
-            warmup_steps=0,
-            total_steps=6,
-        )
-    ),
+    case_of("2 ranks, a short warm-up", 2, 12, batches=7, warmup_steps=1),
+    with_random_delays(case_of(NO_WARM_UP, 3, 6, accumulation=2, batches=5, warmup_steps=0)),
     case_of(
         "4 ranks, split_batches, accumulation of 3",
         4,
+        7,
         accumulation=3,
         split_batches=True,
         batches=8,
         warmup_steps=1,
-        total_steps=7,
     ),
 )
 BOUNDARIES = {
@@ -35,33 +27,15 @@ BOUNDARIES = {
     "does not divide": "4 ranks, accumulation of 2, 5 batches",
     "one rank": "one rank, accumulation of 3",
     "more ranks than elements": "not tested: a learning rate has no elements",
-    "no warm-up": "3 ranks, no warm-up, the loader ends between two steps",
+    "no warm-up": NO_WARM_UP,
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
-# A factor for numbers of steps
-Factor = Callable[[Case], float]
-
-
-def one(case: Case) -> float:
-    return 1
-
-
-def ranks(case: Case) -> float:
-    return case.world_size
+Factor = Callable[[Case], float]  # for numbers of steps
 
 
 def prepared(case: Case) -> float:
     """Steps that a prepared scheduler makes for each optimizer step."""
     return 1 if case.params["split_batches"] else case.world_size
-
-
-def with_accumulation(case: Case) -> float:
-    return prepared(case) * float(case.params["accumulation"])
-
-
-def divided(case: Case) -> float:
-    return 1 / prepared(case)
 
 
 def last_micro_batches(case: Case) -> list[int]:
@@ -81,10 +55,10 @@ def reference(
     inputs: Any,
     warmup: Factor = prepared,
     total: Factor = prepared,
-    steps: Factor = prepared,
-    every_micro_batch: bool = False,
+    is_prepared: bool = True,
 ) -> Plain:
-    """``warmup``, ``total``: their factors. ``steps``: scheduler steps per optimizer step."""
+    """``warmup``, ``total``: their factors. If it is not prepared, the scheduler makes one step for
+    each micro-batch."""
     w, t = case.params["warmup_steps"] * warmup(case), case.params["total_steps"] * total(case)
 
     def rate(step: float) -> float:
@@ -93,43 +67,39 @@ def reference(
     if w >= t:
         return None
     ends = last_micro_batches(case)
-    before = ends if every_micro_batch else range(len(ends))
-    return {"rates": [inputs[0] * rate(done * steps(case)) for done in before]}
+    done = [i * prepared(case) for i in range(len(ends))] if is_prepared else ends
+    return {"rates": [inputs[0] * rate(steps) for steps in done]}
 
 
-def by(**how: Any) -> Callable[[Case, Any], Plain]:
-    return partial(reference, **how)
+def one(case: Case) -> float:
+    return 1
+
+
+def ranks(case: Case) -> float:
+    return case.world_size
+
+
+def with_accumulation(case: Case) -> float:
+    return prepared(case) * float(case.params["accumulation"])
 
 
 MISTAKES = {
     "runs through its schedule too fast by a factor of num_processes: the prepared scheduler makes "
-    "num_processes steps for each optimizer step, so multiply warm-up and total by it": (
-        by(warmup=one, total=one)
+    "num_processes steps for each optimizer step, so multiply warm-up and total by it": partial(
+        reference, warmup=one, total=one
     ),
-    "multiplies the total, but not the warm-up: it is over after 1/num_processes of its optimizer "
-    "steps": by(warmup=one),
-    "multiplies the warm-up, but not the total": by(total=one),
+    "multiplies only one of warm-up and total by num_processes: both count the scheduler's steps": (
+        partial(reference, warmup=one),
+        partial(reference, total=one),
+    ),
     # Before the next one, which has the same rates with split_batches, and is named by other cases.
     "multiplies by num_processes even with split_batches: there the prepared scheduler makes one "
-    "step for each optimizer step": by(warmup=ranks, total=ranks),
+    "step for each optimizer step": partial(reference, warmup=ranks, total=ranks),
     "multiplies the steps and does not prepare the scheduler: only a prepared one makes "
-    "num_processes steps at a time": (
-        by(steps=one, every_micro_batch=True),
-        by(warmup=ranks, total=ranks, steps=one, every_micro_batch=True),
-    ),
-    "steps at every micro-batch: a scheduler that is not prepared, or not bound to the optimizer's "
-    "steps, does not know about accumulation": (
-        by(warmup=one, total=one, steps=one, every_micro_batch=True),
-        by(every_micro_batch=True),
-    ),
+    "num_processes steps at a time": partial(reference, is_prepared=False),
+    "steps at every micro-batch: a scheduler that is not prepared does not know about "
+    "accumulation": partial(reference, warmup=one, total=one, is_prepared=False),
     "also multiplies by the accumulation: the prepared scheduler waits for the optimizer's step": (
-        by(warmup=with_accumulation, total=with_accumulation),
-        by(
-            warmup=lambda case: case.world_size * case.params["accumulation"],
-            total=lambda case: case.world_size * case.params["accumulation"],
-        ),
-    ),
-    "divides the steps by num_processes: the prepared scheduler needs more of them": by(
-        warmup=divided, total=divided
+        partial(reference, warmup=with_accumulation, total=with_accumulation)
     ),
 }

@@ -1,20 +1,29 @@
-"""Accelerate on reused ranks, where its global state has to be reset."""
+"""Shared by the exercises on Accelerate, whose global state has to be reset on reused ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, SupportsFloat
 
-from torch import Tensor
+from torch import Tensor, nn
 
 EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter")  # of gradients or losses
 
 
-def as_number(value: Any) -> float | str:
-    """``value`` as a float, or what it is instead: "a Tensor of 2"."""
+def as_number(value: Any) -> float:
+    """Raises TypeError, which a check reports with its message."""
     kind = f"a {type(value).__name__}"
     if isinstance(value, Tensor) and value.numel() != 1:
-        return f"{kind} of {value.numel()}"
-    return float(value) if isinstance(value, SupportsFloat) else kind
+        kind += f" of {value.numel()} elements"
+    elif isinstance(value, SupportsFloat):
+        return float(value)
+    raise TypeError(f"expected one number, got {kind}")
+
+
+def with_weights(model: nn.Module, weights: Iterable[Tensor]) -> nn.Module:
+    for parameter, weight in zip(model.parameters(), weights, strict=True):
+        parameter.data = weight.clone()
+    return model
 
 
 def forget_accelerators() -> None:
