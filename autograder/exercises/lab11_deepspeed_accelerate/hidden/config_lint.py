@@ -4,7 +4,7 @@ from typing import Any
 
 from autograder.exercise import questions
 from autograder.exercises.lab11_deepspeed_accelerate.config_lint import VISIBLE
-from shardlab import config_runs
+from shardlab.recorded_runs import config_runs
 from shardlab.recorded_runs.config_runs import Ran
 
 MICRO = "train_micro_batch_size_per_gpu"
