@@ -249,6 +249,13 @@ function listSlider({ values, value, format = String, onInput, ...rest }) {
   return { node: control.node, set };
 }
 
+/** A choice whose options are "yes" and "no", and whose value is true or false. */
+function yesNo({ value, onInput, ...rest }) {
+  const words = (isYes) => (isYes ? "yes" : "no");
+  const { node, set } = choice({ ...rest, value: words(value), onInput: (next) => onInput(next === "yes") });
+  return { node, set: (next) => set(words(next)) };
+}
+
 let groups = 0; // radio buttons with the same name are one group on the whole page
 
 /**

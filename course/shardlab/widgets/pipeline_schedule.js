@@ -10,28 +10,19 @@ const COSTS = Object.keys(COST_NAMES);
 function build(model, signal) {
   const scene = model.get("scene");
   const { names, unit_s: unitS } = scene;
-  const slow = window.matchMedia("(prefers-reduced-motion: reduce)");
   const playMs = 9000; // from the first action to the last
   let settings = { ...model.get("settings") };
   let picture = null;
   let time = null; // of the clock, in units of the costs; null: everything is shown
-  let pending = 0; // the next animation frame, 0 while paused
   let selected = null; // { panel, device, index } of a slot
 
-  // ---- settings ----
-
-  const whole = (name, label, max) => slider({
-    label, min: 1, max, value: settings[name],
-    onInput: (value) => change({ [name]: value }), signal,
-  });
-  const cost = (name, label) => listSlider({
-    label, values: scene.costs[name], value: settings[name], format: formatTime,
-    onInput: (value) => change({ [name]: value }), signal,
-  });
+  const setting = (name) => ({ value: settings[name], onInput: (value) => change({ [name]: value }), signal });
+  const whole = (name, label) => slider({ label, min: 1, max: scene.max[name], ...setting(name) });
+  const cost = (name, label) => listSlider({ label, values: scene.costs[name], format: formatTime, ...setting(name) });
   const sliders = {
-    p: whole("p", "Devices p", scene.max.p),
-    m: whole("m", "Micro-batches m", scene.max.m),
-    v: whole("v", "Chunks v", scene.max.v),
+    p: whole("p", "Devices p"),
+    m: whole("m", "Micro-batches m"),
+    v: whole("v", "Chunks v"),
     forward: cost("forward", "Forward"),
     backward_input: cost("backward_input", "Backward, input"),
     backward_weight: cost("backward_weight", "Backward, weights"),
@@ -45,29 +36,21 @@ function build(model, signal) {
   const sizesPanel = group("Size of the pipeline", ["p", "m", "v"], "shardlab-thirds");
   const costsPanel = group("Time of each action", COSTS, "");
 
-  const shown = make("div", { class: "shardlab-choice", role: "group", "aria-label": "Schedules" });
-  const boxes = make("span", { class: "shardlab-options" });
-  shown.append(make("span", {}, "Schedules"), boxes);
-  const checks = new Map();
-  for (const name of scene.order) {
-    const input = make("input", { type: "checkbox", value: name });
-    input.addEventListener("change", () => change({ shown: chosen() }), { signal });
-    keepKeys(input, signal);
-    checks.set(name, input);
-    boxes.append(make("label", {}, input, make("span", {}, names[name])));
-  }
-  const chosen = () => [...checks].filter(([, input]) => input.checked).map(([name]) => name);
+  const shown = checkList({
+    label: "Schedules", options: scene.order.map((name) => [name, names[name]]), onInput: (chosen) => change({ shown: chosen }),
+    signal,
+  });
   const play = playButton();
   const clockSlider = make("input", {
     type: "range", min: "0", max: "1000", step: "1", value: "1000", "aria-label": "Time",
   });
-  const clock = make("span", { class: "shardlab-clock" });
-  const bar = make("div", { class: "shardlab-controls", role: "toolbar" }, play.node, clockSlider, clock);
+  const clockText = make("span", { class: "shardlab-clock" });
+  const bar = make("div", { class: "shardlab-controls", role: "toolbar" }, play.node, clockSlider, clockText);
   keepKeys(clockSlider, signal);
   const note = make("p", { class: "shardlab-note", role: "status" });
   const { root, sub, plot, stage, refresh, mark } = frame({
     name: "pipeline-schedule", title: "Pipeline schedules", scene: { width: scene.width, height: 120 },
-    controls: [[shown], sizesPanel, costsPanel, bar], above: [note], small: scene.small, draw, signal,
+    controls: [[shown.node], sizesPanel, costsPanel, bar], above: [note], small: scene.small, draw, signal,
     label:
       "Pipeline schedules. Arrow keys move through the actions, Space plays, Escape clears the selection.",
     hint: "Hover over an action, or use the arrow keys, for details. Press Play to see memory fill.",
@@ -97,15 +80,15 @@ function build(model, signal) {
 
   function show(next) {
     settings = next;
-    pause();
+    clock.stop();
     time = null;
     picture = pipelinePicture(scene, settings);
     selected = null;
     stage.resize(picture.height);
     for (const [name, { set }] of Object.entries(sliders)) set(settings[name]);
     hideIdleSliders();
-    for (const [name, input] of checks) input.checked = settings.shown.includes(name);
-    sub.textContent = sizes();
+    shown.set(settings.shown);
+    sub.textContent = `${plural(settings.p, "device")}, ${plural(settings.m, "micro-batch", "micro-batches")}`;
     note.textContent = aboutMeasured(scene, settings, picture);
     note.hidden = note.textContent === "";
     for (const name of ["p", "m", "v"]) root.dataset[name] = settings[name];
@@ -119,9 +102,6 @@ function build(model, signal) {
     showTime();
   }
 
-  const sizes = () =>
-    `${plural(settings.p, "device")}, ${plural(settings.m, "micro-batch", "micro-batches")}`;
-
   /** Hides sliders that would change nothing: custom schedules do not depend on p, m and v. */
   function hideIdleSliders() {
     const generated = settings.shown.filter((name) => !scene.custom[name]);
@@ -134,7 +114,7 @@ function build(model, signal) {
       ({ title, overIdeal, peaks, v }) => `${title}: bubble ${formatPercent(overIdeal)} of ideal time, ` +
         `${formatShare(Math.max(...peaks), v)} micro-batches in flight at most`,
     );
-    return `${sizes()}. ${each.join(". ")}.`;
+    return `${sub.textContent}. ${each.join(". ")}.`;
   }
 
   function draw(context, theme) {
@@ -150,49 +130,38 @@ function build(model, signal) {
   function showTime() {
     const at = time ?? picture.longest;
     clockSlider.value = Math.round((1000 * at) / picture.longest);
-    clock.textContent = formatTime(Number(at.toFixed(2)));
-    clockSlider.setAttribute("aria-valuetext", clock.textContent);
-    root.dataset.playing = pending !== 0;
+    clockText.textContent = formatTime(Number(at.toFixed(2)));
+    clockSlider.setAttribute("aria-valuetext", clockText.textContent);
+    root.dataset.playing = clock.isRunning;
     root.dataset.time = time === null ? "" : time.toFixed(3);
-    play.show(pending !== 0);
+    play.show(clock.isRunning);
     stage.redraw();
   }
 
-  function pause() {
-    cancelAnimationFrame(pending);
-    pending = 0;
-  }
+  const clock = frameClock({
+    advance: (ms) => {
+      time += (ms / playMs) * picture.longest;
+      if (time < picture.longest) return true;
+      time = null;
+      return false;
+    },
+    show: showTime, stillMs: playMs / 12, signal,
+  });
 
   function toggle() {
-    if (pending !== 0) {
-      pause();
+    if (clock.isRunning) {
+      clock.stop();
       return showTime();
     }
-    const { longest } = picture;
-    if (time === null || time >= longest) time = 0;
-    let before = performance.now();
-    const tick = (now) => {
-      const passed = now - before;
-      // Reduced motion: pause, then jump ahead by a twelfth.
-      if (!slow.matches || passed > playMs / 12) {
-        before = now;
-        time += (Math.max(passed, 0) / playMs) * longest;
-      }
-      if (time >= longest) {
-        pause();
-        time = null;
-      } else pending = requestAnimationFrame(tick);
-      showTime();
-    };
-    pending = requestAnimationFrame(tick);
-    showTime();
+    if (time === null || time >= picture.longest) time = 0;
+    clock.start();
   }
 
   play.node.addEventListener("click", toggle, { signal });
   clockSlider.addEventListener(
     "input",
     () => {
-      pause();
+      clock.stop();
       const at = Number(clockSlider.value) / 1000;
       time = at === 1 ? null : at * picture.longest;
       showTime();
@@ -246,10 +215,31 @@ function build(model, signal) {
 
   for (const node of [plot, bar]) handleKeys(node, keys, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
-  signal.addEventListener("abort", pause);
 
   show(settings);
   return root;
+}
+
+/**
+ * A row of checkboxes. `options`: [[value, text], ...]; `onInput` gets the values that are checked.
+ * Returns { node, set(values) }.
+ */
+function checkList({ label, options, onInput, signal }) {
+  const inputs = options.map(([value]) => make("input", { type: "checkbox", value }));
+  const checked = () => inputs.filter((input) => input.checked).map(({ value }) => value);
+  for (const input of inputs) {
+    input.addEventListener("change", () => onInput(checked()), { signal });
+    keepKeys(input, signal);
+  }
+  const labels = inputs.map((input, index) => make("label", {}, input, make("span", {}, options[index][1])));
+  const node = make(
+    "div", { class: "shardlab-choice", role: "group", "aria-label": label },
+    make("span", {}, label), make("span", { class: "shardlab-options" }, ...labels),
+  );
+  const set = (values) => {
+    for (const input of inputs) input.checked = values.includes(input.value);
+  };
+  return { node, set };
 }
 
 const KINDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
