@@ -1,11 +1,6 @@
 // The pipeline schedules: names and colors come from pipeline_schedule.py, the simulation from
-// pipeline_model.js, the picture from pipeline_panels.js; this file has the sliders, the clock and
-// the selection.
-
-const COST_NAMES = {
-  forward: "forward", backward_input: "input gradient", backward_weight: "weight gradient", send: "send",
-};
-const COSTS = Object.keys(COST_NAMES);
+// pipeline_model.js, the picture from pipeline_panels.js, words from pipeline_words.js; this file has the
+// controls, the clock and the selection.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -218,58 +213,6 @@ function build(model, signal) {
 
   show(settings);
   return root;
-}
-
-/**
- * A row of checkboxes. `options`: [[value, text], ...]; `onInput` gets the values that are checked.
- * Returns { node, set(values) }.
- */
-function checkList({ label, options, onInput, signal }) {
-  const inputs = options.map(([value]) => make("input", { type: "checkbox", value }));
-  const checked = () => inputs.filter((input) => input.checked).map(({ value }) => value);
-  for (const input of inputs) {
-    input.addEventListener("change", () => onInput(checked()), { signal });
-    keepKeys(input, signal);
-  }
-  const labels = inputs.map((input, index) => make("label", {}, input, make("span", {}, options[index][1])));
-  const node = make(
-    "div", { class: "shardlab-choice", role: "group", "aria-label": label },
-    make("span", {}, label), make("span", { class: "shardlab-options" }, ...labels),
-  );
-  const set = (values) => {
-    for (const input of inputs) input.checked = values.includes(input.value);
-  };
-  return { node, set };
-}
-
-const KINDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
-
-function describeSlot({ title, slots, v }, { device, index }, unitS) {
-  const { kind, stage, microBatch, start, end } = slots[device][index];
-  const where = v > 1 ? `device ${device}, stage ${stage}` : `device ${device}`;
-  return (
-    `${title}: ${where}, ${KINDS[kind]} of micro-batch ${microBatch}, ` +
-    `from ${formatPipelineTime(start, unitS)} to ${formatPipelineTime(end, unitS)}; ` +
-    `then ${formatShare(heldAt(slots[device], end), v)} in flight`
-  );
-}
-
-/** If the settings are no longer those of the run: why measured rows are missing or differ. */
-function aboutMeasured({ given, measured, names, unit_s: unitS }, settings, { panels }) {
-  const ran = settings.shown.filter((name) => measured[name]);
-  const isDrawn = (name) => panels.some((panel) => panel.isMeasured && panel.name === name);
-  const gone = ran.filter((name) => !isDrawn(name)).map((name) => names[name]);
-  if (gone.length) {
-    return (
-      `No measured rows of ${gone.join(", ")}: the ranks ran p = ${given.p}, m = ${given.m}, ` +
-      `v = ${given.v}, which gives a different order of actions.`
-    );
-  }
-  if (ran.length && COSTS.some((name) => settings[name] !== given[name])) {
-    const each = COSTS.map((name) => `${COST_NAMES[name]} ${formatPipelineTime(given[name], unitS)}`).join(", ");
-    return `The measured rows do not follow these sliders: the ranks ran with ${each}.`;
-  }
-  return "";
 }
 
 export default widget(build);
