@@ -209,7 +209,7 @@ class Commits:
 
     def names_like_a_step(self, steps: Sequence[int]) -> list[str]:
         """Temporary names in commits of these steps that `latest` takes for checkpoints."""
-        found = []
+        found: list[str] = []
         for step in steps:
             observer = self.prepare(new=name_of(step))
             self.run(self.given["new"], observer, step=step)

@@ -95,7 +95,9 @@ def called_after_collectives(action: Callable[[], None]) -> Any:
         return call
 
     functions = {name: getattr(dist, name) for name in COMMUNICATION_FUNCTIONS}
-    wrapped = {n: with_action(each) for n, each in functions.items() if inspect.isfunction(each)}
+    wrapped: dict[str, Any] = {
+        name: with_action(each) for name, each in functions.items() if inspect.isfunction(each)
+    }
     return mock.patch.multiple(dist, **wrapped)
 
 

@@ -1,10 +1,4 @@
-"""Interactive pictures of a run or of a formula.
-
-Runs: traffic map, ring player, timeline, memory timeline, activation timeline, disk moments.
-Formulas, next to measurements: memory bars, shard map, offload times, tensor split, pipeline
-schedules, unit life; without measurements: LoRA shapes. Weights: quantization grid. Before a run: a
-prediction, which is later compared with the measurement.
-"""
+"""Interactive pictures of a run or of a formula, and predictions to compare with measurements."""
 
 from shardlab.display import palette
 from shardlab.widgets import plots

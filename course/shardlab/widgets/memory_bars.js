@@ -18,38 +18,28 @@ function build(model, signal) {
     show({ ...settings, ...changes });
     setTraits(model, { settings });
   };
+  const setting = (name) => ({ value: settings[name], onInput: (value) => change({ [name]: value }), signal });
+  const options = (...pairs) => pairs.map((pair) => [pair].flat()).map(([value, text = value]) => [value, text]);
   const controls = {
     parameters: slider({
       label: "Ψ parameters", min: lowest, max: highest, step: 0.01, value: exponent(given), signal,
       format: (x) => formatCount(parametersAt(x)),
       onInput: (x) => change({ parameters: parametersAt(x) }),
     }),
-    worldSize: listSlider({
-      label: "N ranks", values: scene.world_sizes, value: settings.worldSize, signal,
-      onInput: (worldSize) => change({ worldSize }),
-    }),
+    worldSize: listSlider({ label: "N ranks", values: scene.world_sizes, ...setting("worldSize") }),
     stage: choice({
-      label: "ZeRO stage", options: [0, 1, 2, 3].map((s) => [s, String(s)]), value: settings.stage, signal,
+      label: "ZeRO stage", options: options("0", "1", "2", "3"), ...setting("stage"),
       onInput: (stage) => change({ stage: Number(stage) }),
     }),
-    precision: choice({
-      label: "precision", options: scene.precisions.map((name) => [name, name]),
-      value: settings.precision, signal, onInput: (precision) => change({ precision }),
-    }),
+    precision: choice({ label: "precision", options: options(...scene.precisions), ...setting("precision") }),
     optimizer: choice({
-      label: "optimizer",
-      options: [["sgd", "SGD"], ["momentum", "momentum"], ["adam", "Adam"], ["adam8bit", "8-bit Adam"]],
-      value: settings.optimizer, signal, onInput: (optimizer) => change({ optimizer }),
+      label: "optimizer", options: options(["sgd", "SGD"], "momentum", ["adam", "Adam"], ["adam8bit", "8-bit Adam"]),
+      ...setting("optimizer"),
     }),
     offload: choice({
-      label: "offload",
-      options: [["none", "none"], ["optimizer", "optimizer"], ["parameters", "params"], ["both", "both"]],
-      value: settings.offload, signal, onInput: (offload) => change({ offload }),
+      label: "offload", options: options("none", "optimizer", ["parameters", "params"], "both"), ...setting("offload"),
     }),
-    unit: choice({
-      label: "unit", options: [["GB", "GB (10⁹)"], ["GiB", "GiB (2³⁰)"]],
-      value: settings.unit, signal, onInput: (unit) => change({ unit }),
-    }),
+    unit: choice({ label: "unit", options: options(["GB", "GB (10⁹)"], ["GiB", "GiB (2³⁰)"]), ...setting("unit") }),
   };
   controls.optimizer.node.classList.add("shardlab-wide");
   const verdict = make("p", { class: "shardlab-verdict", role: "status" });

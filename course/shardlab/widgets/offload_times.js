@@ -12,38 +12,22 @@ function build(model, signal) {
     unit === "count" ? formatCount(value)
     : unit === "count/s" ? `${formatCount(value)} parameters/s`
     : formatSi(value, unit);
-  const sliders = scene.sliders.map(([name, label, values, unit]) => {
-    const control = listSlider({
-      label, values, value: settings[name], format: formatter(unit),
-      onInput: (value) => change({ [name]: value }), signal,
-    });
-    return { name, ...control };
+  const setting = (name) => ({ value: settings[name], onInput: (value) => change({ [name]: value }), signal });
+  const sliders = scene.sliders.map(([name, label, values, unit]) =>
+    ({ name, ...listSlider({ label, values, format: formatter(unit), ...setting(name) }) }));
+  const placements = choice({
+    label: "Placement", options: PLACEMENTS.map((name) => [name, names[name]]), ...setting("placement"),
   });
-  const placement = choice({
-    label: "Placement",
-    options: PLACEMENTS.map((name) => [name, names[name]]),
-    value: settings.placement,
-    onInput: (name) => change({ placement: name }),
-    signal,
+  const overlap = yesNo({
+    label: "Transfers", options: [["yes", "overlapped"], ["no", "sequential"]], ...setting("overlap"),
   });
-  const overlap = choice({
-    label: "Transfers",
-    options: [["yes", "overlapped"], ["no", "sequential"]],
-    value: settings.overlap ? "yes" : "no",
-    onInput: (value) => change({ overlap: value === "yes" }),
-    signal,
-  });
-  const delayed = choice({
-    label: "Host update",
-    options: [["no", "same step"], ["yes", "one step late"]],
-    value: settings.delayed_update ? "yes" : "no",
-    onInput: (value) => change({ delayed_update: value === "yes" }),
-    signal,
+  const delayed = yesNo({
+    label: "Host update", options: [["no", "same step"], ["yes", "one step late"]], ...setting("delayed_update"),
   });
   delayed.node.title = "One step late: only with the optimizer on the host. The parameters are then one step old.";
   const { root, sub, plot, stage, refresh, mark } = frame({
     name: "offload-times", title: "Offload: time of a step", scene, small: scene.small, draw, keys, signal,
-    controls: [[...sliders, overlap, delayed].map(({ node }) => node), [placement.node]],
+    controls: [[...sliders, overlap, delayed].map(({ node }) => node), [placements.node]],
     label: "Offload times. Up and down choose a placement, left and right move through its step.",
     hint: "Hover over a bar, or use the arrow keys, for its seconds and bytes.",
     headings: () => ["placement", "step", "ratio", "device compute", "device", "host", "NVMe", "fits"],
@@ -64,9 +48,9 @@ function build(model, signal) {
     all = Object.fromEntries(PLACEMENTS.map((name) => [name, offloadOutcome(settings, name)]));
     const chosen = all[settings.placement];
     for (const { name, set } of sliders) set(settings[name]);
-    placement.set(settings.placement);
-    overlap.set(settings.overlap ? "yes" : "no");
-    delayed.set(settings.delayed_update ? "yes" : "no");
+    placements.set(settings.placement);
+    overlap.set(settings.overlap);
+    delayed.set(settings.delayed_update);
     sub.textContent = `${formatCount(settings.parameters)} parameters on ${ranks()}`;
     Object.assign(root.dataset, {
       placement: settings.placement, parameters: settings.parameters, worldSize: settings.world_size,

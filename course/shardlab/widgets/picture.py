@@ -14,7 +14,7 @@ from IPython import get_ipython
 from IPython.display import DisplayHandle, display
 
 _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-SHARED = ("units.js", "common.js", "canvas.js")
+SHARED = ("units.js", "common.js", "controls.js", "canvas.js")
 NAMED_RANKS = 8  # with more, a text alternative would be too long
 SVG_IN_URL = "data:image/svg+xml;base64,"
 # In JupyterLab and Notebook 7, a cell's outputs are siblings. The static picture is hidden once the

@@ -1,37 +1,23 @@
 // The pipeline schedules: names and colors come from pipeline_schedule.py, the simulation from
-// pipeline_model.js, the picture from pipeline_panels.js; this file has the sliders, the clock and
-// the selection.
-
-const COST_NAMES = {
-  forward: "forward", backward_input: "input gradient", backward_weight: "weight gradient", send: "send",
-};
-const COSTS = Object.keys(COST_NAMES);
+// pipeline_model.js, the picture from pipeline_panels.js, words from pipeline_words.js; this file has the
+// controls, the clock and the selection.
 
 function build(model, signal) {
   const scene = model.get("scene");
   const { names, unit_s: unitS } = scene;
-  const slow = window.matchMedia("(prefers-reduced-motion: reduce)");
   const playMs = 9000; // from the first action to the last
   let settings = { ...model.get("settings") };
   let picture = null;
   let time = null; // of the clock, in units of the costs; null: everything is shown
-  let pending = 0; // the next animation frame, 0 while paused
   let selected = null; // { panel, device, index } of a slot
 
-  // ---- settings ----
-
-  const whole = (name, label, max) => slider({
-    label, min: 1, max, value: settings[name],
-    onInput: (value) => change({ [name]: value }), signal,
-  });
-  const cost = (name, label) => listSlider({
-    label, values: scene.costs[name], value: settings[name], format: formatTime,
-    onInput: (value) => change({ [name]: value }), signal,
-  });
+  const setting = (name) => ({ value: settings[name], onInput: (value) => change({ [name]: value }), signal });
+  const whole = (name, label) => slider({ label, min: 1, max: scene.max[name], ...setting(name) });
+  const cost = (name, label) => listSlider({ label, values: scene.costs[name], format: formatTime, ...setting(name) });
   const sliders = {
-    p: whole("p", "Devices p", scene.max.p),
-    m: whole("m", "Micro-batches m", scene.max.m),
-    v: whole("v", "Chunks v", scene.max.v),
+    p: whole("p", "Devices p"),
+    m: whole("m", "Micro-batches m"),
+    v: whole("v", "Chunks v"),
     forward: cost("forward", "Forward"),
     backward_input: cost("backward_input", "Backward, input"),
     backward_weight: cost("backward_weight", "Backward, weights"),
@@ -45,29 +31,21 @@ function build(model, signal) {
   const sizesPanel = group("Size of the pipeline", ["p", "m", "v"], "shardlab-thirds");
   const costsPanel = group("Time of each action", COSTS, "");
 
-  const shown = make("div", { class: "shardlab-choice", role: "group", "aria-label": "Schedules" });
-  const boxes = make("span", { class: "shardlab-options" });
-  shown.append(make("span", {}, "Schedules"), boxes);
-  const checks = new Map();
-  for (const name of scene.order) {
-    const input = make("input", { type: "checkbox", value: name });
-    input.addEventListener("change", () => change({ shown: chosen() }), { signal });
-    keepKeys(input, signal);
-    checks.set(name, input);
-    boxes.append(make("label", {}, input, make("span", {}, names[name])));
-  }
-  const chosen = () => [...checks].filter(([, input]) => input.checked).map(([name]) => name);
+  const shown = checkList({
+    label: "Schedules", options: scene.order.map((name) => [name, names[name]]), onInput: (chosen) => change({ shown: chosen }),
+    signal,
+  });
   const play = playButton();
   const clockSlider = make("input", {
     type: "range", min: "0", max: "1000", step: "1", value: "1000", "aria-label": "Time",
   });
-  const clock = make("span", { class: "shardlab-clock" });
-  const bar = make("div", { class: "shardlab-controls", role: "toolbar" }, play.node, clockSlider, clock);
+  const clockText = make("span", { class: "shardlab-clock" });
+  const bar = make("div", { class: "shardlab-controls", role: "toolbar" }, play.node, clockSlider, clockText);
   keepKeys(clockSlider, signal);
   const note = make("p", { class: "shardlab-note", role: "status" });
   const { root, sub, plot, stage, refresh, mark } = frame({
     name: "pipeline-schedule", title: "Pipeline schedules", scene: { width: scene.width, height: 120 },
-    controls: [[shown], sizesPanel, costsPanel, bar], above: [note], small: scene.small, draw, signal,
+    controls: [[shown.node], sizesPanel, costsPanel, bar], above: [note], small: scene.small, draw, signal,
     label:
       "Pipeline schedules. Arrow keys move through the actions, Space plays, Escape clears the selection.",
     hint: "Hover over an action, or use the arrow keys, for details. Press Play to see memory fill.",
@@ -97,15 +75,15 @@ function build(model, signal) {
 
   function show(next) {
     settings = next;
-    pause();
+    clock.stop();
     time = null;
     picture = pipelinePicture(scene, settings);
     selected = null;
     stage.resize(picture.height);
     for (const [name, { set }] of Object.entries(sliders)) set(settings[name]);
     hideIdleSliders();
-    for (const [name, input] of checks) input.checked = settings.shown.includes(name);
-    sub.textContent = sizes();
+    shown.set(settings.shown);
+    sub.textContent = `${plural(settings.p, "device")}, ${plural(settings.m, "micro-batch", "micro-batches")}`;
     note.textContent = aboutMeasured(scene, settings, picture);
     note.hidden = note.textContent === "";
     for (const name of ["p", "m", "v"]) root.dataset[name] = settings[name];
@@ -119,9 +97,6 @@ function build(model, signal) {
     showTime();
   }
 
-  const sizes = () =>
-    `${plural(settings.p, "device")}, ${plural(settings.m, "micro-batch", "micro-batches")}`;
-
   /** Hides sliders that would change nothing: custom schedules do not depend on p, m and v. */
   function hideIdleSliders() {
     const generated = settings.shown.filter((name) => !scene.custom[name]);
@@ -134,7 +109,7 @@ function build(model, signal) {
       ({ title, overIdeal, peaks, v }) => `${title}: bubble ${formatPercent(overIdeal)} of ideal time, ` +
         `${formatShare(Math.max(...peaks), v)} micro-batches in flight at most`,
     );
-    return `${sizes()}. ${each.join(". ")}.`;
+    return `${sub.textContent}. ${each.join(". ")}.`;
   }
 
   function draw(context, theme) {
@@ -150,49 +125,38 @@ function build(model, signal) {
   function showTime() {
     const at = time ?? picture.longest;
     clockSlider.value = Math.round((1000 * at) / picture.longest);
-    clock.textContent = formatTime(Number(at.toFixed(2)));
-    clockSlider.setAttribute("aria-valuetext", clock.textContent);
-    root.dataset.playing = pending !== 0;
+    clockText.textContent = formatTime(Number(at.toFixed(2)));
+    clockSlider.setAttribute("aria-valuetext", clockText.textContent);
+    root.dataset.playing = clock.isRunning;
     root.dataset.time = time === null ? "" : time.toFixed(3);
-    play.show(pending !== 0);
+    play.show(clock.isRunning);
     stage.redraw();
   }
 
-  function pause() {
-    cancelAnimationFrame(pending);
-    pending = 0;
-  }
+  const clock = frameClock({
+    advance: (ms) => {
+      time += (ms / playMs) * picture.longest;
+      if (time < picture.longest) return true;
+      time = null;
+      return false;
+    },
+    show: showTime, stillMs: playMs / 12, signal,
+  });
 
   function toggle() {
-    if (pending !== 0) {
-      pause();
+    if (clock.isRunning) {
+      clock.stop();
       return showTime();
     }
-    const { longest } = picture;
-    if (time === null || time >= longest) time = 0;
-    let before = performance.now();
-    const tick = (now) => {
-      const passed = now - before;
-      // Reduced motion: pause, then jump ahead by a twelfth.
-      if (!slow.matches || passed > playMs / 12) {
-        before = now;
-        time += (Math.max(passed, 0) / playMs) * longest;
-      }
-      if (time >= longest) {
-        pause();
-        time = null;
-      } else pending = requestAnimationFrame(tick);
-      showTime();
-    };
-    pending = requestAnimationFrame(tick);
-    showTime();
+    if (time === null || time >= picture.longest) time = 0;
+    clock.start();
   }
 
   play.node.addEventListener("click", toggle, { signal });
   clockSlider.addEventListener(
     "input",
     () => {
-      pause();
+      clock.stop();
       const at = Number(clockSlider.value) / 1000;
       time = at === 1 ? null : at * picture.longest;
       showTime();
@@ -246,40 +210,9 @@ function build(model, signal) {
 
   for (const node of [plot, bar]) handleKeys(node, keys, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
-  signal.addEventListener("abort", pause);
 
   show(settings);
   return root;
-}
-
-const KINDS = { F: "forward", B: "backward", I: "input gradient", W: "weight gradient" };
-
-function describeSlot({ title, slots, v }, { device, index }, unitS) {
-  const { kind, stage, microBatch, start, end } = slots[device][index];
-  const where = v > 1 ? `device ${device}, stage ${stage}` : `device ${device}`;
-  return (
-    `${title}: ${where}, ${KINDS[kind]} of micro-batch ${microBatch}, ` +
-    `from ${formatPipelineTime(start, unitS)} to ${formatPipelineTime(end, unitS)}; ` +
-    `then ${formatShare(heldAt(slots[device], end), v)} in flight`
-  );
-}
-
-/** If the settings are no longer those of the run: why measured rows are missing or differ. */
-function aboutMeasured({ given, measured, names, unit_s: unitS }, settings, { panels }) {
-  const ran = settings.shown.filter((name) => measured[name]);
-  const isDrawn = (name) => panels.some((panel) => panel.isMeasured && panel.name === name);
-  const gone = ran.filter((name) => !isDrawn(name)).map((name) => names[name]);
-  if (gone.length) {
-    return (
-      `No measured rows of ${gone.join(", ")}: the ranks ran p = ${given.p}, m = ${given.m}, ` +
-      `v = ${given.v}, which gives a different order of actions.`
-    );
-  }
-  if (ran.length && COSTS.some((name) => settings[name] !== given[name])) {
-    const each = COSTS.map((name) => `${COST_NAMES[name]} ${formatPipelineTime(given[name], unitS)}`).join(", ");
-    return `The measured rows do not follow these sliders: the ranks ran with ${each}.`;
-  }
-  return "";
 }
 
 export default widget(build);

@@ -56,7 +56,11 @@ class PipelineSchedule(Adjustable):
     """Made by `pipeline_schedule`; ``settings`` may be read and set."""
 
     _esm: ClassVar[str] = module(
-        "player.js", "pipeline_model.js", "pipeline_panels.js", "pipeline_schedule.js"
+        "player.js",
+        "pipeline_model.js",
+        "pipeline_panels.js",
+        "pipeline_words.js",
+        "pipeline_schedule.js",
     )
 
     def __init__(

@@ -1,4 +1,40 @@
-// The buttons below animated pictures.
+// What moves animated pictures: a clock, and buttons.
+
+/**
+ * A clock. While it runs, each frame calls `advance(ms, isReduced)` with the time since the last call, then
+ * `show()`; it stops when `advance` returns false. For readers who prefer reduced motion it advances only
+ * every `stillMs`. Returns { start, stop, isRunning (to read), isReduced() }.
+ */
+function frameClock({ advance, show, stillMs, signal }) {
+  const reduced = window.matchMedia("(prefers-reduced-motion: reduce)");
+  let pending = 0; // the next animation frame, 0 while it is stopped
+  const stop = () => {
+    cancelAnimationFrame(pending);
+    pending = 0;
+  };
+  const start = () => {
+    stop();
+    let before = performance.now();
+    const tick = (now) => {
+      const passed = Math.max(now - before, 0);
+      const waits = reduced.matches && passed < stillMs;
+      if (!waits) before = now;
+      pending = waits || advance(passed, reduced.matches) ? requestAnimationFrame(tick) : 0;
+      show();
+    };
+    pending = requestAnimationFrame(tick);
+    show();
+  };
+  signal.addEventListener("abort", stop);
+  return {
+    start,
+    stop,
+    get isRunning() {
+      return pending !== 0;
+    },
+    isReduced: () => reduced.matches,
+  };
+}
 
 /** A button that plays and pauses. `show(isPlaying)` sets its icon and label. */
 function playButton() {

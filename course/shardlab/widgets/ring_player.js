@@ -4,7 +4,6 @@
 function build(model, signal) {
   const scene = model.get("scene");
   const { world_size: n, steps, layout, messages } = scene;
-  const slow = window.matchMedia("(prefers-reduced-motion: reduce)");
   const stepMs = clamp(24000 / Math.max(steps, 1), 120, 1100);
   const total = formatBytes(messages.reduce((sum, message) => sum + message.bytes, 0));
   const named = { name: "ring-player", title: "Messages between ranks" };
@@ -13,7 +12,6 @@ function build(model, signal) {
   const sizes = `${messages.length} messages, ${total}`;
 
   let position = 0; // steps done, with the fraction of the current one
-  let pending = 0; // the next animation frame, 0 while paused
   let goal = null; // where the animation stops
 
   if (steps === 0) {
@@ -26,12 +24,21 @@ function build(model, signal) {
   }
 
   const { byStep, heldAt } = stepsOf(scene);
+  const clock = frameClock({
+    advance: (ms, isReduced) => {
+      position = Math.min(isReduced ? Math.floor(position) + 1 : position + ms / stepMs, goal);
+      if (position < goal) return true;
+      goal = null;
+      return false;
+    },
+    show: () => go(position), stillMs: stepMs, signal,
+  });
   const player = stepButtons(
     {
       first: () => (pause(), go(0)),
       back: () => (pause(), go(Math.ceil(position - 1e-6) - 1)),
       play: () => {
-        if (pending !== 0) return pause(), go(position);
+        if (clock.isRunning) return pause(), go(position);
         animate(position >= steps ? ((position = 0), steps) : steps);
       },
       // A second press during a step finishes it and starts the next.
@@ -47,8 +54,8 @@ function build(model, signal) {
   const steering = make("input", {
     type: "range", min: "0", max: String(steps), step: "0.01", value: "0", "aria-label": "Step",
   });
-  const clock = make("span", { class: "shardlab-clock" });
-  player.node.append(steering, clock);
+  const stepsDone = make("span", { class: "shardlab-clock" });
+  player.node.append(steering, stepsDone);
   const { root, head, sub, plot, refresh, mark } = frame({
     ...named, scene, controls: [player.node], small: scene.key, signal,
     label: "Ring player. Space plays, arrow keys step, Home and End jump.",
@@ -74,52 +81,32 @@ function build(model, signal) {
 
   function go(to) {
     position = clamp(to, 0, steps);
-    const isPlaying = pending !== 0;
+    const isPlaying = clock.isRunning;
     const done = Math.floor(position + 1e-6);
     Object.assign(root.dataset, { step: done, playing: isPlaying, position: position.toFixed(2) });
     steering.value = position;
     steering.setAttribute("aria-valuetext", `${done} of ${steps} steps done`);
     const current = Math.ceil(position - 1e-6); // the step in progress, else the last one
-    clock.textContent = `${current} / ${steps}`;
+    stepsDone.textContent = `${current} / ${steps}`;
     player.show({ isPlaying, isFirst: position === 0, isLast: position === steps });
     mark(isPlaying ? "" : describeStep(current, byStep));
   }
 
   function pause() {
-    cancelAnimationFrame(pending);
-    pending = 0;
+    clock.stop();
     goal = null;
   }
 
   function animate(until) {
     pause();
-    if (slow.matches && until - position <= 1) return go(until);
+    if (clock.isReduced() && until - position <= 1) return go(until);
     goal = until;
-    let before = performance.now();
-    const tick = (now) => {
-      const passed = Math.max(0, now - before) / stepMs;
-      if (slow.matches) {
-        // Reduced motion: pause at each step, then jump to the next.
-        if (passed >= 1) {
-          before = now;
-          position = Math.min(Math.floor(position) + 1, goal);
-        }
-      } else {
-        before = now;
-        position = Math.min(position + passed, goal);
-      }
-      if (position >= goal) pause();
-      else pending = requestAnimationFrame(tick);
-      go(position);
-    };
-    pending = requestAnimationFrame(tick);
-    go(position);
+    clock.start();
   }
 
   steering.addEventListener("input", () => (pause(), go(Number(steering.value))), { signal });
   keepKeys(steering, signal);
   for (const node of [plot, player.node, steering]) handleKeys(node, () => player.keys, signal);
-  signal.addEventListener("abort", pause);
   go(0);
   return root;
 }

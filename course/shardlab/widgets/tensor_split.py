@@ -45,7 +45,9 @@ class TensorSplit(Adjustable):
     ``settings`` follows the controls and may be set: cut, ranks, tokens, width, step.
     """
 
-    _esm: ClassVar[str] = module("player.js", "tensor_split_marks.js", "tensor_split.js")
+    _esm: ClassVar[str] = module(
+        "player.js", "tensor_split_marks.js", "tensor_split_parts.js", "tensor_split.js"
+    )
 
     def __init__(self, settings: dict[str, Any], measured: Measured | None) -> None:
         self._given = {**settings, "step": 0}

@@ -7,36 +7,21 @@ function build(model, signal) {
   let picture = null;
   let selected = null; // { bar }, or { moment: { panel, time } }
 
-  // ---- settings ----
-
   const formats = { count: String, s: formatSeconds, "B/s": (rate) => formatSi(rate, "B/s") };
-  const sliders = scene.sliders.map(([name, label, values, unit]) => {
-    const control = listSlider({
-      label, values, value: settings[name], format: formats[unit],
-      onInput: (value) => change({ [name]: value }), signal,
-    });
-    control.node.dataset.setting = name;
-    return { name, ...control };
-  });
-  const yesNo = (name, label, yes, no) => {
-    const options = [["yes", yes], ["no", no]];
-    const value = settings[name] ? "yes" : "no";
-    const control = choice({
-      label, options, value, onInput: (next) => change({ [name]: next === "yes" }), signal,
-    });
-    return { name, node: control.node, set: (next) => control.set(next ? "yes" : "no") };
-  };
+  const setting = (name) => ({ value: settings[name], onInput: (value) => change({ [name]: value }), signal });
+  const sliders = scene.sliders.map(([name, label, values, unit]) =>
+    ({ name, ...listSlider({ label, values, format: formats[unit], ...setting(name) }) }));
+  for (const { name, node } of sliders) node.dataset.setting = name;
+  const either = (name, label, yes, no) =>
+    ({ name, ...yesNo({ label, options: [["yes", yes], ["no", no]], ...setting(name) }) });
   const choices = [
-    yesNo("reshard_after_forward", "After forward", "free", "keep whole"),
-    yesNo("overlap", "Transfers", "overlapped", "sequential"),
+    either("reshard_after_forward", "After forward", "free", "keep whole"),
+    either("overlap", "Transfers", "overlapped", "sequential"),
   ];
   if (scene.measured.length > 1) {
     const options = scene.measured.map((_, rank) => [String(rank), String(rank)]);
-    const control = choice({
-      label: "Rank", options, value: String(settings.rank),
-      onInput: (rank) => change({ rank: Number(rank) }), signal,
-    });
-    choices.push({ name: "rank", ...control });
+    const onInput = (rank) => change({ rank: Number(rank) });
+    choices.push({ name: "rank", ...choice({ label: "Rank", options, ...setting("rank"), onInput }) });
   }
 
   // In the browser, a recorded step has the same form as a simulated one.
@@ -69,7 +54,9 @@ function build(model, signal) {
     selected = null;
     stage.resize(picture.height);
     for (const { name, set } of [...sliders, ...choices]) set(settings[name]);
-    sub.textContent = sizes();
+    sub.textContent =
+      `${plural(settings.units, "unit")} and the root, ${plural(settings.world_size, "rank")}, ` +
+      `${formatBytes(settings.parameter_bytes)} of parameters`;
     const [simulated, ran] = picture.panels;
     Object.assign(root.dataset, {
       units: settings.units, forwardPrefetch: settings.forward_prefetch, backwardPrefetch: settings.backward_prefetch,
@@ -82,16 +69,12 @@ function build(model, signal) {
     point(null);
   }
 
-  const sizes = () =>
-    `${plural(settings.units, "unit")} and the root, ${plural(settings.world_size, "rank")}, ` +
-    `${formatBytes(settings.parameter_bytes)} of parameters`;
-
   function summary() {
     const each = picture.panels.map(
       ({ title, timeline, peak }) => `${title}: peak ${formatBytes(peak.bytes)}, ` +
         `${unitMessages(timeline)}, ${formatSeconds(timeline.step)}`,
     );
-    return `${sizes()}. ${each.join("; ")}.`;
+    return `${sub.textContent}. ${each.join("; ")}.`;
   }
 
   function draw(context, theme) {

@@ -86,7 +86,7 @@ def needed_files(case: Case) -> list[list[int]]:
     return [sorted(files) for files in by_rank]
 
 
-def wrong(**changes: bool | float) -> Callable[[Case, Any], list[Plain]]:
+def wrong(**changes: Any) -> Callable[[Case, Any], list[Plain]]:
     """The solution with a mistake, executed for all ranks in one process."""
     return lambda case, inputs: [
         loaded(case, given, rank, **changes) for rank, given in enumerate(inputs)
