@@ -26,6 +26,7 @@ from autograder.exercises.lab05_fsdp.nested_model import (
     GATHER,
     SCATTER,
     Block,
+    padded_elements,
     shard,
     whole_parameters,
 )
@@ -117,16 +118,13 @@ def descend(model: nn.Module) -> None:
 
 
 def unit_bytes(case: Case) -> list[int]:
-    """Of each unit, padded to a multiple of N rows; the root's last."""
-    model, n = nested_model.on_meta(case), case.world_size
-
-    def padded(module: nn.Module) -> int:
-        return sum(
-            FLOAT_BYTES * n * -(-len(each) // n) * each[0].numel() for each in module.parameters()
-        )
-
-    units = [padded(unit) for unit in units_of(model)]
-    return [*units, padded(model) - sum(units)]
+    """Of each unit, padded; the root's last."""
+    model = nested_model.on_meta(case)
+    *units, whole = (
+        FLOAT_BYTES * padded_elements(module.parameters(), case.world_size)
+        for module in (*units_of(model), model)
+    )
+    return [*units, whole - sum(units)]
 
 
 def steps_of(case: Case, save: str) -> int:

@@ -192,12 +192,6 @@ def process_memory(moment: str, units: float, slices: int) -> Budget:
 # ---- rules: what each rank was seen to do --------------------------------------------------------
 
 
-def following(moment: str, k: int, units: int) -> int | None:
-    """The unit that computes after unit k."""
-    after = k + 1 if moment == IN_FORWARD else k - 1
-    return after if 0 <= after < units else None
-
-
 @on_each_rank
 def wrong_slices(output: Any, case: Case) -> MistakeText:
     right = [size // FLOAT_BYTES // case.world_size for size in unit_bytes(case)]
@@ -231,7 +225,8 @@ def schedule(output: Any, case: Case) -> MistakeText:
 
 def _wrong_at(moment: str, seen: Moment, kept: list[int], units: int) -> MistakeText:
     k, whole, under_way = seen
-    after = following(moment, k, units)
+    following = k + 1 if moment == IN_FORWARD else k - 1
+    after = following if 0 <= following < units else None
     evidence = f"{_listed(whole)} while unit {k} computes"
     if len(whole) > 2:
         return (

@@ -7,7 +7,7 @@ A model is plain data in a case: a tuple (in, out) is a linear layer, a list a b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,11 @@ def shard(tensor: Tensor) -> Tensor:
 def whole_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Those that are no shards, by name."""
     return {name: p for name, p in model.named_parameters() if not isinstance(p, DTensor)}
+
+
+def padded_elements(parameters: Iterable[Tensor], world_size: int) -> int:
+    """As fully_shard pads them: each to a multiple of N rows."""
+    return sum(-(-len(each) // world_size) * world_size * each[0].numel() for each in parameters)
 
 
 def shards_by_rank(tensors: Sequence[Tensor], world_size: int) -> list[list[Tensor]]:

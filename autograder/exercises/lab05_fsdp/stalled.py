@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.nn import functional
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
 from autograder.exercise.signs import MistakeText, never_waited, on_each_call, on_each_rank
 from autograder.exercises.common import BUDGET_FROM_BYTES
-from autograder.exercises.lab05_fsdp.nested_model import shard, whole_parameters
+from autograder.exercises.lab05_fsdp.nested_model import padded_elements, shard, whole_parameters
 from autograder.exercises.lab05_fsdp.wrap import top_down
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Call
@@ -218,12 +219,11 @@ def has_other_units(attempt: Attempt) -> Finding | None:
 
 
 def unit_elements(case: Case) -> list[int]:
-    """Elements of each unit, padded for each tensor's rows."""
+    """Of each unit, padded."""
     model = model_of(case)
-    rest = [*model.token.parameters(), *model.head.parameters()]
-    units = [*(list(block.parameters()) for block in model.blocks), rest]
-    n = case.world_size
-    return [sum(-(-len(each) // n) * n * each[0].numel() for each in unit) for unit in units]
+    units = [*(block.parameters() for block in model.blocks)]
+    units.append(chain(model.token.parameters(), model.head.parameters()))
+    return [padded_elements(unit, case.world_size) for unit in units]
 
 
 def bytes_limit(case: Case) -> Limit | None:
