@@ -210,12 +210,12 @@ class Commits:
 
     def names_like_a_step(self, steps: Sequence[int]) -> list[str]:
         """Temporary names in commits of these steps that `latest` takes for checkpoints."""
-        found = []
+        found: list[str] = []
         for step in steps:
             observer = self.prepare(new=name_of(step))
             self.run(self.given["new"], observer, step=step)
             names = (observer.broken or {}).keys() - {OLD, observer.new}
-            found += filter(STEP_NAME.fullmatch, names)
+            found += sorted(name for name in names if STEP_NAME.fullmatch(name))
         return found
 
     def prepare(self, kill_at: int = 0, pause_at: int = 0, new: str = NEW) -> DiskObserver:
