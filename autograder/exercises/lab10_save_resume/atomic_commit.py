@@ -84,7 +84,7 @@ def wrong_disk(output: Any, given: Any) -> MistakeText:
 
 
 FAILURES = {
-    "error": "stops when it is restarted after a kill, also if that is on fewer ranks",
+    "error": "stops when it is restarted after a kill",
     "files": "does not leave exactly complete checkpoints when it is restarted after a kill: "
     "remove what the killed run left",
 }

@@ -175,7 +175,8 @@ class Commits:
     def wrong_disk(self, new: str, files: Files) -> list[str] | None:
         disk = disk_of(str(self.root))
         is_right = disk.get(new) == files and disk.keys() <= {OLD, NEW, new}
-        return None if is_right else ["files", listing(disk)]
+        evidence = f"{listing(disk)}; expected {listing({new: files})}"
+        return None if is_right else ["files", evidence]
 
     def keep_leftovers(self) -> None:
         """Keep a copy of the disk with the most files that a kill left."""
@@ -214,7 +215,7 @@ class Commits:
             observer = self.prepare(new=name_of(step))
             self.run(self.given["new"], observer, step=step)
             names = (observer.broken or {}).keys() - {OLD, observer.new}
-            found += filter(STEP_NAME.fullmatch, names)
+            found += sorted(name for name in names if STEP_NAME.fullmatch(name))
         return found
 
     def prepare(self, kill_at: int = 0, pause_at: int = 0, new: str = NEW) -> DiskObserver:
@@ -247,7 +248,7 @@ class Commits:
                     raise ValueError(f"write got a folder that {what}")
                 if not folder.is_dir():
                     raise FileNotFoundError(
-                        f"write got a folder that does not exist: {folder.name}"
+                        f"write got a folder that does not exist yet: {folder.name}"
                     )
                 (folder / name).write_text(text)  # two changes: an empty file, a complete one
 
