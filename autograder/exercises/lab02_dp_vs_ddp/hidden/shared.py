@@ -118,7 +118,8 @@ class FirstStep:
 
 
 KEEPS_OLD_GRADIENTS = (
-    "adds to the gradients that the last call left in .grad: each rank resets them before backward"
+    "adds to the gradients that the last call left in .grad: each rank has to reset its own before "
+    "backward"
 )
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
 Outputs = Callable[[Case, Any], list[Plain]]
