@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
-from autograder.exercise import Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import FLOAT_BYTES, normal
@@ -267,13 +267,16 @@ def jumps(output: Any, expected: Any) -> MistakeText:
 
 
 @on_each_rank
-def other_modules(output: Any) -> MistakeText:
-    """Parameters and buffers that are not used, or in a copy, change no output."""
-    form = output["form"]
-    if not form["linear is the given one"]:
+def replaces_linear(output: Any) -> MistakeText:
+    if not output["form"]["linear is the given one"]:
         return "has another module as linear: keep the given one, without a copy"
-    names = {name for of in ("registered", "registered when merged") for name in chain(*form[of])}
-    if others := names - {*ADAPTER, "linear.weight", "linear.bias"}:
+    return None
+
+
+@on_each_rank
+def registers_more(output: Any) -> MistakeText:
+    of_layers = *output["form"]["registered"], *output["form"]["registered when merged"]
+    if others := {*chain(*of_layers)} - {*ADAPTER, "linear.weight", "linear.bias"}:
         mistake = (
             "registers another parameter or buffer: keep the original weight and α/r as plain "
             "attributes, since DDP also broadcasts all buffers in forward"
@@ -331,7 +334,9 @@ EXERCISE = OnRanks(
             )
         ),
         other_parameters,
-        other_modules,
+        replaces_linear,
         jumps,
+        NAMED_MISTAKES,
+        registers_more,
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from operator import floordiv, truediv
 from typing import Any
 
@@ -122,6 +121,14 @@ def reference(case: Case, inputs: Any, **mistake: Any) -> list[Plain]:
     ]
 
 
+def wrong(**mistake: Any) -> Callable[[Case, Any], list[Plain]]:
+    """Without "form", which may be another mistake's."""
+    return lambda case, inputs: [
+        {key: each[key] for key in each if key != "form"}
+        for each in reference(case, inputs, **mistake)
+    ]
+
+
 def one(alpha: float, r: float) -> float:
     return 1.0
 
@@ -136,21 +143,17 @@ SCALES: tuple[Scale, ...] = (
     lambda alpha, r: alpha / r**0.5,  # as rsLoRA
 )
 MISTAKES = {
-    "multiplies B·A·x by another factor than α/r": tuple(
-        partial(reference, scale=scale) for scale in SCALES
-    ),
-    "merges B·A without α/r: what is merged is what forward adds": partial(
-        reference, merged_scale=one
-    ),
-    "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": partial(
-        reference, but="transposes"
+    "multiplies B·A·x by another factor than α/r": tuple(wrong(scale=scale) for scale in SCALES),
+    "merges B·A without α/r: what is merged is what forward adds": wrong(merged_scale=one),
+    "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
+        wrong(but="transposes")
     ),
     "leaves the weight merged in unmerge: keep a clone() of the original, which a second merge() "
-    "does not overwrite, and copy it back": partial(reference, but="stays merged"),
-    "merges again although it is already merged": partial(reference, but="merges again"),
-    "adds the adapter in forward although it is merged: the weight already contains it": partial(
-        reference, but="adds when merged"
+    "does not overwrite, and copy it back": wrong(but="stays merged"),
+    "merges again although it is already merged": wrong(but="merges again"),
+    "adds the adapter in forward although it is merged: the weight already contains it": (
+        wrong(but="adds when merged")
     ),
     "stops the gradient at the base: a frozen weight has no gradient, but the layers below need "
-    "that of its input": partial(reference, but="stops the gradient"),
+    "that of its input": wrong(but="stops the gradient"),
 }
