@@ -85,6 +85,12 @@ def test_an_opener_is_recorded_and_drawn(repository: Path) -> None:
     assert drawn.read_text().startswith("<svg")
 
 
+@runs("python -m tests.submissions NN_name the_mistake")
+def test_a_planted_mistake_is_printed(repository: Path) -> None:
+    printed = shell(repository, f"{sys.executable} -m tests.submissions {LAB} sum_instead_of_mean")
+    assert printed.startswith("def ring_all_reduce(")
+
+
 @runs("python -m autograder times NN_name")
 def test_times_are_measured_and_stored(repository: Path) -> None:
     tiny = repository / "course/chapters/90_tiny.ipynb"
