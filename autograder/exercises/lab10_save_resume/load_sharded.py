@@ -34,7 +34,7 @@ from shardlab.display import source
 
 NO_TENSORS = "not on this rank"  # what the other files contain
 NEEDED_FILES = "only files with a part of its slices"
-MISSING, NOT_NEEDED = "a file that does not exist", "a file that has no part of its slices"
+MISSING, NOT_NEEDED = "which does not exist", "which has no part of its slices"
 SECOND = "a second checkpoint, in files with the same names"
 
 
@@ -71,7 +71,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
             if shard is None:
                 raise
             line = innermost_line(traceback.extract_tb(error.__traceback__))
-            return {"opens": MISSING, "file": f"{shard[0]}; {line}"}
+            return {"opens": f"{shard[0]}, {MISSING}", "line": line}
         except PermissionError:
             if not refused:
                 raise
@@ -106,7 +106,7 @@ def opens_observed(folder: Path, refused: list[Plain]) -> Iterator[None]:
         path = Path(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) else None
         if path in useless:
             line = innermost_line(traceback.extract_stack())
-            refused.append({"opens": NOT_NEEDED, "file": f"{path.name}; {line}"})
+            refused.append({"opens": f"{path.name}, {NOT_NEEDED}", "line": line})
             raise PermissionError(errno.EACCES, "this rank cannot open", path.name)
         return python_open(file, *args, **kwargs)
 
@@ -150,7 +150,9 @@ def opens_another_file(attempt: Attempt) -> Finding | None:
     """A sign that also holds if other ranks wait for this one."""
     for rank, output in enumerate(attempt.outputs):
         if isinstance(output, dict) and output["opens"] != NEEDED_FILES:
-            return Finding(f"rank {rank}", f"opens {output['opens']}", output["file"])
+            name, _, why = output["opens"].partition(", ")
+            mistake = f"opens a file {why.replace('which', 'that')}"
+            return Finding(f"rank {rank}", mistake, f"{name}; {output['line']}")
     return None
 
 

@@ -67,7 +67,7 @@ def whole_state(case: Case, inputs: Any, as_text: bool = False) -> dict[str, Ten
     shards = {int(number): own for given in inputs for number, own in given["shards"].items()}
     padding = {name: torch.zeros_like(each) for name, each in shards[0].items()}
     saved_on = case.params["saved on"]
-    order = sorted(range(saved_on), key=lambda n: shard_name(n, saved_on) if as_text else n)
+    order = text_order(saved_on) if as_text else range(saved_on)
     return {
         name: torch.cat([shards.get(number, padding)[name] for number in order])[: math.prod(shape)]
         for name, shape in inputs[0]["shapes"].items()
@@ -93,6 +93,11 @@ def wrong(**changes: Any) -> Callable[[Case, Any], list[Plain]]:
     ]
 
 
+def refused(number: int, saved_on: int) -> Plain:
+    why = NOT_NEEDED if number < saved_on else MISSING
+    return {"opens": f"{shard_name(number, saved_on)}, {why}"}
+
+
 def loaded(
     case: Case,
     given: Any,
@@ -114,7 +119,7 @@ def loaded(
         pieces = []
         for number in range(start // old, (stop - 1) // old + 1):
             if str(number) not in given["shards"]:
-                return {"opens": NOT_NEEDED if number < saved_on else MISSING}
+                return refused(number, saved_on)
             shard = given["shards"][str(number)]
             piece = [*reversed(shard.values())][position] if by_position else shard[name]
             begin = start - number * old
@@ -124,21 +129,28 @@ def loaded(
     return {"opens": NEEDED_FILES, "slices": slices}
 
 
+def text_order(saved_on: int) -> list[int]:
+    return sorted(range(saved_on), key=lambda number: shard_name(number, saved_on))
+
+
 def all_files_in_text_order(case: Case, inputs: Any) -> list[Plain]:
     if case.params["few files"]:
-        return [{"opens": NOT_NEEDED}] * case.world_size
+        saved_on = case.params["saved on"]
+        numbers = text_order(saved_on)
+        firsts = [next(n for n in numbers if str(n) not in given["shards"]) for given in inputs]
+        return [refused(number, saved_on) for number in firsts]
     slices = cut(whole_state(case, inputs, as_text=True), case.world_size)
     return [{"opens": NEEDED_FILES, "slices": own} for own in slices]
 
 
 def own_file(case: Case, inputs: Any) -> list[Plain]:
     """File rank % N, with its slices unchanged."""
-    numbers = [str(rank % case.params["saved on"]) for rank in range(case.world_size)]
+    saved_on = case.params["saved on"]
     return [
-        {"opens": NEEDED_FILES, "slices": given["shards"][number]}
-        if number in given["shards"]
-        else {"opens": NOT_NEEDED}
-        for number, given in zip(numbers, inputs, strict=True)
+        {"opens": NEEDED_FILES, "slices": given["shards"][str(rank % saved_on)]}
+        if str(rank % saved_on) in given["shards"]
+        else refused(rank % saved_on, saved_on)
+        for rank, given in enumerate(inputs)
     ]
 
 
