@@ -89,7 +89,14 @@ uses_none = raises(  # a method of tensors
 
 
 @on_each_rank
-def never_reduced(output: Any) -> MistakeText:
+def left_undone(output: Any) -> MistakeText:
+    if any(output["buckets changed"]):
+        return "changes the lists of buckets: the caller uses them again"
+    if any(output["gradients left"]):
+        return (
+            "leaves gradients in .grad: set it to None once its bucket is reduced, in a hook of "
+            "register_post_accumulate_grad_hook (hooks of register_hook run before .grad is set)"
+        )
     if any(part is None for slices in output["slices"] for part in slices):
         return "has a bucket that was never reduced"
     return None
@@ -141,7 +148,7 @@ EXERCISE = OnRanks(
     rules=(*shared.RULES, keeps_growing),
     signs=(
         uses_none,
-        never_reduced,
+        left_undone,
         NAMED_MISTAKES,
         shared.expensive,
         over_budget(

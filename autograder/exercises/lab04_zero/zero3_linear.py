@@ -111,6 +111,13 @@ def no_gradient(output: Any) -> MistakeText:
 
 
 @on_each_rank
+def weight_of_zeros(output: Any) -> MistakeText:
+    if not any(each.any() for each in output["x.grad"]):
+        return "gives x a gradient of zeros: the unit is freed, so gather it again in backward"
+    return None
+
+
+@on_each_rank
 def changes_y_grad(output: Any, expected: Any) -> MistakeText:
     if not equal(expected["y_grad"], output["y_grad"]):
         return (
@@ -167,6 +174,7 @@ EXERCISE = OnRanks(
     rules=(*shared.RULES, keeps_a_call, keeps_growing, no_gradient),
     signs=(
         changes_y_grad,
+        weight_of_zeros,
         NAMED_MISTAKES,
         shared.expensive,
         keeps_units(IN_FORWARD),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from autograder.exercise import Budget, Case, Limit, OnRanks, Plain, sent_bytes
-from autograder.exercise.signs import never_waited
+from autograder.exercise.signs import never_waited, raises
 from autograder.exercises.common import FLOAT_BYTES, normal
 from autograder.exercises.lab07_tensor_parallel import shared
 from autograder.exercises.lab07_tensor_parallel.stand_ins import StandInSumOverRanks
@@ -73,6 +73,13 @@ def half_of_its_logits(case: Case) -> Limit | None:
     return Limit(FLOAT_BYTES * elements / 2) if FLOAT_BYTES * elements >= WIRE_FROM_BYTES else None
 
 
+looks_up_other_words = raises(
+    r"index -?\d+ is out of bounds|Target \d+ is out of bounds",
+    "looks up a word that another rank has: its own words start at rank · V/N, and targets outside "
+    "its part add 0",
+    quoted=True,
+)
+
 EXERCISE = OnRanks(
     points=5,
     cases=(
@@ -89,4 +96,5 @@ EXERCISE = OnRanks(
         Budget("sends less than half of its logits' bytes", sent_bytes, half_of_its_logits),
     ),
     rules=(never_waited,),
+    signs=(looks_up_other_words,),
 )

@@ -53,6 +53,11 @@ EXERCISE = OnRanks(
         "keeps ≤ 1.02 × one block's input, and 8 kB, for each call", inputs_bytes
     ),
     allows=frozenset(),
-    signs=(signs.wrong_form, signs.runs_again_without_autograd, signs.runs_again_differently),
+    signs=(
+        signs.wrong_form,
+        signs.draws_in_forward,
+        signs.runs_again_without_autograd,
+        signs.runs_again_differently,
+    ),
     memory=True,
 )

@@ -5,6 +5,7 @@ from typing import Any
 
 from autograder.exercise import Attempt, Finding
 from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.lab09_activation_checkpointing.shared import STATE
 from shardlab.errors import RankError
 
 # In errors that torch raises, but explains for other causes: what the Function has done.
@@ -31,6 +32,16 @@ def wrong_form(attempt: Attempt) -> Finding | None:
             evidence = f"{error.message.split('. ')[0]} {source}".strip()
             return Finding("your answer", mistake, evidence, who_if_hidden="your answer")
     return None
+
+
+@on_each_rank
+def draws_in_forward(output: Any, expected: Any) -> MistakeText:
+    if output[STATE] == expected[STATE]:
+        return None
+    return (
+        "leaves a different random state after forward from the function alone: only save "
+        "torch.get_rng_state() before the first run, and neither seed nor restore in forward"
+    )
 
 
 @on_each_rank

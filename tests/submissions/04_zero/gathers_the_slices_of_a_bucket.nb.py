@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "04_zero"
 # loses = {zero2_backward = 5}
-# says = {zero2_backward = "has the wrong shape in 'slices'"}
+# says = {zero2_backward = "slices"}
 # ///
 
 # %% nbgrader={"grade_id": "zero2_backward", "solution": true}

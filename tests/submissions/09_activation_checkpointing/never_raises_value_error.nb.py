@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 0.4167}
-# says = {checkpoint_sequential = "has the wrong value in 'raises ValueError'"}
+# says = {checkpoint_sequential = "gives a segment a layer for which it has no room"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

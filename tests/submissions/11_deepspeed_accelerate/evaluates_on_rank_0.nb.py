@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {metrics = 3.0}
-# says = {metrics = "make calls that do not match"}
+# says = {metrics = "call"}
 # ///
 
 # %% nbgrader={"grade_id": "metrics", "solution": true}
