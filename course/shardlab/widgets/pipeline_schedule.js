@@ -1,6 +1,6 @@
 // The pipeline schedules: names and colors come from pipeline_schedule.py, the simulation from
-// pipeline_model.js, the picture from pipeline_panels.js, words from pipeline_words.js; this file has the
-// controls, the clock and the selection.
+// pipeline_model.js, the picture from pipeline_panels.js, words from pipeline_words.js, sliders from
+// pipeline_sliders.js, and the next selection from pipeline_selection.js; this file has the clock.
 
 function build(model, signal) {
   const scene = model.get("scene");
@@ -11,26 +11,7 @@ function build(model, signal) {
   let time = null; // of the clock, in units of the costs; null: everything is shown
   let selected = null; // { panel, device, index } of a slot
 
-  const setting = (name) => ({ value: settings[name], onInput: (value) => change({ [name]: value }), signal });
-  const whole = (name, label) => slider({ label, min: 1, max: scene.max[name], ...setting(name) });
-  const cost = (name, label) => listSlider({ label, values: scene.costs[name], format: formatTime, ...setting(name) });
-  const sliders = {
-    p: whole("p", "Devices p"),
-    m: whole("m", "Micro-batches m"),
-    v: whole("v", "Chunks v"),
-    forward: cost("forward", "Forward"),
-    backward_input: cost("backward_input", "Backward, input"),
-    backward_weight: cost("backward_weight", "Backward, weights"),
-    send: cost("send", "Send"),
-  };
-  for (const [name, { node }] of Object.entries(sliders)) node.dataset.setting = name;
-  const group = (label, costs, shape) => make(
-    "div", { class: `shardlab-settings ${shape}`, role: "group", "aria-label": label },
-    ...costs.map((name) => sliders[name].node),
-  );
-  const sizesPanel = group("Size of the pipeline", ["p", "m", "v"], "shardlab-thirds");
-  const costsPanel = group("Time of each action", COSTS, "");
-
+  const { sliders, sizes, costs } = pipelineSliders({ scene, settings, formatTime, change, signal });
   const shown = checkList({
     label: "Schedules", options: scene.order.map((name) => [name, names[name]]), onInput: (chosen) => change({ shown: chosen }),
     signal,
@@ -45,7 +26,7 @@ function build(model, signal) {
   const note = make("p", { class: "shardlab-note", role: "status" });
   const { root, sub, plot, stage, refresh, mark } = frame({
     name: "pipeline-schedule", title: "Pipeline schedules", scene: { width: scene.width, height: 120 },
-    controls: [[shown.node], sizesPanel, costsPanel, bar], above: [note], small: scene.small, draw, signal,
+    controls: [[shown.node], sizes, costs, bar], above: [note], small: scene.small, draw, signal,
     label:
       "Pipeline schedules. Arrow keys move through the actions, Space plays, Escape clears the selection.",
     hint: "Hover over an action, or use the arrow keys, for details. Press Play to see memory fill.",
@@ -174,27 +155,9 @@ function build(model, signal) {
     mark(describeSlot(panel, what, unitS), { selected: `${panel.title} ${number}${kind}${microBatch}` });
   }
 
-  /** The slot in a row that is nearest in time to the selected one. */
-  function nearestSlot(panel, device) {
-    const startOf = (slot) => picture.panels[slot.panel].slots[slot.device][slot.index].start;
-    const off = (slot) => Math.abs(startOf(slot) - startOf(selected));
-    const slots = picture.panels[panel].slots[device].map((_, index) => ({ panel, device, index }));
-    return slots.reduce((best, slot) => (off(slot) < off(best) ? slot : best));
-  }
-
   function move(across, down) {
-    const all = picture.panels.flatMap(({ slots }, panel) =>
-      (slots ?? []).flatMap((row, device) => (row.length ? [[panel, device]] : [])),
-    );
-    if (!all.length) return;
-    if (!selected) return point({ panel: all[0][0], device: all[0][1], index: 0 });
-    const { panel, device, index } = selected;
-    if (across) {
-      const last = picture.panels[panel].slots[device].length - 1;
-      return point({ panel, device, index: clamp(index + across, 0, last) });
-    }
-    const at = all.findIndex(([a, b]) => a === panel && b === device);
-    point(nearestSlot(...all[clamp(at + down, 0, all.length - 1)]));
+    const next = nextSlot(picture.panels, selected, across, down);
+    if (next) point(next);
   }
 
   const keys = () => ({

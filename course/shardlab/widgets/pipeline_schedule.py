@@ -60,6 +60,8 @@ class PipelineSchedule(Adjustable):
         "pipeline_model.js",
         "pipeline_panels.js",
         "pipeline_words.js",
+        "pipeline_sliders.js",
+        "pipeline_selection.js",
         "pipeline_schedule.js",
     )
 
