@@ -92,13 +92,13 @@ uses_none = raises(  # a method of tensors
 def left_undone(output: Any) -> MistakeText:
     if any(output["buckets changed"]):
         return "changes the lists of buckets: the caller uses them again"
+    if any(part is None for slices in output["slices"] for part in slices):
+        return "has a bucket that was never reduced"
     if any(output["gradients left"]):
         return (
             "leaves gradients in .grad: set it to None once its bucket is reduced, in a hook of "
             "register_post_accumulate_grad_hook (hooks of register_hook run before .grad is set)"
         )
-    if any(part is None for slices in output["slices"] for part in slices):
-        return "has a bucket that was never reduced"
     return None
 
 

@@ -113,7 +113,7 @@ def no_gradient(output: Any) -> MistakeText:
 @on_each_rank
 def weight_of_zeros(output: Any) -> MistakeText:
     if not any(each.any() for each in output["x.grad"]):
-        return "gives x a gradient of zeros: the unit is freed, so gather it again in backward"
+        return "has an x.grad of zeros: the unit is freed, so gather it again in backward"
     return None
 
 
