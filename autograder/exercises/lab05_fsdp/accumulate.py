@@ -21,6 +21,7 @@ from autograder.exercise.signs import (
 from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES
 from autograder.exercises.lab04_zero import shared
 from autograder.exercises.lab04_zero.shared import TOLERANCE, WITHIN, call_in_backward
+from autograder.exercises.lab04_zero.shared import loss_of as loss_of_batch
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.nested_model import (
     GATHER,
@@ -70,7 +71,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
     def loss_of(model: nn.Module, micro_batch: Sequence[Tensor]) -> Tensor:
         mark_if_measured(BETWEEN)
-        loss = shared.loss_of(model, micro_batch)
+        loss = loss_of_batch(model, micro_batch)
         loss.register_hook(lambda _: events.append("backward"))
         return loss
 

@@ -22,7 +22,14 @@ from autograder.exercise import Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
-from autograder.exercises.lab09_activation_checkpointing.shared import results, same_bits, step
+from autograder.exercises.lab09_activation_checkpointing.shared import (
+    BITS,
+    Blocks,
+    Log,
+    results,
+    same_bits,
+    step,
+)
 from autograder.guest.on_rank import with_functions_replaced
 
 
@@ -76,7 +83,7 @@ def count_saved_bytes(weights: Sequence[Tensor]) -> Iterator[list[int]]:
 STEP_OPTIONS: Any = {"loss_of": Tensor.sum, "saving": count_saved_bytes}
 
 
-def cut_of(log: shared.Log, again: shared.Log) -> list[int]:
+def cut_of(log: Log, again: Log) -> list[int]:
     """Lengths of the segments: those that were recomputed, in order, then the rest."""
     lengths: list[int] = []
     for before, run in zip([None, *again], again, strict=False):
@@ -98,7 +105,7 @@ def in_words(cut: Sequence[int]) -> str:
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     segments: list[list[list[int]]] = []  # of each call of checkpoint: the layers of each run
-    log: shared.Log = []
+    log: Log = []
 
     def recorded(function: Callable[..., Any], *args: Any) -> Any:
         runs: list[list[int]] = []
@@ -115,7 +122,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     # A mistake in the previous exercise costs nothing here.
     with_functions_replaced(subject, checkpoint=recorded)
 
-    def network(layers: shared.Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
+    def network(layers: Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
         before = list(layers)
         output = subject(layers, arguments[0], given["kept_bytes"], given["budget_bytes"])
         if layers != before:
@@ -133,7 +140,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     exceeds = f"no: {in_words(cut)} hold {peak_bytes:,} of {most_bytes:,} bytes"
     return results(ours, case) | {
         "raises ValueError": False,
-        shared.BITS: same_bits(ours, plain_step(given, case, **STEP_OPTIONS)),
+        BITS: same_bits(ours, plain_step(given, case, **STEP_OPTIONS)),
         "fits the budget": "yes" if peak_bytes <= most_bytes else exceeds,
         "recomputed layers": len(ours["again"]),
         "cut": cut,

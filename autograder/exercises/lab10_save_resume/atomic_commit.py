@@ -65,7 +65,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def wrong_disk(output: Any, given: Any) -> MistakeText:
+def leaves_wrong_files(output: Any, given: Any) -> MistakeText:
     if output["broken"] is not None:
         return broken_by_a_kill(output["broken"], given)
     if output["left"] or output["in the current folder"]:
@@ -117,5 +117,5 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_contents,
     drive=drive,
-    signs=(fails_on_a_rank, wrong_disk),
+    signs=(fails_on_a_rank, leaves_wrong_files),
 )

@@ -71,7 +71,7 @@ def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None
 def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None:
     hidden = Path(exercise.required_half.module.__file__).parent
     secret = {text for text in strings_below(hidden) if len(text) > 15}
-    public = "\n".join(strings_below(hidden.parent))
+    public = "\n".join(strings_below(hidden.parent, and_names=True))
     secret = {text for text in secret if text not in public}
     signs = {sign.__name__ for sign in exercise.signs} - {"sign"}
     for case in exercise.cases:
@@ -138,15 +138,17 @@ def test_definitions_pickled_by_value_are_found() -> None:
 
 
 @functools.cache
-def strings_below(folder: Path) -> set[str]:
+def strings_below(folder: Path, and_names: bool = False) -> set[str]:
+    """``and_names``: also keys of dicts, and names of arguments."""
     sources = [compile(path.read_text(), path.name, "exec") for path in folder.glob("*.py")]
-    return set(strings_in(sources))
+    return set(strings_in(sources, and_names))
 
 
-def strings_in(codes: Iterable[CodeType]) -> Iterator[str]:
-    for code in codes:
-        for constant in code.co_consts:
-            if isinstance(constant, str):
-                yield constant
-            elif isinstance(constant, CodeType):
-                yield from strings_in([constant])
+def strings_in(constants: Iterable[object], and_names: bool) -> Iterator[str]:
+    for constant in constants:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):
+            yield from strings_in(constant.co_consts, and_names)
+        elif isinstance(constant, tuple) and and_names:
+            yield from strings_in(constant, and_names)
