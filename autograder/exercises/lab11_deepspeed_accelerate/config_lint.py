@@ -1,4 +1,4 @@
-"""What a deepspeed_config and its deepspeed_config_file really run, against recorded engines."""
+"""What a DeepSpeed configuration really runs through Accelerate, against recorded engines."""
 
 from autograder.exercise import Formula, Plain, questions
 from shardlab.recorded_runs import config_runs

@@ -71,7 +71,8 @@ def test_a_rank_runs_a_drive_without_importing_exercises(tmp_path: Path) -> None
 def test_no_hidden_text_and_no_other_case_is_pickled(exercise: Exercise) -> None:
     hidden = Path(exercise.required_half.module.__file__).parent
     secret = {text for text in strings_below(hidden) if len(text) > 15}
-    public = "\n".join(strings_below(hidden.parent, and_names=True))
+    visible = [repr(case.params) for case in exercise.cases if not case.hidden]
+    public = "\n".join([*strings_below(hidden.parent, and_names=True), *visible])
     secret = {text for text in secret if text not in public}
     signs = {sign.__name__ for sign in exercise.signs} - {"sign"}
     for case in exercise.cases:
