@@ -141,7 +141,7 @@ LEAF_OF_STORAGE = (
         ("several arguments and outputs", ONE_GRADIENT, "incorrect number of gradients"),
         ("several arguments and outputs", FIRST_OUTPUT, "takes 2 positional arguments"),
         ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
-        ("several arguments and outputs", LEAF_OF_STORAGE, "in 'bit-equal to the step"),
+        ("several arguments and outputs", LEAF_OF_STORAGE, "in 'gradients of arguments'"),
         ("dropout, two losses", ON_THE_CLASS, "missing 1 required positional argument"),
     ],
 )
