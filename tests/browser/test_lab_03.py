@@ -109,7 +109,7 @@ def test_a_deadlock_is_named_with_the_line_in_the_cell(notebook: Notebook) -> No
     hangs = answer(notebook, "reduce_scatter", WRONG["both_send_first"])
     diagnosis = hangs.locator("[data-diagnosis]").first
     expect(diagnosis).to_contain_text("call send first and wait for each other")
-    expect(diagnosis).to_contain_text("line 7: dist.send(chunks")
+    expect(diagnosis).to_contain_text("line 8: dist.send(chunks")
 
 
 def test_the_ring_passes_within_its_budget_and_can_be_played(notebook: Notebook) -> None:

@@ -89,7 +89,7 @@ def test_a_notebook_shows_one_table_and_the_line_in_the_students_cell(tmp_path, 
         "4 cases               not run\n      fix the case above first" in table.data["text/plain"]
     )
     assert "ranks 0–3 call send first" in table.data["text/plain"]
-    assert "cell 4, line 7: dist.send(" in table.data["text/plain"]
+    assert "cell 4, line 8: dist.send(" in table.data["text/plain"]
     exercise, tries = from_metadata(table.metadata)  # is saved and submitted with the notebook
     assert (exercise, tries.total, tries.to_pass) == ("ring_all_reduce.reduce_scatter", 1, 0)
     assert [count for name, count in tries.mistakes.items() if "call send first" in name] == [1]
