@@ -239,7 +239,7 @@ def _wire_mismatch(exercise: Exercise, attempt: Attempt) -> Finding | None:
 
 def _call_mismatch(run: Run) -> Finding | None:
     for rank, sent_bytes in enumerate(run.traffic.sent_by_rank.tolist()):
-        calls = [call for call in run.calls if call.rank == rank]
+        calls = run.calls_of(rank)
         sends = [call for call in calls if call.op == "send"]
         recorded_bytes = sum(call.bytes for call in sends)
         ended_bytes = sum(call.bytes for call in sends if call.end_s is not None)

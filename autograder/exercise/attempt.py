@@ -96,7 +96,7 @@ class Attempt:
         return self.run.calls if self.run else ()
 
     def calls_of(self, rank: int) -> list[Call]:
-        return [call for call in self.calls if call.rank == rank]
+        return self.run.calls_of(rank) if self.run else []
 
 
 @dataclass(frozen=True)

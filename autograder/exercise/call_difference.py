@@ -70,7 +70,7 @@ def _in_rank(
 
 
 def _by_rank(run: Run) -> list[list[Call]]:
-    return [[call for call in run.calls if call.rank == rank] for rank in range(run.world_size)]
+    return [run.calls_of(rank) for rank in range(run.world_size)]
 
 
 def _facts(call: Call) -> RightCall:

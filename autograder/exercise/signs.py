@@ -45,25 +45,30 @@ def finished(attempt: Attempt) -> Iterator[tuple[int, Any]]:
         yield from enumerate(attempt.outputs)
 
 
+def handed(*known: str, to: PartSign) -> PartSign:
+    """A function of all ``known`` values, which hands ``to`` those that its parameters name.
+
+    Raises TypeError for another parameter: the judge would skip a sign that raises on a case.
+    """
+    names = inspect.signature(to).parameters
+    if unknown := [name for name in names if name not in known]:
+        raise TypeError(f"{to.__name__} reads {unknown[0]!r}: a sign reads {', '.join(known)}")
+    chosen = [known.index(name) for name in names]
+    return lambda *values: to(*(values[index] for index in chosen))
+
+
 def on_each_rank(rank_sign: PartSign) -> Sign:
     """``rank_sign`` on each rank, if none failed; the first match counts."""
-    names = tuple(inspect.signature(rank_sign).parameters)
+    mistake_in = handed("output", "rank", "given", "expected", "case", "attempt", to=rank_sign)
 
     @functools.wraps(rank_sign)
     def sign(attempt: Attempt) -> Finding | None:
         for rank, output in finished(attempt):
-            values = {
-                "output": output,
-                "rank": rank,
-                "given": attempt.inputs[rank],
-                "expected": attempt.expected[rank],
-                "case": attempt.case,
-                "attempt": attempt,
-            }
+            given, expected = attempt.inputs[rank], attempt.expected[rank]
+            mistake = mistake_in(output, rank, given, expected, attempt.case, attempt)
             is_one = len(attempt.outputs) == 1
-            who, who_if_hidden = ("your answer",) * 2 if is_one else (f"rank {rank}", "a rank")
-            mistake = rank_sign(**{name: values[name] for name in names})
-            if found := finding(who, mistake, who_if_hidden):
+            who = "your answer" if is_one else f"rank {rank}"
+            if found := finding(who, mistake, who if is_one else "a rank"):
                 return found
         return None
 
@@ -73,13 +78,12 @@ def on_each_rank(rank_sign: PartSign) -> Sign:
 def on_each_call(call_sign: PartSign) -> Sign:
     """``call_sign`` for each recorded call, also if a rank failed; the first match counts.  By
     default, the evidence is the line of the call."""
-    names = tuple(inspect.signature(call_sign).parameters)
+    mistake_in = handed("call", "case", "attempt", to=call_sign)
 
     @functools.wraps(call_sign)
     def sign(attempt: Attempt) -> Finding | None:
         for call in attempt.calls:
-            values = {"call": call, "case": attempt.case, "attempt": attempt}
-            if found := call_sign(**{name: values[name] for name in names}):
+            if found := mistake_in(call, attempt.case, attempt):
                 found = (found, call.source) if isinstance(found, str) else found
                 return finding(f"rank {call.rank}", found)
         return None

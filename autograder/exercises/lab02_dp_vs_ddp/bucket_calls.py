@@ -19,8 +19,8 @@ def collectives(run: Run, rank: int) -> list[Call]:
     second = spans(run, rank, SECOND)
     return [
         call
-        for call in run.calls
-        if call.rank == rank and call.op == "all_reduce" and is_students(call)
+        for call in run.calls_of(rank)
+        if call.op == "all_reduce" and is_students(call)
         if not any(start <= call.start_s <= end for start, end in second)
     ]
 
@@ -101,8 +101,8 @@ def awaited(attempt: Attempt) -> list[tuple[int, Call]]:
     return [
         (rank, call)
         for rank in waiting
-        for call in run.calls
-        if call.rank == rank and call.end_s is None and call.waited and is_students(call)
+        for call in run.calls_of(rank)
+        if call.end_s is None and call.waited and is_students(call)
     ]
 
 

@@ -200,7 +200,7 @@ def forward_and_backward(
 def collectives_in(run: Run, rank: int, block: str) -> list[Call]:
     """The collectives that a rank started within a measured block."""
     spans = [(b.start_s, b.end_s) for b in run.traffic.blocks if (b.label, b.rank) == (block, rank)]
-    calls = [call for call in run.calls if call.rank == rank and call.op != "barrier"]
+    calls = [call for call in run.calls_of(rank) if call.op != "barrier"]
     return [call for call in calls if any(start <= call.start_s <= end for start, end in spans)]
 
 
@@ -220,7 +220,7 @@ def passed_to_collectives(what: str, most_bytes: Callable[[Case], int]) -> Budge
 
     def used(run: Run) -> list[int]:
         ranks = range(run.world_size)
-        return [sum(call.bytes for call in run.calls if call.rank == rank) for rank in ranks]
+        return [sum(call.bytes for call in run.calls_of(rank)) for rank in ranks]
 
     label = f"passes {what} to collectives"
 

@@ -99,7 +99,7 @@ def sends(label: str, messages: Callable[[Case], Sequence[int]]) -> Budget:
 
 def not_waited_for(run: Run, rank: int) -> list[Call]:
     """A rank's isends and irecvs without a wait: the recorder logs their end when it returns."""
-    return [call for call in run.calls if call.rank == rank and call.is_p2p and call.end_s is None]
+    return [call for call in run.calls_of(rank) if call.is_p2p and call.end_s is None]
 
 
 waits_for_messages = Budget(

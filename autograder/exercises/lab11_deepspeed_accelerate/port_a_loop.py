@@ -117,7 +117,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
 def exchanged(run: Run) -> list[int]:
     return [
-        sum(call.bytes for call in run.calls if call.rank == rank and call.op in EXCHANGES)
+        sum(call.bytes for call in run.calls_of(rank) if call.op in EXCHANGES)
         for rank in range(run.world_size)
     ]
 

@@ -130,6 +130,10 @@ class Run:
             raise ValueError("this run recorded no memory: use launch(..., memory=True)")
         return self._memory
 
+    def calls_of(self, rank: int) -> list[Call]:
+        """The calls of one rank, in the order in which they were recorded."""
+        return [call for call in self.calls if call.rank == rank]
+
     def calls_in(self, label: str, rank: int = 0) -> list[Call]:
         """The calls that a rank began inside its ``with measure(label):`` blocks.
 
@@ -139,8 +143,8 @@ class Run:
         spans = [(block.start_s, block.end_s) for block in blocks if block.rank == rank]
         return [
             call
-            for call in self.calls
-            if call.rank == rank and any(start <= call.start_s <= end for start, end in spans)
+            for call in self.calls_of(rank)
+            if any(start <= call.start_s <= end for start, end in spans)
         ]
 
     def __repr__(self) -> str:

@@ -74,7 +74,7 @@ class MemoryLog {
     return best;
   }
 
-  /** The next entry that is at least so many seconds away; among close entries, the highest. */
+  /** The next entry that is at least `apart_s` away; among entries within `apart_s` of it, the highest. */
   next(from, direction, apart_s) {
     const last = this.times_s.length - 1;
     const off = (i, j) => Math.abs(this.times_s[i] - this.times_s[j]);

@@ -111,7 +111,7 @@ function build(model, signal) {
   return root;
 }
 
-/** { byStep: the messages of each step, heldAt(step): what each rank holds of each chunk after so many steps }. */
+/** { byStep: the messages of each step, heldAt(step): what each rank holds of each chunk once `step` steps are done }. */
 function stepsOf({ world_size: n, steps, chunks, messages }) {
   const byStep = Array.from({ length: steps }, () => []);
   for (const message of messages) {

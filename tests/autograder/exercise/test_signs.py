@@ -39,6 +39,20 @@ def called(*ops: str, rank: int = 1, **changes: Any) -> Attempt:
     return attempt(run=run_of([dataclasses.replace(call(op, rank), **changes) for op in ops]))
 
 
+def test_a_sign_that_reads_an_unknown_value_is_an_error_where_it_is_declared() -> None:
+    with pytest.raises(TypeError, match="misspelled reads 'ouput': a sign reads output, rank,"):
+
+        @on_each_rank
+        def misspelled(ouput: Any) -> None:
+            return None
+
+    with pytest.raises(TypeError, match="of_a_rank reads 'rank': a sign reads call, case, attempt"):
+
+        @on_each_call
+        def of_a_rank(rank: int) -> None:
+            return None
+
+
 def sent(*used: int, **more: Any) -> Attempt:
     limits = (100,) * len(used)
     return attempt(spent=[BudgetUsage("sends", used, limits, (0,) * len(used))], **more)

@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from autograder import exercises
 from autograder.evaluation.judge import judge
-from autograder.evaluation.threads import one_thread
 from autograder.exercise import Attempt, equal
 from autograder.exercises.lab02_dp_vs_ddp import bucketed_ddp as public_buckets
 from autograder.exercises.lab02_dp_vs_ddp import shared
@@ -143,7 +142,6 @@ def test_buckets_complete_in_another_order_in_a_visible_case_and_in_a_hidden_one
 # ---- the reference and its mistakes -------------------------------------------------------------
 
 
-@one_thread()
 @pytest.mark.parametrize("exercise", TRAINING, ids=lambda exercise: exercise.answer)
 def test_no_named_mistake_gives_the_right_output(exercise):
     for case in exercise.cases:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,18 +17,15 @@ from autograder.exercises.lab12_lora_quantization.lora_linear import (
     load_adapter,
     sent_limit,
 )
+from tests.submissions.deciding import inputs_of
 
 (LORA,) = (each for each in exercises.of_lab("12_lora_quantization") if each.answer == "LoRALinear")
-
-
-def inputs_of(case, seed=3):
-    return LORA.draw(case, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("case", LORA.cases, ids=lambda case: case.name)
 def test_the_layer_matches_peft(case):
     peft = pytest.importorskip("peft")
-    r, alpha, given = case.params["r"], case.params["alpha"], inputs_of(case)[0]
+    r, alpha, given = case.params["r"], case.params["alpha"], inputs_of(LORA, case)[0]
     config = peft.LoraConfig(r=r, lora_alpha=alpha, target_modules=["0"])
     x = given["x"]
     for weights, (a, b) in zip(given["layers"], given["adapters"], strict=True):
@@ -53,16 +49,17 @@ def test_sending_one_weight_exceeds_the_budget():
     assert {case.hidden for case in limited} == {False, True}
     for case in limited:
         widths, n = case.params["widths"], case.world_size
-        steps = len(inputs_of(case)[0]["batches"])
+        steps = len(inputs_of(LORA, case)[0]["batches"])
         ring = 2 * (n - 1) / n * steps
-        adapters = 4 * sum(each.numel() for pair in inputs_of(case)[0]["adapters"] for each in pair)
+        pairs = inputs_of(LORA, case)[0]["adapters"]
+        adapters = 4 * sum(each.numel() for pair in pairs for each in pair)
         assert ring * adapters < limits[case.name].most
         assert limits[case.name].most < ring * (adapters + 4 * widths[0] * widths[1])
 
 
 def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
     """Only in what the layers compute: parameters have the names of a right answer."""
-    inputs = {case.name: inputs_of(case) for case in LORA.cases}
+    inputs = {case.name: inputs_of(LORA, case) for case in LORA.cases}
     right = [hidden.reference(case, inputs[case.name]) for case in LORA.cases]
     assert right[0][0]["trained"] == [ADAPTER]
     for output in (output for of_ranks in right for output in of_ranks):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import itertools
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,14 +19,11 @@ from autograder.exercises.lab12_lora_quantization.qlora_step import (
     kept_bytes,
 )
 from tests.submissions import planted
+from tests.submissions.deciding import inputs_of
 
 LAB = "12_lora_quantization"
 (STEP,) = (each for each in exercises.of_lab(LAB) if each.answer == "qlora_step")
 SMALL = [case for case in STEP.cases if not is_large(case)]
-
-
-def inputs_of(case, seed=3):
-    return STEP.draw(case, np.random.default_rng(seed))
 
 
 def test_the_layout_matches_bitsandbytes():
@@ -44,7 +40,7 @@ def test_the_layout_matches_bitsandbytes():
 @pytest.mark.parametrize("case", SMALL, ids=lambda case: case.name)
 def test_the_reference_matches_autograd(case):
     """One model and one optimizer, with the mean of all ranks' losses."""
-    inputs = inputs_of(case)
+    inputs = inputs_of(STEP, case)
     layers = copy.deepcopy(inputs[0]["layers"])
     adapters = [nn.Parameter(layer[name]) for layer in layers for name in "AB"]
     optimizer = torch.optim.SGD(adapters, lr=LR)
@@ -71,11 +67,11 @@ def test_keeping_one_weight_exceeds_the_budget():
 
 def test_every_mistake_is_wrong_in_some_case_and_differs_from_the_others():
     outputs = {
-        (message, i): [wrong(case, inputs_of(case)) for case in SMALL]
+        (message, i): [wrong(case, inputs_of(STEP, case)) for case in SMALL]
         for message, each in hidden.MISTAKES.items()
         for i, wrong in enumerate(each if isinstance(each, tuple) else (each,))
     }
-    right = [hidden.reference(case, inputs_of(case)) for case in SMALL]
+    right = [hidden.reference(case, inputs_of(STEP, case)) for case in SMALL]
     right = [[{"adapters": each["adapters"]} for each in of_ranks] for of_ranks in right]
     for name, got in outputs.items():
         assert not equal(right, got, TOLERANCE), name
