@@ -28,6 +28,7 @@ from autograder.exercises.lab08_pipeline.hidden import shared as hidden
 from shardlab.errors import DeadlockError, Waiting
 from shardlab.run import Call
 from shardlab.simulate import pipeline as library
+from tests.autograder.attempts import run_of
 from tests.submissions import planted
 from tests.submissions.deciding import inputs_of
 
@@ -269,8 +270,8 @@ def deadlock(calls, *states):
         Waiting(rank, "waiting" if state else "finished", state, (1 - rank,), "cell 3")
         for rank, state in enumerate(states)
     )
-    run = type("Run", (), {"calls": calls, "world_size": 2})
-    return Attempt(Case("2 ranks", 2), [], [], [None] * 2, run, DeadlockError("", table=rows))
+    error = DeadlockError("", table=rows)
+    return Attempt(Case("2 ranks", 2), [], [], [None] * 2, run_of(calls), error)
 
 
 @pytest.mark.parametrize(
