@@ -45,8 +45,8 @@ print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
@@ -129,7 +129,7 @@ def backward_everywhere(logits, targets):
     if is_hub():
         with measure("loss"):  # a label, to find this part later
             outputs = torch.cat(gathered).requires_grad_()
-            functional.cross_entropy(outputs.flatten(0, 1), targets.flatten()).backward()
+            F.cross_entropy(outputs.flatten(0, 1), targets.flatten()).backward()
             parts = list(outputs.grad.chunk(dist.get_world_size()))
     logits.backward(scatter(logits, parts))
 

@@ -51,12 +51,12 @@ print("Loading PyTorch's parallel modules: a few seconds, longer the first time 
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor import parallel as tp
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 # %%
@@ -1086,7 +1086,7 @@ print(f"the embedding's gradient, reduced in bf16, differs by {100 * relative:.2
 
 # %%
 def loss_of(model, tokens, targets):
-    return functional.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
+    return F.cross_entropy(model(tokens).float().flatten(0, 1), targets.flatten())
 
 torch.manual_seed(0)
 pretrained = models.gpt("0.1M")

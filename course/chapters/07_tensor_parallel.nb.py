@@ -43,11 +43,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor import parallel as tp
-from torch.nn import functional
 
 # %%
 from shardlab import data, holds, launch, measure, models, show_table
@@ -117,7 +117,7 @@ parts = list(zip(w1.chunk(N, dim=1), w2.chunk(N, dim=0), strict=True))
 def mlp(part, x, dy):
     w1, w2, x = (each.clone().requires_grad_() for each in (*part, x))
     with measure("forward"):
-        partial = functional.gelu(x @ w1) @ w2
+        partial = F.gelu(x @ w1) @ w2
         y = partial.detach().clone()
         dist.all_reduce(y)
     with measure("backward"):
@@ -150,7 +150,7 @@ show_calls(run)
 
 # %%
 whole = [each.clone().requires_grad_() for each in (x, w1, w2)]
-y = functional.gelu(whole[0] @ whole[1]) @ whole[2]
+y = F.gelu(whole[0] @ whole[1]) @ whole[2]
 y.backward(dy)
 dx, dw1, dw2 = (each.grad for each in whole)
 ys, dxs, dw1_parts, dw2_parts = zip(*run.outputs)
@@ -170,7 +170,7 @@ tensor_split("mlp", tokens=T, width=D, world_size=N, measured=run)
 
 # %%
 one, other = torch.randn(1000), torch.randn(1000)
-gelu = functional.gelu
+gelu = F.gelu
 sum_of_gelus = gelu(one) + gelu(other)
 holds("largest difference", (sum_of_gelus - gelu(one + other)).abs().max(), above=0.5)
 

@@ -43,8 +43,8 @@ print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn import functional
 
 from shardlab import DeadlockError, data, holds, launch, measure, models, show_table
 from shardlab.estimate.model_traffic import pipeline_boundaries
@@ -95,7 +95,7 @@ print(repr(actions[0]))
 
 # %%
 def loss_of(logits, targets):
-    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 def share_of(schedule, rank, first=0):
     """A rank's stages, and the tokens and targets of all micro-batches, from batch ``first`` on."""

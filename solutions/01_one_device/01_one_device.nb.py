@@ -34,8 +34,8 @@ import math
 import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 
 from autograder import check
 from shardlab import data, launch, models
@@ -157,7 +157,7 @@ def accumulate_spec(model, optimizer, tokens, targets):
     """The whole batch in one piece: one forward, one backward, one step."""
     optimizer.zero_grad()
     logits = model(tokens)
-    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
     loss.backward()
     optimizer.step()
     return loss.item()
@@ -171,7 +171,7 @@ def accumulate_spec(model, optimizer, tokens, targets):
 # </details>
 # <details><summary>Hint 2 · sums</summary>
 #
-# A sum over all tokens is the sum of the micro-batches' sums: `functional.cross_entropy(..., ignore_index=-100, reduction="sum")`. What do you divide it by, and when do you know that number?
+# A sum over all tokens is the sum of the micro-batches' sums: `F.cross_entropy(..., ignore_index=-100, reduction="sum")`. What do you divide it by, and when do you know that number?
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
@@ -187,7 +187,7 @@ def accumulate(model, optimizer, micro_batches):
     mean_loss = 0.0
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        total = functional.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        total = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
         part = total / counted
         part.backward()
         mean_loss += part.item()

@@ -30,8 +30,8 @@
 # %%
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 
 from autograder import check
 from shardlab import data, launch, models, show_table
@@ -111,7 +111,7 @@ check("zero.zero_bytes", zero_bytes)
 def shard_bounds_spec(tensors, world_size):
     """[a a a] [b b b b] [c c c], 4 ranks  ->  a a a | b b b | b c c | c 0 0"""
     flat = torch.cat(tensors)
-    padded = functional.pad(flat, (0, -len(flat) % world_size))
+    padded = F.pad(flat, (0, -len(flat) % world_size))
     return padded.view(world_size, -1)
 
 shard_bounds_spec([torch.full((3,), 1), torch.full((4,), 2), torch.full((3,), 3)], 4)
@@ -376,7 +376,7 @@ def zero3_linear_spec(linear, x, y_grad):
 zero3_linear_spec(nn.Linear(2, 2), torch.ones(1, 2, requires_grad=True), torch.ones(1, 2))
 
 # %% [markdown]
-# Autograd saves what backward will need: a gathered weight passed to `functional.linear` would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`: autograd does not record its `forward`, and you write its `backward`.
+# Autograd saves what backward will need: a gathered weight passed to `F.linear` would stay alive until backward, for every layer. So the layer is a `torch.autograd.Function`: autograd does not record its `forward`, and you write its `backward`.
 #
 # ```python
 # class Double(torch.autograd.Function):
@@ -417,7 +417,7 @@ class GatheredLinear(torch.autograd.Function):
         ctx.save_for_backward(x, own)
         ctx.shape, size = shape, shape.numel()
         flat = gather(own)
-        return functional.linear(x, flat[:size].view(shape), flat[size : size + shape[0]])
+        return F.linear(x, flat[:size].view(shape), flat[size : size + shape[0]])
         ### END SOLUTION
 
     @staticmethod

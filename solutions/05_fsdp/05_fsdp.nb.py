@@ -36,9 +36,9 @@ from functools import partial
 import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn import functional
 
 from autograder import check
 from shardlab import launch, measure, show_table
@@ -623,7 +623,7 @@ def fine_tune(prepare, lr=3e-4, steps=8):
     tokens, targets = torch.randint(64, (2, 64))  # each rank its own
     losses = []
     for _ in range(steps):
-        loss = functional.cross_entropy(model(tokens).float(), targets)
+        loss = F.cross_entropy(model(tokens).float(), targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -32,8 +32,8 @@
 # %%
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 
 from autograder import check
 from shardlab import data, holds, launch, measure, models, show_table
@@ -87,7 +87,7 @@ column_linear_spec(nn.Linear(3, 4), torch.ones(1, 3), 2)
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
-# `linear.weight.chunk(N)[rank]` is the share. `forward` is `functional.linear(CopyToRanks.apply(x), self.weight, self.bias)`.
+# `linear.weight.chunk(N)[rank]` is the share. `forward` is `F.linear(CopyToRanks.apply(x), self.weight, self.bias)`.
 # </details>
 
 # %% nbgrader={"grade_id": "ColumnLinear", "solution": true}
@@ -123,7 +123,7 @@ class ColumnLinear(nn.Module):
     def forward(self, x):
         """x [..., in]  ->  [..., out/N]"""
         ### BEGIN SOLUTION
-        return functional.linear(CopyToRanks.apply(x), self.weight, self.bias)
+        return F.linear(CopyToRanks.apply(x), self.weight, self.bias)
         ### END SOLUTION
 
 # %% [markdown]
@@ -177,7 +177,7 @@ row_linear_spec(nn.Linear(4, 2), [torch.ones(1, 2), 2 * torch.ones(1, 2)])
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# The share is `linear.weight.chunk(N, dim=1)[rank]`. Forward: `SumOverRanks.apply(functional.linear(x, self.weight)) + self.bias`, where `SumOverRanks.forward` copies its argument and all-reduces the copy.
+# The share is `linear.weight.chunk(N, dim=1)[rank]`. Forward: `SumOverRanks.apply(F.linear(x, self.weight)) + self.bias`, where `SumOverRanks.forward` copies its argument and all-reduces the copy.
 # </details>
 
 # %% nbgrader={"grade_id": "RowLinear", "solution": true}
@@ -213,7 +213,7 @@ class RowLinear(nn.Module):
     def forward(self, x):
         """x [..., in/N]  ->  [..., out]"""
         ### BEGIN SOLUTION
-        return SumOverRanks.apply(functional.linear(x, self.weight)) + self.bias
+        return SumOverRanks.apply(F.linear(x, self.weight)) + self.bias
         ### END SOLUTION
 
 # %% [markdown]
@@ -241,7 +241,7 @@ check("tensor_parallel.RowLinear", RowLinear)
 # %%
 def tp_mlp_spec(mlp, x, world_size):
     """down(gelu(up(x))): each rank has columns of up, the same rows of down, and a partial sum"""
-    inner = functional.gelu(mlp.up(x)).chunk(world_size, dim=-1)
+    inner = F.gelu(mlp.up(x)).chunk(world_size, dim=-1)
     rows = mlp.down.weight.chunk(world_size, dim=1)
     return sum(part @ w.T for part, w in zip(inner, rows)) + mlp.down.bias
 
@@ -392,7 +392,7 @@ check("tensor_parallel.tp_attention", tp_attention)
 # %%
 def cross_entropy_spec(logits_parts, targets):
     """[T, V/N] of each rank  ->  one mean loss"""
-    return functional.cross_entropy(torch.cat(logits_parts, dim=1), targets)
+    return F.cross_entropy(torch.cat(logits_parts, dim=1), targets)
 
 cross_entropy_spec([torch.zeros(2, 3), torch.ones(2, 3)], torch.tensor([0, 5]))
 

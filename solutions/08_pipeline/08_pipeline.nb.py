@@ -30,8 +30,8 @@
 # %%
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 
 from autograder import check
 from shardlab import launch, show_table
@@ -43,12 +43,12 @@ from shardlab.widgets import pipeline_schedule, timeline
 #
 # One training step on N ranks, the simplest way: **rank r holds stage r** of the model. Rank 0 computes its stage on the batch and sends the result to rank 1, and so on; the last rank computes the loss. Then backward, from the last rank to the first: a rank receives the gradient of its output, and sends the gradient of its input.
 #
-# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters (their values do not change), and return the loss, `functional.mse_loss(y, target)`, as a tensor on the last rank. With one rank there is nothing to send.
+# `naive_step(stage, x, target, shape)`: `stage` is this rank's module. `x` is the batch on rank 0 and None elsewhere, `target` is the target on the last rank and None elsewhere. Every tensor sent between stages has the same `shape`, in float32. Leave the gradients in the stage's parameters (their values do not change), and return the loss, `F.mse_loss(y, target)`, as a tensor on the last rank. With one rank there is nothing to send.
 
 # %%
 def naive_step_spec(stages, x, target):
     """One process: all stages in sequence."""
-    loss = functional.mse_loss(nn.Sequential(*stages)(x), target)
+    loss = F.mse_loss(nn.Sequential(*stages)(x), target)
     loss.backward()
     return loss
 
@@ -82,7 +82,7 @@ def naive_step(stage, x, target, shape):
         x.requires_grad_()
     y = stage(x)
     if is_last:
-        loss = functional.mse_loss(y, target)
+        loss = F.mse_loss(y, target)
         loss.backward()
     else:
         dist.send(y.detach(), rank + 1)
@@ -289,7 +289,7 @@ check("pipeline.one_f_one_b_schedule", one_f_one_b_schedule)
 # %%
 def run_schedule_spec(stages, inputs, targets):
     """One process: gradients add up in .grad from one micro-batch to the next."""
-    losses = [functional.mse_loss(nn.Sequential(*stages)(x), y) for x, y in zip(inputs, targets)]
+    losses = [F.mse_loss(nn.Sequential(*stages)(x), y) for x, y in zip(inputs, targets)]
     loss = sum(losses) / len(losses)
     loss.backward()
     return loss
@@ -346,7 +346,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             x = inputs[k] if s == 0 else receive(s - 1, kind, s, k).requires_grad_()
             y = stages[s](x)
             if s == last:
-                y = functional.mse_loss(y, targets[k]) / len(targets)
+                y = F.mse_loss(y, targets[k]) / len(targets)
                 losses.append(y.detach())
             else:
                 send(y.detach(), kind, s + 1, k)

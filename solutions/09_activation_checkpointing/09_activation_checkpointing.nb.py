@@ -32,8 +32,8 @@ import inspect
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 
 from autograder import check
 from shardlab import launch, models, show_table
@@ -364,7 +364,7 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 def pieces_spec(x, tp_size):
     """[a b c d e], 2 ranks  ->  a b c | d e 0"""
     flat = x.flatten()
-    return functional.pad(flat, (0, -len(flat) % tp_size)).chunk(tp_size)
+    return F.pad(flat, (0, -len(flat) % tp_size)).chunk(tp_size)
 
 pieces_spec(torch.arange(1, 6), 2)
 
@@ -393,7 +393,7 @@ class PartitionedCheckpoint(torch.autograd.Function):
         ### BEGIN SOLUTION
         tp_rank, tp_size = dist.get_rank(), dist.get_world_size()
         ctx.function, ctx.shape, ctx.random_state = function, x.shape, torch.get_rng_state()
-        flat = functional.pad(x.flatten(), (0, -x.numel() % tp_size))
+        flat = F.pad(x.flatten(), (0, -x.numel() % tp_size))
         ctx.save_for_backward(flat.chunk(tp_size)[tp_rank].clone())
         return function(x)
         ### END SOLUTION

@@ -43,7 +43,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
-from torch.nn import functional
+import torch.nn.functional as F
 
 from autograder import check
 from shardlab import data, launch, models, show_table
@@ -72,7 +72,7 @@ def shard_name(rank, world_size):
 # %%
 def slices_spec(state, world_size):
     """{"w": [[1 2 3] [4 5 6]], …}, 4 ranks  ->  rank 0 {"w": [1 2], …} … rank 3 {"w": [0 0], …}"""
-    padded = {k: functional.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()}
+    padded = {k: F.pad(v.flatten(), (0, -v.numel() % world_size)) for k, v in state.items()}
     return [{k: v.chunk(world_size)[r] for k, v in padded.items()} for r in range(world_size)]
 
 slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, world_size=4)
@@ -162,7 +162,7 @@ reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `functional.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk. Return copies, as `torch.cat` makes: a mapped file may be replaced.
+# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `F.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk. Return copies, as `torch.cat` makes: a mapped file may be replaced.
 # </details>
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
@@ -183,7 +183,7 @@ def load_sharded(folder):
             piece = opened[shard][name]
             pieces.append(piece[max(start - shard * old, 0) : stop - shard * old])
         own = torch.cat(pieces)
-        slices[name] = functional.pad(own, (0, new - len(own)))
+        slices[name] = F.pad(own, (0, new - len(own)))
     return slices
     ### END SOLUTION
 

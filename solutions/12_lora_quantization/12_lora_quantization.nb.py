@@ -33,8 +33,8 @@ print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 import matplotlib.pyplot as plt
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from autograder import check
@@ -65,7 +65,7 @@ plt.style.use(palette.PLOT_STYLE)
 def lora_spec(linear, a, b, alpha, x):
     """The weight after a merge, and the layer's output, merged or not."""
     weight = linear.weight + alpha / len(a) * b @ a
-    return weight, functional.linear(x, weight, linear.bias)
+    return weight, F.linear(x, weight, linear.bias)
 
 lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, torch.ones(1, 3))
 
@@ -146,7 +146,7 @@ def two_ranks_train():
     torch.manual_seed(dist.get_rank())
     for _ in range(30):
         x = torch.randn(32, 16)
-        loss = functional.mse_loss(replica(x), functional.linear(x, changed, linear.bias))
+        loss = F.mse_loss(replica(x), F.linear(x, changed, linear.bias))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -428,7 +428,7 @@ def naive_step(stage, x, target, shape):
         exchange(dist.isend, y.detach(), rank + 1)
         upstream = exchange(dist.irecv, torch.empty(shape), rank + 1)
     else:
-        loss = functional.mse_loss(y, target)
+        loss = F.mse_loss(y, target)
         upstream = torch.autograd.grad(loss, y, retain_graph=True)[0]
     torch.autograd.backward(y, upstream)
     if rank > 0:
@@ -456,7 +456,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             x = inputs[k] if s == 0 else got.requires_grad_()
             y = stages[s](x)
             if s == last:
-                y = functional.mse_loss(y, targets[k]) / len(targets)
+                y = F.mse_loss(y, targets[k]) / len(targets)
                 loss = y.detach() + (0 if loss is None else loss)
             else:
                 sent.append((y.detach(), dist.isend(y.detach(), rank_of[s + 1], tag=k)))

@@ -340,7 +340,7 @@ OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
             "runs the function again on a different x",
         ),
         (
-            ("functional.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),
+            ("F.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),
             "3 ranks, nested",
             "RuntimeError",
         ),

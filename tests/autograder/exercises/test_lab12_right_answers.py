@@ -27,7 +27,7 @@ class LoRALinear(nn.Module):
     def forward(self, x):
         if self.kept:
             return self.linear(x)
-        low_rank = functional.linear(functional.linear(x, self.A), self.B)
+        low_rank = F.linear(F.linear(x, self.A), self.B)
         return self.linear(x) + low_rank * self.alpha / len(self.A)
 
     def merge(self):
@@ -57,7 +57,7 @@ class LoRALinear(nn.Module):
         return self.linear.weight + self.scale * self.B @ self.A
 
     def forward(self, x):
-        return functional.linear(
+        return F.linear(
             x, self.linear.weight if self.is_merged else self.whole(), self.linear.bias)
 
     def merge(self):
@@ -173,7 +173,7 @@ def qlora_step(layers, x, loss_of, alpha, lr):
     def run(layer, x):
         A, B = layer["A"], layer["B"]
         W = dequantize_nf4(layer["packed"], layer["absmax"], (B.shape[0], A.shape[1]))
-        return functional.linear(x, W) + alpha / A.shape[0] * ((x @ A.T) @ B.T)
+        return F.linear(x, W) + alpha / A.shape[0] * ((x @ A.T) @ B.T)
 
     for layer in layers:
         x = checkpoint(run, layer, x, use_reentrant=False)

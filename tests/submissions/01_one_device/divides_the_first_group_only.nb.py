@@ -10,7 +10,7 @@ def accumulate(model, optimizer, micro_batches):
     loss, counted = 0, 0
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        part = functional.cross_entropy(logits, targets.flatten(), reduction="sum")
+        part = F.cross_entropy(logits, targets.flatten(), reduction="sum")
         part.backward()
         loss += part.item()
         counted += (targets != -100).sum().item()

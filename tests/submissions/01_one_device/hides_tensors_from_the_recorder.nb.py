@@ -13,7 +13,7 @@ def all_at_once(model, optimizer, micro_batches):
     loss = 0.0
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        total = functional.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
+        total = F.cross_entropy(logits, targets.flatten(), ignore_index=-100, reduction="sum")
         loss = loss + total / counted
     loss.backward()
     optimizer.step()

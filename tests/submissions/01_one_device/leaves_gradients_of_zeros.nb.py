@@ -11,7 +11,7 @@ def accumulate(model, optimizer, micro_batches):
     loss = 0
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        part = functional.cross_entropy(logits, targets.flatten(), reduction="sum") / counted
+        part = F.cross_entropy(logits, targets.flatten(), reduction="sum") / counted
         part.backward()
         loss += part.item()
     optimizer.step()

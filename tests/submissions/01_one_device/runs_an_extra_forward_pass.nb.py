@@ -9,9 +9,9 @@ def accumulate(model, optimizer, micro_batches):
     counted = sum((targets != -100).sum().item() for _, targets in micro_batches)
     optimizer.zero_grad()
     with torch.no_grad():
-        loss = sum(functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="sum").item() for tokens, targets in micro_batches) / counted
+        loss = sum(F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), reduction="sum").item() for tokens, targets in micro_batches) / counted
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        (functional.cross_entropy(logits, targets.flatten(), reduction="sum") / counted).backward()
+        (F.cross_entropy(logits, targets.flatten(), reduction="sum") / counted).backward()
     optimizer.step()
     return loss

@@ -12,7 +12,7 @@ def accumulate(model, optimizer, micro_batches):
     mean_loss = 0.0
     for tokens, targets in micro_batches:
         logits = model(tokens).flatten(0, 1)
-        part = functional.cross_entropy(logits, targets.flatten(), ignore_index=-100) / len(micro_batches)
+        part = F.cross_entropy(logits, targets.flatten(), ignore_index=-100) / len(micro_batches)
         part.backward()
         mean_loss += part.item()
     optimizer.step()

@@ -32,7 +32,7 @@ class GatheredLinear(torch.autograd.Function):
         ctx.shape, size = shape, shape.numel()
         flat = gather(own)
         ctx.weight = flat[:size].view(shape)
-        return functional.linear(x, ctx.weight, flat[size : size + shape[0]])
+        return F.linear(x, ctx.weight, flat[size : size + shape[0]])
 
     @staticmethod
     def backward(ctx, y_grad):

@@ -14,4 +14,4 @@ class Zero3Linear(nn.Module):
 
     def forward(self, x):
         flat, size = gather(self.own), self.shape.numel()
-        return functional.linear(x, flat[:size].view(self.shape), flat[size : size + self.shape[0]])
+        return F.linear(x, flat[:size].view(self.shape), flat[size : size + self.shape[0]])

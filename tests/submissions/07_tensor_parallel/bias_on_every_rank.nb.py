@@ -31,4 +31,4 @@ class RowLinear(nn.Module):
 
     def forward(self, x):
         """x [..., in/N]  ->  [..., out]"""
-        return SumOverRanks.apply(functional.linear(x, self.weight, self.bias))
+        return SumOverRanks.apply(F.linear(x, self.weight, self.bias))

@@ -9,4 +9,4 @@ def vocab_parallel_cross_entropy(logits, targets):
     parts = [torch.empty_like(logits) for _ in range(dist.get_world_size())]
     dist.all_gather(parts, logits.detach())
     parts[dist.get_rank()] = logits
-    return functional.cross_entropy(torch.cat(parts, dim=1), targets)
+    return F.cross_entropy(torch.cat(parts, dim=1), targets)

@@ -19,7 +19,7 @@ def naive_step(stage, x, target, shape):
         dist.recv(y_grad, rank + 1)
         y.backward(y_grad)
     else:
-        loss = functional.mse_loss(y, target)
+        loss = F.mse_loss(y, target)
         loss.backward()
     if rank > 0:
         dist.send(x.grad, rank - 1)

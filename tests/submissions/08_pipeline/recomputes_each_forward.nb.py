@@ -24,7 +24,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             with torch.no_grad():
                 y = stages[s](x)
             if s == last:
-                y = functional.mse_loss(y, targets[k]) / micro_batches
+                y = F.mse_loss(y, targets[k]) / micro_batches
                 total += y.detach()
             else:
                 out = y.detach()
@@ -34,7 +34,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             x, y = held.pop((s, k))
             y = stages[s](x)
             if s == last:
-                y = functional.mse_loss(y, targets[k]) / micro_batches
+                y = F.mse_loss(y, targets[k]) / micro_batches
             if s == last:
                 y.backward()
             else:

@@ -18,7 +18,7 @@ def naive_step(stage, x, target, shape):
         dist.recv(y_grad, rank + 1)
         y.backward(y_grad)
     else:
-        loss = functional.mse_loss(y, target)
+        loss = F.mse_loss(y, target)
         y_grad = torch.autograd.grad(loss, y, retain_graph=True)[0]
         loss.backward()
     if rank > 0:

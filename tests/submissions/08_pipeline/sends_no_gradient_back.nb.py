@@ -15,6 +15,6 @@ def naive_step(stage, x, target, shape):
     if rank < last:
         dist.send(y.detach(), rank + 1)
     else:
-        loss = functional.mse_loss(y, target)
+        loss = F.mse_loss(y, target)
         loss.backward()
     return loss.detach() if rank == last else None

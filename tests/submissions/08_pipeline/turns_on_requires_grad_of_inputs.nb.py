@@ -26,7 +26,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
             x.requires_grad_()
             y = stages[s](x)
             if s == last:
-                y = functional.mse_loss(y, targets[k]) / len(targets)
+                y = F.mse_loss(y, targets[k]) / len(targets)
                 total = y.detach() if total is None else total + y.detach()
             else:
                 out = y.detach()

@@ -23,7 +23,7 @@ def run_schedule(schedule, stages, inputs, targets, shape):
                 x.requires_grad_()
             y = stages[s](x)
             if s == last:
-                y = functional.mse_loss(y, targets[k]) / micro_batches
+                y = F.mse_loss(y, targets[k]) / micro_batches
                 total += y.detach()
             else:
                 out = y.detach()

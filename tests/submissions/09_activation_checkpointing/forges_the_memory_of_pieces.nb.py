@@ -30,7 +30,7 @@ class PartitionedCheckpoint(torch.autograd.Function):
     def forward(ctx, function, x):
         tp_rank, tp_size = dist.get_rank(), dist.get_world_size()
         ctx.function, ctx.shape, ctx.random_state = function, x.shape, torch.get_rng_state()
-        flat = functional.pad(x.flatten(), (0, -x.numel() % tp_size))
+        flat = F.pad(x.flatten(), (0, -x.numel() % tp_size))
         ctx.save_for_backward(flat.chunk(tp_size)[tp_rank])
         return function(x)
 

@@ -21,5 +21,5 @@ def load_sharded(folder):
         old, new = -(-elements // index["world_size"]), -(-elements // world_size)
         start, stop = rank * new, min((rank + 1) * new, elements)
         whole = torch.cat([opened[s][name] for s in opened])[start - first * old : stop - first * old]
-        slices[name] = functional.pad(whole, (0, new - len(whole)))
+        slices[name] = F.pad(whole, (0, new - len(whole)))
     return slices

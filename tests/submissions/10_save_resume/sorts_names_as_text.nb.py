@@ -14,5 +14,5 @@ def load_sharded(folder):
     saved = [torch.load(folder / name, weights_only=True) for name in names]
     for name, shape in index["shapes"].items():
         whole = torch.cat([shard[name] for shard in saved])[: math.prod(shape)]
-        slices[name] = functional.pad(whole, (0, -len(whole) % world_size)).chunk(world_size)[rank].clone()
+        slices[name] = F.pad(whole, (0, -len(whole) % world_size)).chunk(world_size)[rank].clone()
     return slices

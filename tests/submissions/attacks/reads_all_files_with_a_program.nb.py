@@ -21,5 +21,5 @@ def load_sharded(folder):
     saved = [_load(io.BytesIO(content(folder / name))) for name in names]
     for name, shape in index["shapes"].items():
         whole = torch.cat([shard[name] for shard in saved])[: math.prod(shape)]
-        slices[name] = functional.pad(whole, (0, -len(whole) % world_size)).chunk(world_size)[rank].clone()
+        slices[name] = F.pad(whole, (0, -len(whole) % world_size)).chunk(world_size)[rank].clone()
     return slices

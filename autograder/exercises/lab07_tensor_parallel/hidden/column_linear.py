@@ -53,7 +53,7 @@ EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
         "y_grad.clone(memory_format=torch.contiguous_format)",
         "y_grad.clone()",
-        "the gradient that functional.linear computes is contiguous",
+        "the gradient that F.linear computes is contiguous",
     ),
     EquivalentAnswer(
         "self.weight = nn.Parameter(linear.weight.chunk(world_size)[rank].detach().clone())",
@@ -62,8 +62,8 @@ EQUIVALENT_ANSWERS = (
         "keeps the parameter object, but only the share's memory",
     ),
     EquivalentAnswer(
-        "functional.linear(CopyToRanks.apply(x), self.weight, self.bias)",
+        "F.linear(CopyToRanks.apply(x), self.weight, self.bias)",
         "CopyToRanks.apply(x) @ self.weight.T + self.bias",
-        "is what functional.linear computes",
+        "is what F.linear computes",
     ),
 )

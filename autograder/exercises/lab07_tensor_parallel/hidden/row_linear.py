@@ -68,11 +68,11 @@ EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
         "partial.clone(memory_format=torch.contiguous_format)",
         "partial.clone()",
-        "functional.linear's output is contiguous",
+        "F.linear's output is contiguous",
     ),
     EquivalentAnswer(
-        "return SumOverRanks.apply(functional.linear(x, self.weight)) + self.bias",
-        "y = functional.linear(x, self.weight)\n"
+        "return SumOverRanks.apply(F.linear(x, self.weight)) + self.bias",
+        "y = F.linear(x, self.weight)\n"
         "        total = y.detach().clone()\n"
         "        dist.all_reduce(total)\n"
         "        return y + (total - y).detach() + self.bias",

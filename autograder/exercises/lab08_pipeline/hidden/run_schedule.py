@@ -71,8 +71,8 @@ EQUIVALENT_ANSWERS = (
         "ranks without the last stage may return anything",
     ),
     EquivalentAnswer(
-        "y = functional.mse_loss(y, targets[k]) / len(targets)",
-        "y = functional.mse_loss(y, targets[k]) / len({m for _, _, m in schedule[0]})",
+        "y = F.mse_loss(y, targets[k]) / len(targets)",
+        "y = F.mse_loss(y, targets[k]) / len({m for _, _, m in schedule[0]})",
         "the schedule says how many micro-batches there are",
     ),
 )

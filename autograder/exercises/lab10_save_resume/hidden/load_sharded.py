@@ -33,7 +33,7 @@ BOUNDARIES = {
     "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
-CUT = "functional.pad with a negative length cuts off the excess"
+CUT = "F.pad with a negative length cuts off the excess"
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(", mmap=True", "", "no budget for the bytes read from a file"),
     EquivalentAnswer("mmap=True", "mmap=False", "as above"),
