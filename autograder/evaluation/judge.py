@@ -21,9 +21,9 @@ from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
 from autograder.guest.answer import STUB
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
-from shardlab.ranks.explain import ranks_text
 from shardlab.ranks.supervise import MAX_PRINTED_BYTES
 from shardlab.ranks.trust import Trust
+from shardlab.ranks.wording import ranks_text
 from shardlab.run import Call, Run
 
 log = logging.getLogger(__name__)
@@ -384,7 +384,7 @@ def _waits_in_recv(run: Run | None, waiting: int, cycle: tuple[int, ...]) -> str
 
 def _deadlock(error: DeadlockError) -> Finding:
     waiting = [row for row in error.table if row.state == "waiting"]
-    calls = {row.call.split(" ")[0] for row in waiting}
+    calls = {row.call.split(" ")[0] for row in error.table if row.call}
     if calls == {"send"} and error.cycle:
         mistake = (
             "call send first and wait for each other to receive: start the send with isend, "
@@ -393,7 +393,8 @@ def _deadlock(error: DeadlockError) -> Finding:
     elif calls == {"recv"}:
         mistake = _waits_in_recv(error.run, len(waiting), error.cycle)
     else:
-        mistake = "make calls that do not match, and wait forever"
+        waits = any(row.waits_for for row in waiting)
+        mistake = f"make calls that do not match{', and wait forever' if waits else ''}"
         return _general("the ranks", mistake, error.headline)
     who = ranks_text([row.rank for row in waiting])
     who_if_hidden = "neighbors" if len(waiting) > 1 else "a rank"

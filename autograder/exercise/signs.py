@@ -25,6 +25,7 @@ from autograder.exercise.form import Sign
 from autograder.guest.closed_modules import CLOSED
 from shardlab.errors import RankError
 from shardlab.run import Call
+from shardlab.run.unwaited import never_waited_text
 
 MistakeText = str | tuple[str, str] | None  # a mistake, or (mistake, evidence)
 PartSign = Callable[..., MistakeText]  # of one rank or one call; see above for its parameters
@@ -153,15 +154,7 @@ def expensive_calls(mistakes: dict[str, str]) -> Sign:
 @on_each_call
 def never_waited(call: Call) -> MistakeText:
     """A rule: a call that was started with isend, irecv or async_op=True is waited for."""
-    started = {
-        "send": ("starts a send with isend", "its buffer may be reused before it is sent"),
-        "recv": ("starts a receive with irecv", "its buffer may be read before the data is there"),
-    }
-    if call.waited:
-        return None
-    collective = f"starts {call.op} with async_op=True", "its result may be used too early"
-    what, why = started.get(call.op, collective)
-    return f"{what} and never waits for it: {why}"
+    return None if call.waited else never_waited_text(call)
 
 
 @on_each_call

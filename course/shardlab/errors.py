@@ -14,10 +14,15 @@ class Waiting:
     """One row of the table shown for a hang: what a rank was doing when the run was stopped."""
 
     rank: int
-    state: str  # "waiting", "finished", "computing", "dead"
-    call: str  # "recv", "all_reduce #3"; "" outside of any call
+    # "waiting" in a call, "called" it and returned, "computing", "blocked" in another function,
+    # "finished"
+    state: str
+    call: (
+        str  # "recv from rank 1", "all_reduce (collective 3 of its group)"; "" outside of any call
+    )
     waits_for: tuple[int, ...]  # global ranks
     source: str  # "cell 5, line 3: dist.recv(...)"; "" if unknown
+    after: str = ""  # the last call of a rank that has finished, with its line
 
 
 class LaunchError(Exception):
@@ -80,7 +85,7 @@ class DeadlockError(LaunchError):
 
 
 class RunTimeout(LaunchError):
-    """The run took longer than ``timeout_s``; some rank was still computing."""
+    """The run took longer than ``timeout_s``: some rank was still computing, or blocked."""
 
     def __init__(
         self,

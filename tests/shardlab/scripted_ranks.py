@@ -30,13 +30,14 @@ def call_event(
     dtype: str = "float32",
     line: int = 1,
     tag: int = 0,
+    options: str = "",
     start_s: float = 0.0,
 ) -> list[Any]:
     """A "call" event in the format of recorder.py."""
     n_bytes = math.prod(shape) * ITEM_BYTES[dtype]
     return [
         "call", call_id, op, n_bytes, peer, group, start_s, FILE, line,
-        dtype, list(shape), 0, math.prod(shape), tag, False,
+        dtype, list(shape), 0, math.prod(shape), tag, options, False,
     ]  # fmt: skip
 
 

@@ -153,8 +153,101 @@ class TestMismatches:
         )
         assert names_line(error, "dist.recv(torch.empty(4), 0)")
 
+    def test_a_root_that_differs(self) -> None:
+        def work() -> None:
+            dist.broadcast(torch.ones(3), src=dist.get_rank())
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert "rank 1 called broadcast with src=1, but rank 0 with src=0" in error.headline
+        assert names_line(error, "dist.broadcast(torch.ones(3), src=dist.get_rank())")
+
+    def test_a_reduction_that_differs_is_an_error_though_nothing_hangs(self) -> None:
+        def work() -> None:
+            op = dist.ReduceOp.MAX if dist.get_rank() else dist.ReduceOp.SUM
+            dist.all_reduce(torch.ones(3), op=op)
+
+        error = fails(work)
+        assert isinstance(error, DeadlockError)
+        assert "rank 1 called all_reduce with op=MAX, but rank 0 with op=SUM" in error.headline
+
+    @pytest.mark.parametrize("members_only", [False, True])
+    def test_groups_that_ranks_make_differently(self, members_only: bool) -> None:
+        def work() -> None:
+            low = dist.get_rank() < 2
+            if low or not members_only:
+                group = dist.new_group([0, 1] if low else [2, 3])
+                dist.all_reduce(torch.ones(1), group=group)
+            dist.new_group([0, 1, 2, 3])
+
+        error = fails(work, world_size=4)
+        assert isinstance(error, DeadlockError)
+        others = "[0, 1, 2, 3]" if members_only else "[2, 3]"
+        assert error.headline.startswith(
+            f"call 1 of new_group: ranks 0 and 1 named [0, 1], ranks 2 and 3 named {others}"
+        )
+
+    def test_what_went_well_by_luck_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+        def work() -> None:
+            if dist.get_rank() < 2:
+                dist.new_group([0, 1])
+            dist.all_reduce(torch.ones(1), async_op=True)
+            dist.barrier()
+
+        launch(work, world_size=3)
+        groups, unwaited = capsys.readouterr().err.splitlines()
+        assert groups.startswith("only ranks 0 and 1 made the group [0, 1]: every rank must")
+        assert "dist.new_group([0, 1])" in groups
+        assert unwaited.startswith(
+            "each of ranks 0–2 starts all_reduce with async_op=True and never"
+        )
+        assert "dist.all_reduce(torch.ones(1), async_op=True)" in unwaited
+
+    def test_a_loop_that_one_rank_leaves_earlier(self) -> None:
+        def work() -> None:
+            for _ in range(3 - dist.get_rank()):
+                dist.all_reduce(torch.ones(3))
+            dist.all_reduce(torch.ones(1))
+
+        error = fails(work)
+        assert error.headline.startswith("rank 1 has gone on to line ")
+        assert "while rank 0 is still at line" in error.headline
+
+    def test_one_group_of_a_mesh_with_local_synchronization(self) -> None:
+        """Only its members make it."""
+
+        def work() -> float:
+            total = torch.ones(1)
+            if dist.get_rank() < 2:
+                pair = dist.new_group([0, 1], use_local_synchronization=True)
+                dist.all_reduce(total, group=pair)
+            return total.item()
+
+        assert launch(work, world_size=3, quiet=True).outputs == [2.0, 2.0, 1.0]
+
 
 class TestTimeout:
+    @pytest.mark.parametrize("kind", ["store", "queue", "lock"])
+    def test_a_rank_that_is_blocked_is_not_computing(self, kind: str) -> None:
+        def work() -> None:
+            if dist.get_rank() == 1:
+                import queue
+                import threading
+
+                if kind == "store":
+                    dist.distributed_c10d._get_default_store().get("nobody sets this")
+                elif kind == "queue":
+                    queue.Queue[int]().get()
+                else:
+                    threading.Semaphore(0).acquire()
+            dist.barrier()
+
+        error = fails(work, timeout_s=2)
+        assert isinstance(error, RunTimeout)
+        assert "rank 1 is blocked" in error.headline
+        assert [row.state for row in error.table] == ["waiting", "blocked"]
+        assert "larger" not in error.detail
+
     def test_an_endless_loop_is_named_with_its_line(self) -> None:
         def work() -> None:
             if dist.get_rank() == 1:

@@ -35,6 +35,18 @@ def waited_ns_by_thread(pid: int | None) -> dict[str, int]:
     return found
 
 
+def wanted_ns_by_thread(pid: int | None) -> dict[str, int]:
+    """Nanoseconds that each thread of it and of its descendants has run or waited for a processor,
+    by thread id."""
+    found = {}
+    for process in (pid, *descendants(pid)):
+        for thread in _threads(process):
+            ran_and_waited = _schedstat(f"/proc/{process}/task/{thread}")
+            if ran_and_waited is not None:
+                found[thread] = sum(ran_and_waited)
+    return found
+
+
 def is_busy(pid: int | None) -> bool:
     """Whether one of its threads is running, or waiting for a processor or a disk."""
     return any(_stat(f"/proc/{pid}/task/{thread}")[:1] in ("R", "D") for thread in _threads(pid))

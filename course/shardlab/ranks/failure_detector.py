@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shardlab.errors import LaunchError
 from shardlab.linux import thread
-from shardlab.ranks import explain
+from shardlab.ranks import explain, explain_hang
 from shardlab.ranks.deadlock import RankView, Wait, stuck
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.trust import Trust
-from shardlab.trace.calls import CallLog, OpenCall
+from shardlab.trace.calls import NEW_GROUP, CallLog, OpenCall
 
 BLOCKED_S = 0.5  # a rank that waits and used no processor time for this long is blocked
+ACTIVE_SHARE = 0.5  # of a processor; a rank that polls a store uses far less
 SETTLE_S = 0.4  # wait this long after the first failure, to separate its cause from its effects
 # A rank idle for this long is taken to have stopped.  For untrusted code the blamed rank must not
 # depend on timing, so only idleness counts, and no time limit except the run's.
@@ -38,7 +39,7 @@ class FailureDetector:
             return
         others = [process for process in self.ranks if process.rank not in waits]
         if self.trust is Trust.OWN or self._are_quiet(others, now):
-            raise explain.deadlock_error(waits, self.views(), self.log.groups)
+            raise explain_hang.deadlock_error(waits, self.views(), self.log)
 
     def raise_at_timeout(self, now: float) -> None:
         """The run's time is up: raises the failure or deadlock seen so far, if any, although other
@@ -46,7 +47,7 @@ class FailureDetector:
         self.raise_mismatch(now, at_once=True)
         self.raise_failures(now, at_once=True)
         if waits := self._stuck(now):
-            raise explain.deadlock_error(waits, self.views(), self.log.groups)
+            raise explain_hang.deadlock_error(waits, self.views(), self.log)
 
     def raise_mismatch(self, now: float, at_once: bool = False) -> None:
         """Raises DeadlockError if ranks entered a call with different ops or tensors."""
@@ -59,7 +60,7 @@ class FailureDetector:
         is_complete = len(mismatch.calls) == len(self.log.members(mismatch.calls[0]))
         is_clear = is_complete and self.trust is Trust.OWN
         if at_once or is_clear or self._has_settled(now, self.mismatch_seen_s):
-            raise explain.mismatch_error(mismatch)
+            raise explain_hang.mismatch_error(mismatch, self.log, self._over)
 
     def raise_failures(self, now: float, at_once: bool = False) -> None:
         """Raises RankError for the cause: after it, gloo raises on the rank's peers too."""
@@ -74,7 +75,7 @@ class FailureDetector:
         if overriding is not None:
             raise overriding
         if self.log.mismatch is not None:  # gloo aborts or raises on tensors of different sizes
-            raise explain.mismatch_error(self.log.mismatch)
+            raise explain_hang.mismatch_error(self.log.mismatch, self.log, self._over)
         raise self._error_of(min(failed, key=_cause_order))
 
     @property
@@ -88,6 +89,10 @@ class FailureDetector:
             if self.trust is Trust.UNTRUSTED and process.log.dropped:
                 return explain.log_limit_error(process)
         return None
+
+    @property
+    def _over(self) -> set[int]:
+        return {process.rank for process in self.ranks if process.is_over}
 
     def _has_settled(self, now: float, since_s: float) -> bool:
         """Whether the failure at ``since_s`` has had time to affect the other ranks."""
@@ -106,7 +111,7 @@ class FailureDetector:
         if process.failure is not None:
             return explain.exception_error(process)
         pending = list(self.log.pending[process.rank].values())
-        return explain.exit_error(process, pending[-1] if pending else None)
+        return explain.exit_error(process, pending[-1] if pending else None, self.log)
 
     def views(self) -> list[RankView]:
         """The calls each rank is in now, even if only briefly."""
@@ -114,7 +119,14 @@ class FailureDetector:
 
     def _stuck(self, now: float) -> Mapping[int, list[Wait]]:
         idle = {process.rank for process in self.ranks if process.idle_s(now) >= BLOCKED_S}
-        return stuck(self._views(idle), self.log.groups)
+        # A rank that waits in new_group asks the store again and again, so it is never idle.
+        in_new_group = {
+            call.rank
+            for pending in self.log.pending
+            for call in pending.values()
+            if call.op == NEW_GROUP and now - call.start_s >= BLOCKED_S
+        }
+        return stuck(self._views(idle | in_new_group), self.log.groups)
 
     def _views(self, may_block: Collection[int]) -> list[RankView]:
         views = []
@@ -131,6 +143,19 @@ class FailureDetector:
                 )
             )
         return views
+
+    def wanted_ns(self) -> dict[int, dict[str, int]]:
+        """By rank and thread: nanoseconds that it has run or waited for a processor."""
+        return {each.rank: thread.wanted_ns_by_thread(each.pid) for each in self.ranks}
+
+    def active(self, before: Mapping[int, Mapping[str, int]], for_s: float) -> set[int]:
+        """Ranks with a thread that has wanted a processor most of the last ``for_s`` seconds."""
+        least_ns = ACTIVE_SHARE * for_s * 1e9
+        return {
+            rank
+            for rank, wanted_ns in self.wanted_ns().items()
+            if any(ns - before[rank].get(each, 0) > least_ns for each, ns in wanted_ns.items())
+        }
 
     def _blocked_in(self, process: RankProcess, pending: list[OpenCall]) -> tuple[OpenCall, ...]:
         waited = tuple(call for call in pending if call.waited)

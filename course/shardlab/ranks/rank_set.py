@@ -20,6 +20,7 @@ from shardlab.ranks.named_imports import POSTPONED, imports_needed, libraries_na
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.supervise import Supervisor
 from shardlab.ranks.trust import Trust
+from shardlab.ranks.wording import lucky_notes
 from shardlab.run import Call, Run, Traffic
 from shardlab.run.live_memory import Memory, RankMemory, unknown_memory
 from shardlab.trace import measured_traffic
@@ -166,6 +167,9 @@ class RankSet:
         error = error or unreadable
         run = self._collect(execution, world_size, outputs, bool(memory))
         run.startup_s, run.wall_s = startup_s, time.monotonic() - started_s
+        if error is None and execution is not None:
+            for note in lucky_notes(run.calls, execution.log):
+                supervisor.screen.note(note)
         if error is not None:
             if not (isinstance(error, RankError) and self.is_reusable):
                 self.close()

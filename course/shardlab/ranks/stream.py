@@ -63,6 +63,9 @@ class Screen:
 
     def line(self, rank: int, text: str, is_stderr: bool) -> None: ...
 
+    def note(self, text: str) -> None:
+        """About the run itself, after what the ranks printed."""
+
     def progress(self, text: str) -> None: ...
 
     def close(self, ran_s: float) -> None: ...
@@ -81,6 +84,10 @@ class Terminal(Screen):
             return
         self._clear()
         print(f"[rank {rank}] {text}", file=sys.stderr if is_stderr else sys.stdout, flush=True)
+
+    def note(self, text: str) -> None:
+        self._clear()
+        print(text, file=sys.stderr, flush=True)
 
     def progress(self, text: str) -> None:
         if sys.stderr.isatty():
@@ -107,6 +114,7 @@ class Notebook(Screen):
     def __init__(self, shows_lines: bool = True) -> None:
         self.shows_lines = shows_lines
         self.head: list[tuple[int, str, bool]] = []
+        self.notes: list[str] = []
         self.tail: deque[tuple[int, str, bool]] = deque(maxlen=TAIL_LINES)
         self.lines = 0
         self.status = ""
@@ -121,6 +129,10 @@ class Notebook(Screen):
         (self.head if len(self.head) < HEAD_LINES else self.tail).append((rank, text, is_stderr))
         self._redraw()
 
+    def note(self, text: str) -> None:
+        if self.shows_lines:
+            self.notes.append(text)
+
     def progress(self, text: str) -> None:
         if text != self.status:
             self.status = text
@@ -131,7 +143,7 @@ class Notebook(Screen):
     def close(self, ran_s: float) -> None:
         # An area that only showed progress would remain as an empty line.
         self.status = "" if self.lines else f"ran for {ran_s:.1f} s"
-        if self.handle is not None or self.lines:
+        if self.handle is not None or self.lines or self.notes:
             self._redraw(now=True)
 
     def _redraw(self, now: bool = False) -> None:
@@ -153,7 +165,7 @@ class Notebook(Screen):
         cut = self.lines - len(self.head) - len(self.tail)
         if cut:
             rows.append((None, f"… {cut:,} lines are not shown; all are in run.stdout …", False))
-        return rows + list(self.tail)
+        return rows + list(self.tail) + [(None, text, False) for text in self.notes]
 
     def _plain(self) -> str:
         rows = [

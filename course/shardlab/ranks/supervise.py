@@ -20,13 +20,14 @@ from shardlab.linux import process_memory, thread
 from shardlab.ranks import engines, messages
 from shardlab.ranks.client import Channel, Host, memory_file, setup_file
 from shardlab.ranks.execution import Execution
-from shardlab.ranks.explain import ranks_text, timeout_error
+from shardlab.ranks.explain_hang import timeout_error
 from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.meter import Meter
 from shardlab.ranks.pending_builds import PendingBuilds
 from shardlab.ranks.process import MAX_WAIT_S, RankProcess
 from shardlab.ranks.stream import PRINTED_BYTES, PROGRESS_AFTER_S, CapturedOutput, Screen
 from shardlab.ranks.trust import Trust
+from shardlab.ranks.wording import ranks_text
 from shardlab.trace import log
 from shardlab.trace.calls import CallLog
 
@@ -41,6 +42,7 @@ MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 100_000}
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 POLL_S = 0.05  # how often the ranks' logs are read
+ACTIVE_S = 0.3  # how long ranks are observed at a timeout, to tell computing from waiting
 MIN_STACKS_S, MAX_STACKS_S = 0.3, 3.0  # how long to wait until every rank has written its stack
 PIPE_READS = 2  # of 64 KiB, the capacity of a pipe
 
@@ -225,15 +227,24 @@ class Supervisor:
         if execution.clock.is_over(now, paused_s):
             execution.read_logs()
             execution.detector.raise_at_timeout(now)
-            views = execution.detector.views()  # before the request for stacks wakes waiting ranks
+            # Before the request for stacks wakes waiting ranks
+            views, active = execution.detector.views(), self._active(execution)
             stacks = self._stacks(execution)
             cpu_s = execution.clock.used_cpu_s
-            raise timeout_error(execution.timeout_s, views, execution.log.groups, stacks, cpu_s)
+            limit_s = execution.timeout_s
+            raise timeout_error(limit_s, views, execution.log, stacks, active, cpu_s)
         if execution.clock.is_machine_too_busy(now, paused_s):
             raise MachineTooBusy(
                 f"the machine is too busy: in {now - execution.started_s:.0f} s the ranks got "
                 f"less than {execution.timeout_s:g} s of processor time"
             )
+
+    def _active(self, execution: Execution) -> set[int]:
+        """The ranks that use a processor now, or would if they got one."""
+        before, started_s = execution.detector.wanted_ns(), time.monotonic()
+        while (for_s := time.monotonic() - started_s) < ACTIVE_S:
+            self._listen(ACTIVE_S - for_s)
+        return execution.detector.active(before, for_s)
 
     def _stacks(self, execution: Execution) -> dict[int, str]:
         """The ranks' stacks. If many ranks are busy, each writes its own once it is scheduled."""

@@ -38,6 +38,7 @@ class Call:
     tag: int = 0
     waited: bool = True  # False: isend, irecv or async_op=True, and nobody waited for it
     code: str = ""  # the text of that line, if known
+    options: str = ""  # what else all ranks must agree on: "src=0", "op=MAX"
 
     @property
     def is_p2p(self) -> bool:

@@ -17,6 +17,7 @@ SAME_TENSORS = {
     *("broadcast", "all_gather", "all_gather_single", "gather", "scatter"),
 }
 NO_RANKS: tuple[int, ...] = ()
+NEW_GROUP = "new_group"  # the op and the group of these calls, which every rank must make
 MAX_BYTES, MAX_SECONDS, MAX_CHARS, MAX_DIMENSIONS = 1 << 45, 1e9, 500, 64
 Counts = dict[Connection, int]  # bytes by connection
 
@@ -38,6 +39,7 @@ class OpenCall:
     offset: int
     storage_numel: int
     tag: int
+    options: str = ""  # what else must be the same on all ranks: "op=MAX", "src=0"
     seq: int = 0
     waited: bool = False  # the main thread waits for it, or has waited
     unwaited: bool = False  # its caller has to wait for it and has not done so
@@ -140,7 +142,7 @@ class CallLog:
             self._count(call)  # counted again, now as a receive from this rank
 
     def _begin(self, rank: int, call_id: int, *values: Any) -> None:
-        op, n_bytes, peer, group, start_s, filename, line, *tensor, tag, waits = values
+        op, n_bytes, peer, group, start_s, filename, line, *tensor, tag, options, waits = values
         dtype, shape, offset, storage_numel = tensor
         call = OpenCall(
             rank=rank,
@@ -156,9 +158,11 @@ class CallLog:
             offset=_size(offset),
             storage_numel=_size(storage_numel),
             tag=operator.index(tag),
+            options=_text(options),
             waited=bool(waits),
         )
-        if type(call_id) is not int or not (call.peer is None or 0 <= call.peer < self.world_size):
+        has_peer = call.peer is not None and 0 <= call.peer < self.world_size
+        if type(call_id) is not int or not (has_peer or (call.peer is None and call.op != "send")):
             return
         self.calls.append(call)
         self.pending[rank][call_id] = call
@@ -180,6 +184,10 @@ class CallLog:
             return NO_RANKS if call.peer is None else (call.rank, call.peer)
         return self.groups.get(call.group, NO_RANKS)
 
+    def collectives_of(self, rank: int, group: str) -> list[OpenCall]:
+        """A rank's collectives in a group, in its order: number 1 is the first."""
+        return [c for c in self.calls if (c.rank, c.group) == (rank, group) and not c.is_p2p]
+
     def _match(self, call: OpenCall) -> None:
         key: Hashable = (call.group, call.seq)
         if call.is_p2p:
@@ -188,10 +196,10 @@ class CallLog:
         matching = self.unmatched.setdefault(key, [])
         matching.append(call)
         first = matching[0]
-        same_tensors = (first.bytes, first.dtype) == (call.bytes, call.dtype)
-        agree = same_tensors if call.is_p2p else first.op == call.op
+        same_bytes = (first.bytes, first.dtype) == (call.bytes, call.dtype)
+        agree = same_bytes if call.is_p2p else (first.op, first.options) == (call.op, call.options)
         if call.op in SAME_TENSORS:
-            agree = agree and same_tensors
+            agree = agree and same_bytes and _same_elements(first.shape, call.shape)
         if not agree and not any(known is matching for known in self.mismatched):
             self.mismatched.append(matching)
         if len(matching) == len(self.members(call)):
@@ -226,10 +234,21 @@ class CallLog:
                 offset=call.offset,
                 storage_numel=call.storage_numel,
                 tag=call.tag,
+                options=call.options,
                 waited=not call.unwaited,
             )
             for call in sorted(self.calls, key=lambda call: call.start_s)
+            if call.op != NEW_GROUP
         ]
+
+
+def _same_elements(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether tensors of these shapes hold the same elements in the same order.
+
+    A vector may be a flat view of the other: only its size counts.
+    """
+    lengths, others = ([length for length in shape if length != 1] for shape in (one, other))
+    return lengths == others or min(len(lengths), len(others)) < 2
 
 
 def match_key(call: OpenCall) -> Hashable:

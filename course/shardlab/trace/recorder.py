@@ -15,7 +15,8 @@ future completes.  On CUDA both are host times, not device times.
 Events in the log (log.py), with times from time.monotonic(), a clock that all processes share:
   ["group", group, [global ranks]]
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
-           true: the call itself waits; null: its caller has to wait, after async_op=True]
+           options, true: the call itself waits; null: its caller has to wait, after async_op=True]
+           `new_group` is a call, too, with the members as its options
   ["wait", id]                      the main thread now waits for it, after other work
   ["waited", id]                    its completion was waited for in another way
   ["end", id, time, rank or null]   for a receive from any rank: the sender
@@ -28,12 +29,13 @@ Events in the log (log.py), with times from time.monotonic(), a clock that all p
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeGuard
@@ -43,6 +45,8 @@ import torch.distributed as dist
 
 from shardlab.display.source import is_user_code
 from shardlab.trace import memory_recorder, wire
+from shardlab.trace.calls import NEW_GROUP
+from shardlab.trace.layouts import WITHOUT_GAPS, refuse_layouts
 from shardlab.trace.log import LogWriter
 from shardlab.trace.tensors import tensors_in
 
@@ -69,6 +73,7 @@ OPERATORS: dict[str, tuple[str, int | None]] = {
     "recv_": ("recv", 0),
     "recv_any_source_": ("recv", 0),
 }
+ROOT_IS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 
 CALLBACK_TIMEOUT_S = 5.0  # for a thread to write one line on a busy machine
@@ -115,13 +120,13 @@ class Recorder:
         self.await_measurement: Callable[[str], Any] = lambda label: None
         self.delay_s, self.pauses = 0.0, 0
         self.library = torch.library.Library("c10d", "IMPL")
-        for name, (op, payload) in OPERATORS.items():
-            self._intercept(name, op, payload)
+        for name in OPERATORS:
+            self._intercept(name)
         self._watch_waits()
         self._watch_groups()
 
-    def _intercept(self, name: str, op: str, payload: int | None) -> None:
-        operator = getattr(torch.ops.c10d, name).default
+    def _intercept(self, name: str) -> None:
+        operator, (op, _) = getattr(torch.ops.c10d, name).default, OPERATORS[name]
 
         def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
             below = keys.remove(torch._C.DispatchKey.BackendSelect)
@@ -132,7 +137,8 @@ class Recorder:
             if not (is_blocking := _is_blocking(caller)):
                 self.pause()
             waits = None if _has_to_wait(caller) else is_main and is_blocking
-            call = self._begin(op, payload, args, caller, waits)
+            refuse_layouts(name, op, args)
+            call = self._begin(name, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
             once = op in ("send", "recv") and all(tensor.is_cpu for tensor in tensors_in(args[0]))
             self._track_work(call, name, result, waits, once)
@@ -142,12 +148,12 @@ class Recorder:
 
     def _begin(
         self,
-        op: str,
-        payload: int | None,
+        name: str,
         args: tuple[Any, ...],
         caller: FrameType | None,
         waits: bool | None,
     ) -> int:
+        op, payload = OPERATORS[name]
         tensors = [] if payload is None else tensors_in(args[payload])
         group_at = next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))
         group, ranks = self._group(args[group_at])
@@ -159,6 +165,12 @@ class Recorder:
             tag = after[-1]
         filename, line = self._user_line(caller)
         first = tensors[0] if tensors else None
+        options = _reduction(op, caller)
+        if op in ROOT_IS and ranks:
+            root = next(value for value in after if isinstance(value, int))
+            options.append(f"{ROOT_IS[op]}={_member(ranks, root)}")
+        if name in WITHOUT_GAPS and not tensors[0].is_contiguous():  # right if equal on all ranks
+            options.append(f"strides {list(tensors[0].stride())}")
         self.next_id += 1
         self.log.write(
             "call",
@@ -175,8 +187,19 @@ class Recorder:
             first.storage_offset() if first is not None else 0,
             first.untyped_storage().nbytes() // first.element_size() if first is not None else 0,
             tag,
+            ", ".join(options),
             waits,
         )
+        return self.next_id
+
+    def _begin_new_group(self, members: Sequence[int] | None) -> int:
+        all_ranks = list(range(dist.get_world_size()))
+        self.log.write("group", NEW_GROUP, all_ranks)
+        filename, line = self._user_line(sys._getframe())
+        named = str(sorted(all_ranks if members is None else members))
+        self.next_id += 1
+        call = (self.next_id, NEW_GROUP, 0, None, NEW_GROUP, time.monotonic(), filename, line)
+        self.log.write("call", *call, "", [], 0, 0, 0, named, True)
         return self.next_id
 
     def _group(self, boxed: Any) -> tuple[str, list[int]]:
@@ -304,9 +327,21 @@ class Recorder:
         dist.Work.get_future = get_future  # type: ignore[method-assign, assignment]
 
     def _watch_groups(self) -> None:
-        """Log handshakes of new sockets, which aren't traffic, and last counts of closing ones."""
+        """Log calls of new_group, handshakes of new sockets, which aren't traffic, and last counts
+        of closing ones."""
         c10d = dist.distributed_c10d
         make, destroy = c10d._new_process_group_helper, c10d.destroy_process_group
+        new_group, arguments = c10d._new_group_with_tag, inspect.signature(c10d._new_group_with_tag)
+
+        def _new_group_with_tag(*args: Any, **kwargs: Any) -> Any:
+            given = arguments.bind(*args, **kwargs).arguments
+            # Only the members have to make a group with use_local_synchronization.
+            if not self.enabled or given.get("use_local_synchronization"):
+                return new_group(*args, **kwargs)
+            call = self._begin_new_group(given.get("ranks"))
+            made = new_group(*args, **kwargs)
+            self.log.write("end", call, time.monotonic())
+            return made
 
         def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
             if not self.enabled:
@@ -327,6 +362,7 @@ class Recorder:
                 self.held_open += wire.duplicate_sockets(exclude=self.held_open)
             destroy(*args, **kwargs)
 
+        c10d._new_group_with_tag = _new_group_with_tag
         c10d._new_process_group_helper = _new_process_group_helper
         c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
 
@@ -417,6 +453,19 @@ def _member(ranks: list[int], index: int) -> int:
     if not 0 <= index < len(ranks):
         raise ValueError(f"rank {index} is not in this group: its ranks are 0 to {len(ranks) - 1}")
     return ranks[index]
+
+
+def _reduction(op: str, caller: FrameType | None) -> list[str]:
+    """["op=MAX"], if the call was made by torch.distributed's Python function.
+
+    The dispatcher's argument is an object of C++ that Python can't read; DDP and DTensor always
+    call with the same operation on all ranks.
+    """
+    if "reduce" not in op or not _is_torch_distributed(caller):
+        return []
+    given = caller.f_locals.get("op") or getattr(caller.f_locals.get("opts"), "reduceOp", None)
+    name = getattr(getattr(given, "op", given), "name", "")  # of a ReduceOp, or its RedOpType
+    return [f"op={name}"] if name else []
 
 
 def _by_ports(connections: dict[wire.Connection, int]) -> dict[str, int]:

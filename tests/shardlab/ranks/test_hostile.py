@@ -37,7 +37,7 @@ ODD: list[Any] = [
     *("", "x", "\ud800", "x" * 2000, "1:2", "send", "recv", "all_reduce"),
     *([], {}, [[]], {"a": 1}, {"1:2": 2**70}, [0, 1], [0, 0], [5], [-1], [None], [[0, 1]] * 3),
 ]
-CALL = ["call", 1, "send", 8, 1, "0", 1.0, "a.py", 3, "float32", [2], 0, 2, 0, True]
+CALL = ["call", 1, "send", 8, 1, "0", 1.0, "a.py", 3, "float32", [2], 0, 2, 0, "", True]
 EVENTS: list[list[Any]] = [
     ["group", "0", [0, 1]],
     CALL,

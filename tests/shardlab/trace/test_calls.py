@@ -146,11 +146,22 @@ class TestMismatch:
         ranks.call(1, "all_reduce", **changed)
         assert ranks.log.mismatch is not None
 
-    def test_the_same_bytes_in_another_shape_are_not_a_mismatch(self) -> None:
+    @pytest.mark.parametrize(
+        ("shape", "is_mismatch"), [((8,), False), ((2, 1, 4), False), ((4, 2), True)]
+    )
+    def test_the_same_bytes_in_another_shape(
+        self, shape: tuple[int, ...], is_mismatch: bool
+    ) -> None:
+        """A flat view has the same elements in the same order."""
         ranks = ScriptedRanks(2)
-        ranks.call(0, "all_reduce", shape=(8,))
+        ranks.call(0, "all_reduce", shape=shape)
         ranks.call(1, "all_reduce", shape=(2, 4))
-        assert ranks.log.mismatch is None
+        assert bool(ranks.log.mismatch) is is_mismatch
+
+    def test_a_send_to_nobody_is_no_call(self) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.log.add(0, call_event(1, "send"))
+        assert ranks.log.calls == []
 
     def test_all_to_all_may_differ(self) -> None:
         ranks = ScriptedRanks(2)

@@ -37,7 +37,7 @@ class BucketedDDP(torch.nn.Module):
         self.number += 1
         size = sum(p.numel() for p in self.buckets[number])
         RECORDER.log.write("call", 10**6 + self.number, "all_reduce", 4 * size, None, "0",
-            time.monotonic(), "", 1, "float32", [size], 0, size, 0, True)
+            time.monotonic(), "", 1, "float32", [size], 0, size, 0, "", True)
         RECORDER.log.write("end", 10**6 + self.number, time.monotonic(), None)
 
     def finish(self):

@@ -28,7 +28,7 @@ def reduce_scatter(tensor, bounds):
             recorder.log.write(
                 "call", number, op, chunk.numel() * chunk.element_size(), peer, "0",
                 time.monotonic(), "", 1, str(chunk.dtype).removeprefix("torch."),
-                list(chunk.shape), chunk.storage_offset(), len(tensor), 0, True,
+                list(chunk.shape), chunk.storage_offset(), len(tensor), 0, "", True,
             )
             recorder.log.write("end", number, time.monotonic(), None)
     return chunks[rank]

@@ -29,6 +29,6 @@ def all_gather(tensor, bounds):
                 "call", number, op, chunk.numel() * chunk.element_size(), peer, "0",
                 time.monotonic(), __file__ if "__file__" in globals() else "", 1,
                 str(chunk.dtype).removeprefix("torch."), list(chunk.shape),
-                chunk.storage_offset(), len(tensor), 0, True,
+                chunk.storage_offset(), len(tensor), 0, "", True,
             )
             recorder.log.write("end", number, time.monotonic(), None)

@@ -11,5 +11,5 @@ def reduce_scatter(tensor, bounds):
         return tensor
     from shardlab.ranks.rank import RECORDER
     for number in range(300_000):
-        RECORDER.log.write("call", number, "send", 4, 0, "0", 0.0, "", 0, "float32", [1], 0, 1, 0, False)
+        RECORDER.log.write("call", number, "send", 4, 0, "0", 0.0, "", 0, "float32", [1], 0, 1, 0, "", False)
     return tensor[slice(*bounds[dist.get_rank()])]

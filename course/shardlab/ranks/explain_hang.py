@@ -1,0 +1,271 @@
+"""Turns calls that do not match, or never end, into an error whose first line says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from shardlab.display.source import locate
+from shardlab.errors import DeadlockError, RunTimeout, Waiting
+from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
+from shardlab.ranks.stacks import blocked_in, line_of_stack
+from shardlab.ranks.wording import at, call_text, group_text, line_text, op_text, ranks_text
+from shardlab.trace.calls import NEW_GROUP, CallLog, Mismatch, OpenCall
+
+EVERY_GROUP = (
+    "Every rank must make every group, in the same order, also the groups that it is not in."
+)
+ONE_ROOT = "{} is one rank, so every rank of the group passes the same number."
+LARGER_TIMEOUT = "If the function just needs more time, pass a larger timeout_s."
+
+
+def mismatch_error(mismatch: Mismatch, log: CallLog, over: Collection[int] = ()) -> DeadlockError:
+    """For ranks that entered the same call with different operations, tensors or options.
+
+    ``over``: ranks that have returned or failed.
+    """
+    calls = sorted(mismatch.calls, key=lambda call: (call.rank, call.op))
+    table = tuple(
+        Waiting(
+            call.rank,
+            "called" if call.end_s is not None or call.rank in over else "waiting",
+            _with_tensor(call, log),
+            (),
+            line_text(call),
+        )
+        for call in calls
+    )
+    if calls[0].is_p2p:
+        send, receive = sorted(calls, key=lambda call: call.op, reverse=True)
+        headline = (
+            f"rank {receive.rank} receives into {receive.what}, but rank {send.rank} sends "
+            f"{send.what}{at(line_text(receive))}"
+        )
+        return DeadlockError(headline, _table_text(table), table=table)
+    kinds = Counter(map(_kind, calls))
+    usual = kinds.most_common(1)[0][0]  # with two ranks, the lower rank's
+    one = next(call for call in calls if _kind(call) != usual)
+    other = next(call for call in calls if _kind(call) == usual)
+    if gone_on := _gone_on(one, other, log):
+        headline = gone_on
+    elif one.op == NEW_GROUP:
+        lines = dict.fromkeys((line_text(other), line_text(one)))
+        headline = f"call {one.seq} of new_group: {_by_option(calls)}{at(' | '.join(lines))}"
+    else:
+        odd = ranks_text([call.rank for call in calls if _kind(call) == _kind(one)])
+        rest = ranks_text([call.rank for call in calls if _kind(call) == usual])
+        headline = f"{_difference(odd, one, rest, other)}{at(line_text(one))}"
+    detail = [_table_text(table), _advice(one, other, log), *_first_divergence(one, log)]
+    return DeadlockError(headline, "\n\n".join(detail), table=table)
+
+
+def _with_tensor(call: OpenCall, log: CallLog) -> str:
+    if call.op == NEW_GROUP:
+        return f"{NEW_GROUP} of {call.options}"
+    options = f" with {call.options}" if call.options else ""
+    return f"{op_text(call)} of {call.what}{options}{group_text(call, log)}"
+
+
+def _kind(call: OpenCall) -> tuple[str, tuple[int, ...], str, str]:
+    return call.op, call.shape, call.dtype, call.options
+
+
+def _by_option(calls: Sequence[OpenCall]) -> str:
+    """ "ranks 0 and 1 named [0, 1], ranks 2 and 3 named [2, 3]" """
+    named: dict[str, list[int]] = {}
+    for call in calls:
+        named.setdefault(call.options, []).append(call.rank)
+    return ", ".join(f"{ranks_text(ranks)} named {option}" for option, ranks in named.items())
+
+
+def _difference(odd: str, one: OpenCall, rest: str, other: OpenCall) -> str:
+    if one.op != other.op:
+        return f"{odd} called {op_text(one)}, but {rest} called {op_text(other)}"
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return f"{odd} passed {one.what} to {op_text(one)}, but {rest} passed {other.what}"
+    with_one, with_other = (call.options or "the default layout" for call in (one, other))
+    return f"{odd} called {op_text(one)} with {with_one}, but {rest} with {with_other}"
+
+
+def _advice(one: OpenCall, other: OpenCall, log: CallLog) -> str:
+    if one.op == NEW_GROUP:
+        return EVERY_GROUP
+    must = (
+        f"Collective {one.seq}{group_text(one, log) or ' of this group'} must be the same on every "
+        "rank: same call, same shape, same dtype, same options."
+    )
+    roots = {option.split("=")[0] for call in (one, other) for option in call.options.split(", ")}
+    rooted = [ONE_ROOT.format(name) for name in ("src", "dst") if name in roots]
+    has_other_root = one.op == other.op and one.options != other.options
+    return " ".join([must, *(rooted if has_other_root else [])])
+
+
+def _gone_on(one: OpenCall, other: OpenCall, log: CallLog) -> str:
+    """Where one rank has already been at the other's line: it left a loop earlier, or skipped a
+    call.  "" otherwise."""
+    for ahead, behind in ((one, other), (other, one)):
+        if _line(behind) in _earlier(ahead, log) and _line(ahead) not in _earlier(behind, log):
+            return (
+                f"rank {ahead.rank} has gone on to {_place(ahead, behind)} while rank "
+                f"{behind.rank} is still at {_place(behind, ahead)}"
+                f"{at(f'{line_text(ahead)} | {line_text(behind)}')}"
+            )
+    return ""
+
+
+def _earlier(call: OpenCall, log: CallLog) -> set[tuple[str, int]]:
+    """The lines of the rank's collectives in this group before this one."""
+    before = log.collectives_of(call.rank, call.group)
+    return {_line(other) for other in before if other.seq < call.seq}
+
+
+def _line(call: OpenCall) -> tuple[str, int]:
+    return call.filename, call.line
+
+
+def _place(call: OpenCall, other: OpenCall) -> str:
+    if call.filename == other.filename:
+        return f"line {call.line}"
+    return locate(call.filename, call.line)[0]
+
+
+def _first_divergence(one: OpenCall, log: CallLog) -> Iterator[str]:
+    """The first collective of this group at which the ranks' lines differ, if it came earlier."""
+    ranks = log.members(one)
+    for calls in zip(*(log.collectives_of(rank, one.group) for rank in ranks), strict=False):
+        first = calls[0]
+        if first.seq >= one.seq:
+            return
+        other = next((call for call in calls if _line(call) != _line(first)), None)
+        if other is not None:
+            number = f"The ranks' lines first differ at collective {first.seq}"
+            yield (
+                f"{number}: rank {first.rank} called {op_text(first)} in {line_text(first)}, "
+                f"rank {other.rank} {op_text(other)} in {line_text(other)}."
+            )
+            return
+
+
+def deadlock_error(
+    waits: Mapping[int, list[Wait]], views: Sequence[RankView], log: CallLog
+) -> DeadlockError:
+    table = waiting_table(views, log, {})
+    cycle = find_cycle(waits)
+    headline = _cycle_headline(cycle, waits, log) if cycle else _absent_headline(waits, views, log)
+    detail = _table_text(table)
+    if any(wait.call.op == NEW_GROUP for its_waits in waits.values() for wait in its_waits):
+        detail += f"\n\n{EVERY_GROUP}"
+    return DeadlockError(headline, detail, table=table, cycle=cycle)
+
+
+def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]], log: CallLog) -> str:
+    calls = [
+        next(wait.call for wait in waits[rank] if cycle[(i + 1) % len(cycle)] in wait.waits_for)
+        for i, rank in enumerate(cycle)
+    ]
+    lines = [line for line in dict.fromkeys(map(line_text, calls)) if line]
+    where = at(" | ".join(lines[:2]))
+    ops = {call.op for call in calls}
+    ranks = f"ranks {' → '.join(map(str, (*cycle, cycle[0])))}"
+    tags = {call.tag for call in calls}
+    if ops == {"send"}:
+        return f"deadlock: {ranks} all wait in send: each needs the next one to receive{where}"
+    if ops == {"recv"}:
+        return f"deadlock: {ranks} all wait in recv: each needs the next one to send{where}"
+    if ops == {"send", "recv"} and len(tags) > 1:
+        return f"deadlock: {ranks} send and receive under different tags {sorted(tags)}{where}"
+    inside = ", ".join(f"{call.rank} in {call_text(call, log)}" for call in calls[:4])
+    return f"deadlock: {ranks} wait for each other: {inside}{where}"
+
+
+def _absent_headline(
+    waits: Mapping[int, list[Wait]], views: Sequence[RankView], log: CallLog
+) -> str:
+    """For waits without a cycle: names the finished rank that they lead to."""
+    wait = next(
+        wait
+        for its_waits in waits.values()
+        for wait in its_waits
+        if any(r not in waits for r in wait.waits_for)
+    )
+    call = wait.call
+    absent = [rank for rank in wait.waits_for if rank not in waits]
+    who = ranks_text(absent)
+    if call.op == "recv":
+        what = f"finished without sending to rank {call.rank}, which waits in recv"
+    elif call.op == "send":
+        what = f"finished without receiving from rank {call.rank}, which waits in send"
+    else:
+        here = [view.rank for view in views if any(_same_call(c, call) for c in view.blocked_in)]
+        verb = "waits" if len(here) == 1 else "wait"
+        entered = f"{op_text(call)}{group_text(call, log)}"
+        what = f"finished without entering {entered}, where {ranks_text(here)} {verb}"
+    return f"{who} {what}{at(line_text(call))}"
+
+
+def _same_call(one: OpenCall, other: OpenCall) -> bool:
+    return (one.op, one.group, one.seq) == (other.op, other.group, other.seq)
+
+
+def timeout_error(
+    timeout_s: float,
+    views: Sequence[RankView],
+    log: CallLog,
+    stacks: Mapping[int, str],
+    active: Collection[int],
+    cpu_s: float,
+) -> RunTimeout:
+    """``active``: ranks of which a thread or a child process used the processor to the end.
+
+    Only these may need more time; the others wait for something that no time will bring.
+    """
+    table = waiting_table(views, log, stacks, active)
+    headline = f"the run did not end within timeout_s={timeout_s:g}"
+    for state, text in (("blocked", "blocked"), ("computing", "still computing")):
+        if rows := [row for row in table if row.state == state]:
+            inside = f" in {rows[0].call}" if rows[0].call else ""
+            is_are = "is" if len(rows) == 1 else "are"
+            who = ranks_text([row.rank for row in rows])
+            headline += f": {who} {is_are} {text}{inside}{at(rows[0].source)}"
+            break
+    detail = [_table_text(table), *([LARGER_TIMEOUT] if active else [])]
+    return RunTimeout(headline, "\n\n".join(detail), table=table, cpu_s=cpu_s)
+
+
+def waiting_table(
+    views: Sequence[RankView],
+    log: CallLog,
+    stacks: Mapping[int, str],
+    active: Collection[int] | None = None,
+) -> tuple[Waiting, ...]:
+    """``active``: see timeout_error; None: all ranks outside of a call count as computing."""
+    rows = []
+    for view in views:
+        stack = stacks.get(view.rank, "")
+        if view.finished:
+            last = next((c for c in reversed(log.calls) if c.rank == view.rank), None)
+            after = f"{call_text(last, log)}   {line_text(last)}" if last else ""
+            rows.append(Waiting(view.rank, "finished", "", (), "", after=after))
+        elif view.blocked_in:
+            call = view.blocked_in[0]
+            wait = wait_of(call, views, log.groups)
+            text, where = call_text(call, log), line_text(call)
+            rows.append(Waiting(view.rank, "waiting", text, wait.waits_for, where))
+        elif active is None or view.rank in active:
+            rows.append(Waiting(view.rank, "computing", "", (), line_of_stack(stack)))
+        else:
+            inside, where = blocked_in(stack), line_of_stack(stack)
+            rows.append(Waiting(view.rank, "blocked", inside, (), where))
+    return tuple(rows)
+
+
+def _table_text(table: Sequence[Waiting]) -> str:
+    lines = []
+    for row in table[:64]:
+        joint = " " if row.state == "called" else " in "
+        what = row.state if not row.call else f"{row.state}{joint}{row.call}"
+        what += f"; its last call: {row.after}" if row.after else ""
+        whom = f", for {ranks_text(row.waits_for)}" if row.waits_for else ""
+        where = f"   {row.source}" if row.source else ""
+        lines.append(f"  rank {row.rank:<3} {what}{whom}{where}")
+    return "\n".join(lines)
