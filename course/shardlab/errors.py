@@ -17,9 +17,7 @@ class Waiting:
     # "waiting" in a call, "called" it and returned, "computing", "blocked" in another function,
     # "finished"
     state: str
-    call: (
-        str  # "recv from rank 1", "all_reduce (collective 3 of its group)"; "" outside of any call
-    )
+    call: str  # "recv from rank 1", "barrier (collective 3 of its group)"; "" outside of a call
     waits_for: tuple[int, ...]  # global ranks
     source: str  # "cell 5, line 3: dist.recv(...)"; "" if unknown
     after: str = ""  # the last call of a rank that has finished, with its line
