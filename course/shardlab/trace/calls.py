@@ -197,7 +197,8 @@ class CallLog:
         matching.append(call)
         first = matching[0]
         same_bytes = (first.bytes, first.dtype) == (call.bytes, call.dtype)
-        agree = same_bytes if call.is_p2p else (first.op, first.options) == (call.op, call.options)
+        same_call = first.op == call.op and _same_options(first.options, call.options)
+        agree = same_bytes if call.is_p2p else same_call
         if call.op in SAME_TENSORS:
             agree = agree and same_bytes and _same_elements(first.shape, call.shape)
         if not agree and not any(known is matching for known in self.mismatched):
@@ -240,6 +241,13 @@ class CallLog:
             for call in sorted(self.calls, key=lambda call: call.start_s)
             if call.op != NEW_GROUP
         ]
+
+
+def _same_options(one: str, other: str) -> bool:
+    """The reduction counts only if it is known of both calls; it comes first."""
+    if one.startswith("op=") != other.startswith("op="):
+        one, other = (each.partition(", ")[2] if "op=" in each else each for each in (one, other))
+    return one == other
 
 
 def _same_elements(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

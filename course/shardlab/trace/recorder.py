@@ -339,9 +339,10 @@ class Recorder:
             if not self.enabled or given.get("use_local_synchronization"):
                 return new_group(*args, **kwargs)
             call = self._begin_new_group(given.get("ranks"))
-            made = new_group(*args, **kwargs)
-            self.log.write("end", call, time.monotonic())
-            return made
+            try:
+                return new_group(*args, **kwargs)
+            finally:
+                self.log.write("end", call, time.monotonic())
 
         def _new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
             if not self.enabled:
@@ -458,8 +459,8 @@ def _member(ranks: list[int], index: int) -> int:
 def _reduction(op: str, caller: FrameType | None) -> list[str]:
     """["op=MAX"], if the call was made by torch.distributed's Python function.
 
-    The dispatcher's argument is an object of C++ that Python can't read; DDP and DTensor always
-    call with the same operation on all ranks.
+    The dispatcher's argument is an object of C++ that Python can't read.  So of calls that DDP makes
+    in C++ the operation is unknown.
     """
     if "reduce" not in op or not _is_torch_distributed(caller):
         return []

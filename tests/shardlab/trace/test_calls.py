@@ -158,6 +158,18 @@ class TestMismatch:
         ranks.call(1, "all_reduce", shape=(2, 4))
         assert bool(ranks.log.mismatch) is is_mismatch
 
+    @pytest.mark.parametrize(
+        ("options", "is_mismatch"),
+        [("op=SUM", True), ("op=MAX", False), ("", False), ("strides [1, 2]", True)],
+    )
+    def test_a_reduction_that_is_unknown_agrees_with_any(
+        self, options: str, is_mismatch: bool
+    ) -> None:
+        ranks = ScriptedRanks(2)
+        ranks.call(0, "all_reduce", options="op=MAX")
+        ranks.call(1, "all_reduce", options=options)
+        assert bool(ranks.log.mismatch) is is_mismatch
+
     def test_a_send_to_nobody_is_no_call(self) -> None:
         ranks = ScriptedRanks(2)
         ranks.log.add(0, call_event(1, "send"))
