@@ -459,8 +459,8 @@ def _member(ranks: list[int], index: int) -> int:
 def _reduction(op: str, caller: FrameType | None) -> list[str]:
     """["op=MAX"], if the call was made by torch.distributed's Python function.
 
-    The dispatcher's argument is an object of C++ that Python can't read.  So of calls that DDP makes
-    in C++ the operation is unknown.
+    The dispatcher's argument is an object of C++ that Python can't read: the operation of calls
+    that DDP makes in C++ is unknown.
     """
     if "reduce" not in op or not _is_torch_distributed(caller):
         return []
