@@ -16,6 +16,9 @@ import dateutil.parser
 _HYPHENS = re.compile(r"(\d{4}-\d\d-\d\d)[-_ ](\d\d)[-_](\d\d)[-_](\d\d)")  # nbgrader's own example
 _NAMED = re.compile(r"(.*\d.*?)\s+([A-Za-z][\w/+-]*)")
 _HALVES = ("am", "pm")
+_YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
+
+SHOWN = 60  # characters of a text that is not a time
 
 _zone = ZoneInfo("UTC")
 
@@ -41,7 +44,8 @@ def to_utc(time: str | datetime | None) -> datetime | None:
     Text without a zone is in the course's. When clocks are set back, an hour occurs twice: the
     first one is meant. When they are set forward, an hour does not exist: 02:30 is read as 03:30.
     Text may end in an offset (+0200), the name of a zone (Europe/Berlin) or the course's own
-    abbreviation (CEST). A datetime without a zone is UTC.
+    abbreviation (CEST). A datetime without a zone is UTC. A date is written 2026-10-07: who wrote
+    7.10.2026 or 10/7/2026 may have meant July or October.
 
     Raises ValueError if the text is not a time.
     """
@@ -57,6 +61,9 @@ def to_course_time(time: datetime) -> datetime:
 
 
 def _parse(text: str) -> datetime:
+    if not _YEAR_FIRST.match(text):
+        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+        raise ValueError(f"{shown!r} does not begin with a date such as 2026-10-07 (October 7)")
     if hyphens := _HYPHENS.fullmatch(text):
         # dateutil would read the seconds as an offset.
         text = "{} {}:{}:{}".format(*hyphens.groups())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +12,6 @@ from autograder.grading.course_time import to_utc
 from autograder.grading.csv_tables import BadTable, columns, read_table
 from autograder.grading.late.policy import later
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 NEEDED = ("student", "lab", "days", "until", "reason")
 
 
@@ -87,10 +85,8 @@ def _extension(
 def _end(text: str) -> datetime:
     """Without a time of day, the whole day is included."""
     try:
-        # dateutil would read 8.10.2026 as August 10th.
-        end = to_utc(text) if _DATE.match(text) else None
-    except (ValueError, OverflowError):
-        end = None
-    if end is None:
-        raise ValueError(f"until is {text!r}, not a date such as 2026-10-08 18:00")
+        end = to_utc(text)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"until is {text!r}, not a date such as 2026-10-08 18:00") from error
+    assert end is not None
     return later(end, 1) - timedelta(seconds=1) if ":" not in text else end

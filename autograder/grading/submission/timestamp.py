@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from autograder.grading.course_time import to_utc
+from autograder.grading.course_time import SHOWN, to_utc
 from autograder.grading.submission.files import Unreadable, read_regular_file
 
 TIMESTAMP = "timestamp.txt"  # nbgrader's name for it
 MAX_BYTES = 1_000_000
-SHOWN = 60  # characters of a text that is not a time
 
 
 class BadTimestamp(Exception):
