@@ -198,9 +198,7 @@ class TestMismatches:
         groups, unwaited = capsys.readouterr().err.splitlines()
         assert groups.startswith("only ranks 0 and 1 made the group [0, 1]: every rank must")
         assert "dist.new_group([0, 1])" in groups
-        assert unwaited.startswith(
-            "each of ranks 0–2 starts all_reduce with async_op=True and never"
-        )
+        assert unwaited.startswith("each of ranks 0, 1 and 2 starts all_reduce with async_op=True")
         assert "dist.all_reduce(torch.ones(1), async_op=True)" in unwaited
 
     def test_a_loop_that_one_rank_leaves_earlier(self) -> None:
@@ -262,6 +260,15 @@ class TestTimeout:
         assert "test_launch_hangs.py, line " in error.headline
         assert [row.state for row in error.table] == ["waiting", "computing"]
         assert "barrier" in error.table[0].call
+
+    def test_a_rank_that_prints_all_the_time_is_computing(self) -> None:
+        def work() -> None:
+            while True:
+                print("again")
+
+        error = fails(work, world_size=1, timeout_s=1)
+        assert isinstance(error, RunTimeout)
+        assert [row.state for row in error.table] == ["computing"]
 
     def test_a_timeout_waits_for_a_stack_that_is_written_late(
         self, monkeypatch: pytest.MonkeyPatch
