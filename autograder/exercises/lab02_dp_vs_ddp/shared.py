@@ -33,7 +33,7 @@ SHIFT_ROWS = 256
 STEP_CASES = (
     Case("2 ranks, an MLP", 2, {"widths": WIDTHS, "steps": growth.STEPS, "restart": 1}),
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
-    Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
+    Case("3 ranks, tied and frozen", 3, {"widths": [192] * 4, "tied": [0, 2], "frozen": 1}),
 )
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
 RULES = (never_waited, half_precision, keeps_growing)
@@ -227,6 +227,10 @@ def sgd_step(model: nn.Module, lr: float = LR) -> None:
 def parameter_bytes(case: Case, *, trained: bool = False) -> int:
     """Counts a tied parameter once."""
     return sum(p.nbytes for p in build(case).parameters() if p.requires_grad or not trained)
+
+
+def frozen_names(case: Case) -> list[str]:
+    return [name for name, p in build(case).named_parameters() if not p.requires_grad]
 
 
 def start_bytes(case: Case) -> int:
