@@ -337,9 +337,15 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 # - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in a different order from that in which it registers them, so gradients may arrive in any order, and a bucket may be complete before an earlier one: it starts at once.
 # - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
-# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Nothing may pile up from step to step: the check takes 10 steps and looks for what grows. Buffers that the next step uses again or replaces may stay. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. You may assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward.
 #
-# This rule is simpler than PyTorch's. There a bucket is closed by the parameter that fills it, so it may overshoot its cap; by default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`); a bucket that is complete waits until all earlier ones have started; and after the first step DDP rebuilds its buckets in the order in which gradients arrived.
+# The check takes 10 steps and looks for what grows: nothing may pile up. Buffers that the next step uses again or replaces may stay. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
+#
+# This rule is simpler than PyTorch's:
+#
+# - There a bucket is closed by the parameter that fills it, so it may overshoot its cap. By default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`).
+# - A bucket that is complete waits until all earlier ones have started.
+# - After the first step DDP rebuilds its buckets in the order in which gradients arrived.
 
 # %%
 def bucket_spec(sizes, cap_bytes):
