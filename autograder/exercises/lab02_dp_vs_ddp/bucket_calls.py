@@ -139,6 +139,13 @@ def wrong_buckets(rank: int, case: Case, attempt: Attempt) -> MistakeText:
                 "starts no all-reduce for some of its buckets: does finish() reset all that the "
                 "next backward needs, and are parameters left out that do not require a gradient?"
             )
+        if got == [sum(wanted)]:
+            mistake = (
+                "puts all gradients into one bucket: compare their bytes (nbytes), not their "
+                "numbers of elements, with cap_bytes"
+            )
+        if sorted(got) == sorted(case.params["buckets below the cap"]):
+            mistake = "begins a new bucket where one would have exactly cap_bytes: that fits"
         return mistake, f"bytes of its collectives in step {step}: {got}, expected {wanted}"
     return None
 

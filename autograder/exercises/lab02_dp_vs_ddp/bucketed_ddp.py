@@ -190,7 +190,7 @@ EXERCISE = shared.OfSteps(
     inputs=draw,
     withheld=FACTORS,
     drive=drive,
-    kept_from_ranks=frozenset({"buckets", "complete_after"}),
+    kept_from_ranks=frozenset({"buckets", "complete_after", "buckets below the cap"}),
     budgets=BUDGETS,
     allows=frozenset({"all_reduce"}),
     rules=(*shared.RULES, bucket_calls.wrong_buckets),
@@ -199,5 +199,6 @@ EXERCISE = shared.OfSteps(
         bucket_calls.waits_for_the_second_model,
         bucket_calls.uses_none,
         bucket_calls.starts_late,
+        shared.lacks_gradients,
     ),
 )

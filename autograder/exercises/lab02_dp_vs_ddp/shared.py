@@ -17,7 +17,13 @@ from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, OnRanks, Plain, sent_bytes
 from autograder.exercise.compare import find_difference
-from autograder.exercise.signs import half_precision, keeps_growing, never_waited
+from autograder.exercise.signs import (
+    MistakeText,
+    half_precision,
+    keeps_growing,
+    never_waited,
+    on_each_rank,
+)
 from autograder.exercises.common import normal
 from autograder.guest import growth
 from shardlab import models
@@ -130,6 +136,8 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
         model = build(case)
+        if isinstance(model, MLP):  # so large that a weight decay of 1e-4 exceeds the tolerance
+            nn.init.constant_(model.layers[-1].get_parameter("bias"), 8)
         for buffer in model.buffers():
             buffer.uniform_(0.5, 1.5) if buffer.is_floating_point() else buffer.random_(1, 4)
         return state_of(model)
@@ -206,6 +214,14 @@ def after_step(model: nn.Module) -> dict[str, Any]:
         "parameters": flat(model.parameters()),
         "buffers": {name: buffer.detach() for name, buffer in model.named_buffers()},
     }
+
+
+@on_each_rank
+def lacks_gradients(output: Any) -> MistakeText:
+    steps = [each for each in output.values() if isinstance(each, dict)]
+    if all(each.get("gradients") is not None for each in steps):
+        return None
+    return "ends with .grad = None for a parameter that is trained: it should be the mean"
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
