@@ -145,6 +145,7 @@ MISTAKES = {
     "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
         gradients=lambda f, _: f.sum
     ),
+    shared.N_MINUS_1: first_step(gradients=lambda f, _: f.sum / (f.n - 1)),
     shared.ONE_NUMBER: shared.by_one_number(
         lambda gradient: first_step(gradients=lambda f, _: gradient(f))
     ),

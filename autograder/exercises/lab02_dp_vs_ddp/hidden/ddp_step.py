@@ -76,6 +76,7 @@ MISTAKES = {
     shared.ONE_NUMBER: shared.by_one_number(
         lambda gradient: step_by(lambda f, _: gradient(f), gradients=lambda f, _: gradient(f))
     ),
+    shared.N_MINUS_1: step_by(lambda f, _: f.sum / (f.n - 1)),
     "averages twice: divide the sum by world_size once": step_by(
         lambda f, _: f.mean / f.n, gradients=lambda f, _: f.mean / f.n
     ),

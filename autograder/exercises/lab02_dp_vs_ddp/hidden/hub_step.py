@@ -83,6 +83,7 @@ MISTAKES = {
         lambda f: f.sum
     ),
     shared.ONE_NUMBER: shared.by_one_number(step_by),
+    shared.N_MINUS_1: step_by(lambda f: f.sum / (f.n - 1)),
     "leaves out its own gradient: the hub's mean is over all N ranks": (
         step_by(lambda f: (f.sum - f.own[0]) / f.n),
         step_by(lambda f: (f.sum - f.own[0]) / (f.n - 1)),
