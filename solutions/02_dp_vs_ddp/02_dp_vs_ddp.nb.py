@@ -83,7 +83,7 @@ batches = [data.batch(0, batch_size=2, context=32, rank=rank, world_size=4) for 
 whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 
 # %% [markdown]
-# **Budget** · each rank sends and receives at most 1% more bytes than these four steps need · calls: send and recv only (`dist.isend` and `dist.irecv` included).
+# **Budget** · each rank sends and receives ≤ 1.01 × its ideal bytes, those that these four steps need · calls: send and recv only (`dist.isend` and `dist.irecv` included).
 #
 # <details><summary>Hint 1 · who sends when</summary>
 #
@@ -220,7 +220,7 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # - In one case the training restarts: `step` is 0 again, and the check has changed the weights and buffers of every rank except rank 0.
 # - A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
 #
-# **Budget** · each rank sends at most 5% more bytes than one all-reduce of each gradient takes, and in step 0 one broadcast of each parameter and buffer · calls: broadcast and all_reduce only.
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, those of one all-reduce of each gradient, and in step 0 of one broadcast of each parameter and buffer · calls: broadcast and all_reduce only.
 #
 # <details><summary>Hint 1 · in place</summary>
 #
@@ -366,7 +366,7 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 #
 # - One all_reduce for each bucket and step, and nothing else.
 # - It starts in the hook of the gradient that completes its bucket, before the next gradient arrives.
-# - Each rank sends at most 5% more than $\frac{2(N-1)}{N} S$ bytes in a step, S without frozen parameters.
+# - Sends ≤ 1.05 × ideal bytes per rank, $\frac{2(N-1)}{N} S$ in each step, S without frozen parameters.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #

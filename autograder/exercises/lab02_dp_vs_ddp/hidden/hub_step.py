@@ -100,6 +100,9 @@ MISTAKES = {
     "before they compute (a recv into a copy has no effect)": step_by(
         lambda f: f.unsynchronized_mean()
     ),
+    "sends its weights too late: the others need them before the forward pass": step_by(
+        lambda f: f.late_broadcast()
+    ),
     "uses the other ranks' lr (it multiplies there, or averages their new weights): the others "
     "send plain gradients, and the hub multiplies by its lr": step_by(
         lambda f: (f.own[0] + OTHERS_LR * (f.sum - f.own[0])) / f.n
