@@ -83,11 +83,22 @@ MISTAKES = {
     "takes 1 / world_size of the step, though .grad is the mean: subtract lr * .grad": step_by(
         lambda f, _: f.mean / f.n, gradients=lambda f, _: f.mean
     ),
+    "takes no step: every rank updates its own parameters, not only rank 0": first_step(
+        parameters=lambda f, rank: f.weights if rank else f.stepped(f.weights, f.mean)
+    ),
+    "takes the right step, but .grad is the sum, not the mean: divide .grad itself": step_by(
+        lambda f, _: f.mean, gradients=lambda f, _: f.sum
+    ),
     "broadcasts too late: the weights have to be equal before the forward pass": step_by(
         lambda f, _: f.late_broadcast()
     ),
     "broadcasts in the first call only: broadcast whenever step is 0": restarted,
-    shared.KEEPS_OLD_GRADIENTS: second_step(lambda before, f: before.mean + f.mean),
+    # All ranks keep the old mean, all but one, or one.
+    shared.KEEPS_OLD_GRADIENTS: (
+        second_step(lambda before, f: before.mean + f.mean),
+        second_step(lambda before, f: before.mean * (f.n - 1) / f.n + f.mean),
+        second_step(lambda before, f: before.mean / f.n + f.mean),
+    ),
     "begins with its own weights, not rank 0's: equal steps do not make different weights equal (a "
     "broadcast into a copy has no effect)": first_step(
         parameters=lambda f, rank: f.stepped(f.first_weights(rank), f.unsynchronized_mean())
