@@ -65,6 +65,10 @@ MISTAKES = {
     "integers and with persistent=False as well, which state_dict() lacks": tuple(
         map(without, (public.BUFFERS, *([name] for name in public.BUFFERS)))
     ),
+    "begins with its own weights, not rank 0's: equal steps do not make different weights equal (a "
+    "broadcast into a copy has no effect)": first_step(
+        parameters=lambda f, rank: f.stepped(f.first_weights(rank), f.unsynchronized_mean())
+    ),
     "leaves out frozen parameters at the start: broadcast all of model.parameters(), those without "
     "requires_grad as well": without_frozen,
     "takes the step with its own gradient alone: the reduced one never gets into .grad": step_by(
@@ -73,9 +77,7 @@ MISTAKES = {
     "takes the step with the sum of the gradients, not their mean: divide by world_size": step_by(
         lambda f, _: f.sum
     ),
-    shared.ONE_NUMBER: shared.by_one_number(
-        lambda gradient: step_by(lambda f, _: gradient(f), gradients=lambda f, _: gradient(f))
-    ),
+    shared.ONE_NUMBER: shared.by_one_number(lambda gradient: step_by(lambda f, _: gradient(f))),
     shared.N_MINUS_1: step_by(lambda f, _: f.sum / (f.n - 1)),
     "averages twice: divide the sum by world_size once": step_by(
         lambda f, _: f.mean / f.n, gradients=lambda f, _: f.mean / f.n
@@ -98,10 +100,6 @@ MISTAKES = {
         second_step(lambda before, f: before.mean + f.mean),
         second_step(lambda before, f: before.mean * (f.n - 1) / f.n + f.mean),
         second_step(lambda before, f: before.mean / f.n + f.mean),
-    ),
-    "begins with its own weights, not rank 0's: equal steps do not make different weights equal (a "
-    "broadcast into a copy has no effect)": first_step(
-        parameters=lambda f, rank: f.stepped(f.first_weights(rank), f.unsynchronized_mean())
     ),
     "takes the right step, but .grad is still that of its own batch: all-reduce .grad itself, not "
     "a copy of it and not the parameters": step_by(lambda f, _: f.mean, gradients=own),
