@@ -212,6 +212,7 @@ def after_step(model: nn.Module) -> dict[str, Any]:
     return {
         "gradients": flat(parts) if len(parts) == len(trainable(model)) else None,
         "parameters": flat(model.parameters()),
+        "model.training": model.training,
         "buffers": {name: buffer.detach() for name, buffer in model.named_buffers()},
     }
 

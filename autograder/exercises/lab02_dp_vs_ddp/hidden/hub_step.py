@@ -33,7 +33,8 @@ EQUIVALENT_ANSWERS = (
 def reference(case: Case, inputs: Any) -> list[Plain]:
     """Rank 0's output only: the others' replicas are discarded."""
     trained = shared.one_process(case, inputs)
-    hub = {step: {"parameters": after["parameters"]} for step, after in trained.items()}
+    kept = ("parameters", "model.training")
+    hub = {step: {key: after[key] for key in kept} for step, after in trained.items()}
     return only_from_hub(hub, case)
 
 
