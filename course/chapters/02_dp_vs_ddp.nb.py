@@ -371,7 +371,7 @@ figure.tight_layout()
 #
 # ## Buckets: sending while still computing
 #
-# One all-reduce for each gradient tensor would mean many small all-reduces, and each has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` says how many MiB make a bucket full. By default (`None`) the first bucket is full at 1 MiB, so that sending starts early, and all others at 25 MiB; a number that you pass holds for all of them.
+# An all-reduce of each gradient tensor alone would mean many calls, and each has a fixed cost, its **latency**. A single all-reduce of all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` says how many MiB make a bucket full. By default (`None`) the first bucket is full at 1 MiB, so that sending starts early, and all others at 25 MiB; a number that you pass holds for all of them.
 #
 # We use a larger model now, and a hook, a function that PyTorch calls whenever a gradient is ready, records the time.
 
