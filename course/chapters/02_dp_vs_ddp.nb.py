@@ -671,8 +671,8 @@ def gradient_norms(by_pass=False, other_order=False):
 
 # %%
 norms = {}
-for name, options in {"as usual": {}, "by-passed": {"by_pass": True}, "other order": {"other_order": True}}.items():
-    run = launch(gradient_norms, world_size=2, device="cpu", **options)
+for name, options in {"as usual": (), "by-passed": (True, False), "other order": (False, True)}.items():
+    run = launch(gradient_norms, *options, world_size=2, device="cpu")
     norms[name] = [norm for by_rank in run.outputs for norm in by_rank]
 columns = [f"rank {rank}, {name}" for rank in range(2) for name in ("first", "second")]
 show_table({"norm of the gradient": "", **dict.fromkeys(columns, ".1f")}, [(name, *each) for name, each in norms.items()])
