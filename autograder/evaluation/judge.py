@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch.distributed as dist
 
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Violation
-from autograder.evaluation.wording import deterministic, forbidden_call, printable
+from autograder.evaluation.wording import deterministic, forbidden_call, printable, with_cells
 from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
 from autograder.exercise.attempt import shorten
 from autograder.exercise.compare import size_of
@@ -102,7 +102,7 @@ def certain_in(named: tuple[Named, ...] | None) -> frozenset[str]:
 def explained(result: CaseResult, finding: Finding | None, trust: Trust) -> CaseResult:
     if finding is None:
         return result
-    clean = deterministic if trust is Trust.UNTRUSTED else printable
+    clean = deterministic if trust is Trust.UNTRUSTED else lambda text: printable(with_cells(text))
     return replace(
         result,
         mistake=clean(finding.mistake),

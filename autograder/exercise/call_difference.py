@@ -1,7 +1,8 @@
 """The calls of the course's solution, and where those of a wrong answer begin to differ.
 
 There are other right answers with other calls, so a difference is only shown as help, where no
-named mistake explains what the answer did.
+named mistake explains what the answer did.  Calls that no line of the student's makes, such as a
+library's or the check's own, are left out on both sides.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _in_rank(
         number, call = one
         if wanted == _facts(call):
             continue
-        where = f" [{call.source}{f': {call.code}' if call.code else ''}]" if call.source else ""
+        where = f" [{call.source}{f': {call.code}' if call.code else ''}]"
         tensor = f"{call.dtype}{list(call.shape)}, " if call.bytes else ""
         instead = f"{_text(*wanted)} there" if wanted else "makes no more such calls"
         says = f"rank {rank}, call {number}: {_text(*_facts(call), tensor)}{where}"
@@ -70,7 +71,7 @@ def _in_rank(
 
 
 def _by_rank(run: Run) -> list[list[Call]]:
-    return [run.calls_of(rank) for rank in range(run.world_size)]
+    return [[call for call in run.calls_of(rank) if call.source] for rank in range(run.world_size)]
 
 
 def _facts(call: Call) -> RightCall:

@@ -257,7 +257,7 @@ holds("largest difference from one process", largest_difference(run.outputs[0]),
 # %% [markdown]
 # ## DDP: no device in charge
 #
-# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a ring, in which each rank sends only to its neighbor, $\frac{2(N-1)}{N} S$ bytes for a tensor of $S$ bytes. Chapter 03 takes it apart; here we use it.
+# With DDP each rank is a process that could train alone: it has its own model, its own optimizer, and reads its own part of the data. Every rank computes loss and update. The ranks need only one thing from each other, the mean of the gradients. They get it from an **all-reduce**: a call that all ranks make together and that leaves the sum on each of them. The usual algorithm is a **ring**, in which each rank sends only to its neighbor. The tensor is cut into N chunks. A chunk goes from rank to rank until all have added their part, and then its sum goes from rank to rank until all have it. Chapter 03 takes the ring apart; here we use it.
 
 # %%
 def ddp(steps=2, optimizer_class=torch.optim.SGD, **options):
@@ -287,10 +287,14 @@ traffic_map(run, predicted=predicted_bytes, block="step")
 measured = run.traffic["step"].sent_by_rank
 named = {
     "what the hub sends with DP": 3 * weight_bytes,
-    "the gradients once, as in a reduce-scatter for very many ranks": weight_bytes,
-    "the value for very many ranks": 2 * weight_bytes,
+    "the gradients once: they go around to be added up, and their sums go around again": weight_bytes,
+    "one hop too many each way": 2 * weight_bytes,
+    "only the way to the sums": 0.75 * weight_bytes,
 }
 predicted_bytes.compare(measured.mean(), named)
+
+# %% [markdown]
+# Each chunk makes $N-1$ hops to be added up, and its sum makes $N-1$ hops to reach everyone. There are N chunks and N ranks, so each rank sends $2(N-1)$ chunks of $\frac{S}{N}$ bytes, for a tensor of $S$ bytes: $\frac{2(N-1)}{N} S$.
 
 # %%
 predicted = estimate.traffic.sent_bytes("ddp", parameters, 4)
@@ -309,11 +313,12 @@ holds("on all four ranks, largest difference from one process", differences, bel
 #
 # ## From 2 to 8 ranks
 #
-# We run both again, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. **By what factor does the busiest rank's traffic grow** from 2 ranks to 8, with DP and with DDP?
+# We run both again, with more and more ranks. The batch grows with them, because each rank adds its own four sequences. With four ranks, none of DDP's sent as much as the hub. **And all ranks together: do they send less with DDP?**
 
 # %%
-predicted_factors = predict("Factor from 2 ranks to 8 for the busiest rank", labels=["DP", "DDP"])
-predicted_factors
+amounts = ["less than half as much as with DP", "about as much", "more than twice as much"]
+predicted_total = predict("With DDP, eight ranks together send", options=amounts)
+predicted_total
 
 # %%
 world_sizes = (2, 3, 4, 8)
@@ -323,13 +328,14 @@ for n in world_sizes:
     ddp_sent[n] = launch(ddp, 1, world_size=n, device="cpu").traffic["step"].sent_by_rank
 
 # %%
-factors = [sent[8].max() / sent[2].max() for sent in (dp_sent, ddp_sent)]
-predicted_factors.compare(factors, {"by how much the number of ranks grows": 8 / 2})
+share = ddp_sent[8].sum() / dp_sent[8].sum()
+predicted_total.compare(amounts[0 if share < 0.5 else 1 if share <= 2 else 2])
 
 # %%
 show_table(
-    {"ranks N": "d", "DP, busiest rank": format_bytes, "DDP, busiest rank": format_bytes},
-    [(n, dp_sent[n].max(), ddp_sent[n].max()) for n in world_sizes],
+    dict.fromkeys(["ranks N"], "d") | dict.fromkeys(
+        ("DP, busiest rank", "DDP, busiest rank", "DP, all ranks", "DDP, all ranks"), format_bytes),
+    [(n, dp_sent[n].max(), ddp_sent[n].max(), dp_sent[n].sum(), ddp_sent[n].sum()) for n in world_sizes],
 )
 
 # %%
@@ -359,13 +365,13 @@ axes.legend(["predicted", "measured"], frameon=False, loc="upper left")
 figure.tight_layout()
 
 # %% [markdown]
-# With two ranks, DP and DDP differ only in the outputs. From there the hub's traffic grows by Ψ with every rank, and as much flows the other way. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. But the lower line stays below 2Ψ for any N.
+# All ranks together send $2(N-1)\,\Psi$ with both, and DP adds inputs and outputs. But with DP all of it leaves the hub or arrives there, so the hub's traffic grows by Ψ each way with every rank. Some tutorials say that DDP, too, needs more and more bandwidth as N grows. But the lower line stays below 2Ψ for any N.
 #
-# How faithful is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). If NCCL, NVIDIA's library for messages between GPUs, is installed, PyTorch uses it to send the weights and add the gradients (`torch/csrc/cuda/comm.cpp`, `torch/nn/parallel/comm.py`), directly from GPU to GPU, which relieves the first GPU's link. The rest remains: all weights are sent again in every step, all outputs end on one GPU, one GPU computes loss and update, one Python process drives all GPUs, and all of it is limited to one machine. PyTorch's documentation recommends DDP even for a single machine.
+# How faithful is our DP to `nn.DataParallel`? Its parts and their order are the same (`torch/nn/parallel/data_parallel.py`). With NCCL, NVIDIA's library for messages between GPUs, weights and gradients move directly from GPU to GPU (`torch/nn/parallel/comm.py`), which relieves the first GPU's link. The rest remains: all weights are sent in every step, one GPU gets all outputs and computes loss and update, and one Python process drives all GPUs, on one machine. PyTorch's documentation recommends DDP even there.
 #
 # ## Buckets: sending while still computing
 #
-# One all-reduce for each gradient tensor would mean many small messages, and each message has a fixed cost, its **latency**. One all-reduce for all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` says how many MiB make a bucket full. By default (`None`) the first bucket is full at 1 MiB, so that sending starts early, and all others at 25 MiB; a number that you pass holds for all of them.
+# An all-reduce of each gradient tensor alone would mean many calls, and each has a fixed cost, its **latency**. A single all-reduce of all of them could begin only when the last gradient is ready. DDP is a compromise: it collects gradients in **buckets**, in the order in which the backward pass computes them, and all-reduces a bucket when it is full. `bucket_cap_mb` says how many MiB make a bucket full. By default (`None`) the first bucket is full at 1 MiB, so that sending starts early, and all others at 25 MiB; a number that you pass holds for all of them.
 #
 # We use a larger model now, and a hook, a function that PyTorch calls whenever a gradient is ready, records the time.
 
@@ -392,11 +398,11 @@ tensors = len(list(larger.parameters()))
 print(f"{tensors} gradient tensors, {format_bytes(larger_bytes)} in all")
 
 # %% [markdown]
-# **How many all-reduces will the second pass make**, with buckets of 1 MiB?
+# A pass with buckets of 1 MiB makes several all-reduces. **How many of them can begin only when the last gradient is ready?**
 
 # %%
-predicted_calls = predict("All-reduces in the second pass, with buckets of 1 MiB")
-predicted_calls
+predicted_late = predict("All-reduces that begin only when the last gradient is ready")
+predicted_late
 
 # %%
 runs = {cap: launch(two_passes, cap, world_size=2, device="cpu") for cap in (25, None, 1, 0.25)}
@@ -413,8 +419,15 @@ def second_pass(run):
     return start_s, [c for c in calls if c.start_s > start_s], [g for g in gradients if g > start_s]
 
 # %%
-made = len(second_pass(runs[1])[1])
-predicted_calls.compare(made, {"one for each gradient": tensors, "all bytes in full buckets": larger_bytes // 2**20}, "counted")
+def early_share(run):
+    """All-reduces, how many of them began before the last gradient, and their share of the bytes."""
+    _, calls, ready_s = second_pass(run)
+    early = [call.bytes for call in calls if call.start_s < max(ready_s)]
+    return len(calls), len(early), sum(early) / larger_bytes
+
+# %%
+made, early, _ = early_share(runs[1])
+predicted_late.compare(made - early, {"all, as if they came after backward": made, "none: but one bucket needs the last gradient": 0}, "counted")
 
 # %%
 timeline(runs[1])
@@ -443,12 +456,6 @@ figure.tight_layout()
 # A gray line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
 
 # %%
-def early_share(run):
-    """All-reduces, how many of them began before the last gradient, and their share of the bytes."""
-    _, calls, ready_s = second_pass(run)
-    early = [call.bytes for call in calls if call.start_s < max(ready_s)]
-    return len(calls), len(early), sum(early) / larger_bytes
-
 rows = [(str(cap), *early_share(run)) for cap, run in runs.items()]
 show_table({"bucket_cap_mb": "", "all-reduces": "d", "begun early": "d", "of the bytes": ".0%"}, rows)
 holds("all-reduces not begun early", [calls - early for _, calls, early, _ in rows], 1)
@@ -637,6 +644,59 @@ holds("both ranks have the same gradient", run.outputs[0], run.outputs[1])
 
 # %% [markdown]
 # This has a cost. Each step has a second, small all-reduce, one int32 for each parameter tensor, in which ranks exchange which ones they used; and traversing the graph takes time in every step. So use it only where you need it; DDP warns you when it finds no unused parameters.
+#
+# The same hang follows if one rank has **fewer batches**: it leaves the loop, and the others wait for it in their next backward pass. Inside `with model.join():` a rank that has run out takes part in the others' all-reduces, with zeros, until all have finished.
+#
+# ### Two that raise no error
+#
+# DDP prepares its all-reduces in `forward`. A loss from `model.module(…)` **by-passes** it. And DDP matches parameters by their **position**, not by name: here rank 1 registers two layers of the same shape in the other order.
+
+# %%
+class TwoLayers(nn.Module):
+    def __init__(self, names):
+        super().__init__()
+        for name in names:
+            self.add_module(name, nn.Linear(64, 64))
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+# %%
+def gradient_norms(by_pass=False, other_order=False):
+    names = ["first", "second"]
+    model = DDP(TwoLayers(names[::-1] if other_order and dist.get_rank() == 1 else names))
+    forward = model.module if by_pass else model
+    forward(torch.randn(4, 64)).square().sum().backward()
+    return [model.module.get_submodule(name).weight.grad.norm().item() for name in names]
+
+# %%
+norms = {}
+for name, options in {"as usual": (), "by-passed": (True, False), "other order": (False, True)}.items():
+    run = launch(gradient_norms, *options, world_size=2, device="cpu")
+    norms[name] = [norm for by_rank in run.outputs for norm in by_rank]
+columns = [f"rank {rank}, {name}" for rank in range(2) for name in ("first", "second")]
+show_table({"norm of the gradient": "", **dict.fromkeys(columns, ".1f")}, [(name, *each) for name, each in norms.items()])
+
+# %% [markdown]
+# By-passed, each rank keeps the gradient of its own batch. In the other order, rank 1's second layer has the gradient of rank 0's first: a mean over two different layers. (DDP compares only shapes, so layers of different shapes would raise an error.) Use `model.module` to save or to read attributes, not to compute a loss.
+#
+# ### Groups of ranks
+#
+# A collective may run in a smaller **group** of ranks, which `dist.new_group` makes. **Every rank has to make every group, in the same order**, also those that it is not in. Otherwise ranks wait for each other, or take two groups for one. In a group a rank has a second number:
+
+# %%
+def sum_in_pairs():
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]  # all four ranks make both
+    mine = pairs[dist.get_rank() // 2]
+    total = torch.tensor([dist.get_rank()])
+    dist.all_reduce(total, group=mine)
+    return dist.get_rank(), dist.get_rank(mine), total.item()
+
+run = launch(sum_in_pairs, world_size=4, device="cpu")
+show_table(dict.fromkeys(("global rank", "rank in its group", "sum in the group"), "d"), run.outputs)
+
+# %% [markdown]
+# `src` and `dst` are global ranks, also with `group=`. From the second pair's first rank that is `dist.broadcast(x, src=2, group=mine)`, or `group_src=0`.
 #
 # ### Tied and frozen parameters
 #

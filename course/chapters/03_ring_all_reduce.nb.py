@@ -403,7 +403,7 @@ timeline(run)
 #
 # ## How long does it take?
 #
-# So far we counted bytes. Time has a second part. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: β seconds, one over the **bandwidth** in bytes per second. This is the **alpha-beta model**:
+# So far we counted bytes. Time has a second part. A **message** is what one rank sends to its neighbor in one step of the ring, so an all-reduce takes $2(N-1)$ messages, one after another. Each message has a fixed cost, however short it is: the **latency** α. Each byte costs time as well: β seconds, one over the **bandwidth** in bytes per second. This is the **alpha-beta model**:
 #
 # $$t = \alpha \cdot \text{messages} + \beta \cdot \text{bytes}, \qquad t_{\text{ring all-reduce}} = \alpha \cdot 2(N-1) + \beta \cdot \frac{2(N-1)}{N} S$$
 #
@@ -444,7 +444,7 @@ factors = seconds[2][3] / seconds[2][0], seconds[2][-1] / seconds[2][-4]
 predicted_factors.compare(factors, {"what bandwidth alone would cost": sizes[3] / sizes[0]})
 
 # %% [markdown]
-# Small tensors cost about the same, whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. Here, one message means one step of the ring; gloo itself splits a chunk into pieces, so that it can add one while the next arrives (gloo/allreduce.cc).
+# Small tensors cost about the same, whatever their size; that is latency. Large ones cost nearly in proportion to their size; that is bandwidth. The fit finds both. It leaves out the largest tensor, which will show whether the model is any good. (gloo itself splits a message into pieces, so that it can add one while the next arrives: gloo/allreduce.cc. The model counts them as one.)
 
 # %%
 def costs(sizes, world_size):

@@ -491,7 +491,7 @@ show_table(
 holds("more with offload, in bytes per parameter", gradients["offload"] - gradients["plain"], 4, atol=0.01)
 
 # %% [markdown]
-# With offload there are 4 bytes more: an **fp32** buffer for the gradients, on the host. The code shows that they are widened on the device, before the move (`_offload_grad_partition_at_boundary` in `stage3.py`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu` in `stage_1_and_2.py`). So in DeepSpeed 0.19.8 $4\Psi/N$ bytes go down where the paper counts $2\Psi/N$, and the host holds $(4 + 12)\,\Psi$ bytes instead of $14\Psi$. Its estimator adds half of that for further buffers:
+# With offload there are 4 bytes more: an **fp32** buffer for the gradients, on the host. The code shows that they are widened on the device, before the move (`_offload_grad_partition_at_boundary` in `stage3.py`, `async_inplace_copy_grad_to_fp32_buffer_from_gpu` in `stage_1_and_2.py`). So in DeepSpeed 0.19.8, where the paper counts $2\Psi/N$ bytes down, $4\Psi/N$ go down at stage 2. At stage 3, as here, it is $6\Psi/N$: the 16-bit gradients go down first, and come up again ($2\Psi/N$) to be widened (`partition_grads`). The host holds $(4 + 12)\,\Psi$ bytes instead of $14\Psi$. Its estimator adds half of that for further buffers:
 
 # %%
 estimate = memory.model_states(13e9, stage=2, offload_optimizer=True, convention="deepspeed")
@@ -532,14 +532,19 @@ holds("everything is still on the device", set(places), {("device", "device")})
 # %% [markdown]
 # Nothing was offloaded, and there was no warning. Inside `zero_optimization` an unknown key is an error; at the top level it is ignored. So never rely on the configuration: check the engine. Other pitfalls:
 #
-# - **Accumulation.** Gradients go down after each backward, not once per step: with 8 micro-batches $8 \cdot 2\Psi/N$ bytes.
+# - **Accumulation.** Gradients go down after each backward, not once per step: by the paper's count $8 \cdot 2\Psi/N$ bytes with 8 micro-batches, added up on the host. In DeepSpeed the host only stores the sum. For each further micro-batch it comes up, the device adds to it, and it goes down again; the last time it also goes down in fp32 (`async_accumulate_grad_in_cpu_via_gpu`). At stage 2 that is $(2m + 4)\,\Psi/N$ bytes down and $2(m-1)\,\Psi/N$ bytes of gradients up for $m$ micro-batches, if $m > 1$:
 
 # %%
-def down_and_up(micro_batches):
-    moved = offload.moved_bytes(7.5e9, "zero-offload", world_size=8, micro_batches=micro_batches)
+def down_and_up(m, stage):
+    moved = offload.moved_bytes(7.5e9, world_size=8, micro_batches=m, deepspeed_stage=stage)
     return gigabytes(moved)[:2]
 
-show_table({"micro-batches": "d", "GB down": ".2f", "GB up": ".2f"}, [(m, *down_and_up(m)) for m in (1, 8)])
+ways = ("GB down, paper", "GB up, paper", "GB down, DeepSpeed", "GB up, DeepSpeed")
+show_table(
+    {"micro-batches": "d", **dict.fromkeys(ways, ".2f")},
+    [(m, *down_and_up(m, None), *down_and_up(m, 2)) for m in (1, 4, 8)],
+    caption="gradients and parameters, at stage 2",
+)
 
 # %% [markdown]
 # - **A small host.** It must hold the states of all ranks: 12Ψ bytes, and the gradients, 2Ψ by the paper's count and 4Ψ in DeepSpeed. The operating system cannot swap out pinned memory; if memory runs short, the whole computer stalls.
@@ -556,7 +561,7 @@ show_table({"micro-batches": "d", "GB down": ".2f", "GB up": ".2f"}, [(m, *down_
 #
 # ## What to remember
 #
-# - Move the update to the states, not the states to the update: $2\Psi/N$ bytes down ($4\Psi/N$ in DeepSpeed) and $2\Psi/N$ up per step, instead of $12\Psi/N$ each way.
+# - Move the update to the states, not the states to the update: $2\Psi/N$ bytes down and $2\Psi/N$ up per step, instead of $12\Psi/N$ each way. (In DeepSpeed gradients take $4\Psi/N$ down at stage 2; at stage 3 $6\Psi/N$ down and $2\Psi/N$ up.)
 # - 2Ψ bytes of parameters stay on the device; 12Ψ bytes of fp32 states are on the host, and the gradients.
 # - The cost of offload per token depends on the tokens per step, not on the size of the model.
 # - Check the engine, not the configuration: a misplaced key is ignored without a warning.

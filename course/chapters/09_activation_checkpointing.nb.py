@@ -609,7 +609,7 @@ holds("kept, as by hand", wrapped.kept_bytes, checkpointed.kept_bytes, unit="byt
 # | library | what to write |
 # |---|---|
 # | PyTorch | `checkpoint(function, x, use_reentrant=False)`; `apply_activation_checkpointing` |
-# | Hugging Face | `model.gradient_checkpointing_enable()`, or `gradient_checkpointing=True` for the Trainer |
+# | Hugging Face | `model.activation_checkpointing_enable()`, or `activation_checkpointing=True` for the Trainer (before transformers 5.23: `gradient_checkpointing…`, which it removes in version 6) |
 # | Megatron | `--recompute-activations` (selective); `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` (every layer) |
 # | DeepSpeed | `deepspeed.checkpointing.configure(…)`, then `deepspeed.checkpointing.checkpoint(function, x)` |
 #

@@ -57,12 +57,19 @@ print(f"S = {model_bytes:,} bytes")
 #
 # One training step in which **rank 0, the hub, holds the weights**, and the others help:
 #
-# 1. The hub sends its parameters to every other rank, which overwrites its own.
+# 1. The hub sends all of its parameters to every other rank, which overwrites its own.
 # 2. Every rank, including the hub, computes the gradient of its own batch.
 # 3. Every other rank sends its gradient to the hub.
 # 4. The hub takes the mean of all N gradients and the step: `parameter -= lr * mean`.
 #
-# Change the hub's parameters in place; what you return is ignored. The other ranks' parameters do not matter afterwards: the next step overwrites them, and the check changes them in between. Only the hub needs `lr`: the check gives the others a different one. The check calls your function several times in a row on the same model, with different `lr`, so the last call's gradients are still in `.grad` unless you reset them; nothing that you add (hooks, lists, attributes) may pile up from call to call. Every `isend` and `irecv` has to be waited for.
+# A **frozen** parameter (`requires_grad` is `False`) is sent out like the others, but it gets no gradient (its `.grad` is `None`) and no step. What you return is ignored; the hub's parameters have to hold the new values.
+#
+# The check calls your function several times in a row on the same model:
+#
+# - The last call's gradients are still in `.grad` unless you reset them. Nothing that you add (hooks, lists, attributes) may pile up from call to call.
+# - Each call has another `lr`. Only the hub needs it: the check gives the other ranks a different one.
+# - The other ranks' parameters do not matter afterwards: the check changes them before the next call.
+# - Every `isend` and `irecv` has to be waited for.
 
 # %%
 def whole_batch_spec(model, batches, lr):
@@ -76,7 +83,7 @@ batches = [data.batch(0, batch_size=2, context=32, rank=rank, world_size=4) for 
 whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 
 # %% [markdown]
-# **Budget** · sends and receives ≤ 1.01 × ideal bytes per rank and step, ideal = (N − 1)·S for the hub, S for each other rank · calls: send and recv only (`dist.isend` and `dist.irecv` included).
+# **Budget** · each rank sends and receives ≤ 1.01 × its ideal bytes, those that these four steps need · calls: send and recv only (`dist.isend` and `dist.irecv` included).
 #
 # <details><summary>Hint 1 · who sends when</summary>
 #
@@ -95,9 +102,9 @@ whole_batch_spec(models.gpt("0.1M"), batches, lr=0.1)
 #
 # sends out the weights. The same loop with the roles swapped sends the gradients back.
 # </details>
-# <details><summary>Hint 3 · nearly there</summary>
+# <details><summary>Hint 3 · where the hub receives</summary>
 #
-# For each parameter the hub receives N − 1 times into `torch.empty_like(parameter.grad)` and adds that to `parameter.grad`, which already contains its own gradient. Then `parameter -= lr * parameter.grad / world_size` under `torch.no_grad()`.
+# `dist.recv` overwrites the tensor that it gets. The hub's `.grad` already contains its own gradient, so each gradient that arrives needs another tensor of the same size, and is added from there. Change a parameter under `torch.no_grad()`, or its `.data`.
 # </details>
 
 # %% nbgrader={"grade_id": "hub_step", "solution": true}
@@ -113,7 +120,7 @@ def hub_step(model, inputs, targets, lr):
             dist.recv(parameter.data, 0)
     model.zero_grad()
     model(inputs, targets).backward()
-    for parameter in model.parameters():
+    for parameter in [p for p in model.parameters() if p.requires_grad]:
         if rank == 0:
             for peer in range(1, world_size):
                 received = torch.empty_like(parameter.grad)
@@ -146,7 +153,7 @@ check("dp_vs_ddp.hub_step", hub_step)
 # %% [markdown]
 # ## 2 · `hub_bytes`
 #
-# How many bytes does each rank **send** and **receive** in one such step? Return a list with a pair `(sent, received)` for each rank, the hub first.
+# How many bytes does each rank **send** and **receive** in one such step, if no parameter is frozen? Return a list with a pair `(sent, received)` for each rank, the hub first.
 
 # %%
 def hub_bytes_spec(run):
@@ -165,9 +172,9 @@ def hub_bytes_spec(run):
 #
 # The gradients have as many bytes as the weights and take the same paths in the other direction.
 # </details>
-# <details><summary>Hint 3 · nearly there</summary>
+# <details><summary>Hint 3 · check yourself</summary>
 #
-# The hub sends (N − 1)·S and receives as much. Each other rank sends S and receives S: a list of one pair and N − 1 equal ones.
+# The list has one pair for the hub and N − 1 equal ones. What all ranks send together is what all receive together. With two ranks both pairs are the same.
 # </details>
 
 # %% nbgrader={"grade_id": "hub_bytes", "solution": true}
@@ -206,9 +213,14 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 # 3. `dist.all_reduce` sums each gradient over all ranks; `.grad` should end up with the **mean**.
 # 4. Every rank takes the step: `parameter -= lr * parameter.grad`.
 #
-# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`. In one case the training restarts: `step` is 0 again, and the check has changed the weights and buffers of every rank except rank 0. A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
+# A frozen parameter is broadcast like the others, but has no gradient and takes no step.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, plus gloo's broadcast in step 0: rank 0 sends weights and buffers to at most ⌈log₂ N⌉ others, which pass them on · calls: broadcast and all_reduce only.
+# The check calls your function with `step` 0, 1, … in a row and different `lr`, on ranks that start with different weights. It compares **every** rank's parameters and `.grad` with `whole_batch_spec`.
+#
+# - In one case the training restarts: `step` is 0 again, and the check has changed the weights and buffers of every rank except rank 0.
+# - A collective with `async_op=True` has to be waited for, and nothing that you add (hooks, lists, attributes) may pile up from call to call.
+#
+# **Budget** · sends ≤ 1.05 × ideal bytes per rank, those of one all-reduce of each gradient, and in step 0 of one broadcast of each parameter and buffer · calls: broadcast and all_reduce only.
 #
 # <details><summary>Hint 1 · in place</summary>
 #
@@ -218,9 +230,9 @@ traffic_map(hub_run, predicted=[sent for sent, received in hub_bytes(model_bytes
 #
 # `all_reduce` computes the sum. `parameter.grad /= world_size` turns it into the mean.
 # </details>
-# <details><summary>Hint 3 · nearly there</summary>
+# <details><summary>Hint 3 · four parts</summary>
 #
-# `if step == 0:` loop over `[*model.parameters(), *model.buffers()]` and broadcast. Then `zero_grad`, backward, a loop that all-reduces and divides, and a loop that takes the step.
+# The function has four parts: make the ranks equal, compute gradients, average them, take the step. Only one of them depends on `step`. Only two of them leave out frozen parameters.
 # </details>
 
 # %% nbgrader={"grade_id": "ddp_step", "solution": true}
@@ -232,7 +244,7 @@ def ddp_step(model, inputs, targets, lr, step):
             dist.broadcast(tensor.data, src=0)
     model.zero_grad()
     model(inputs, targets).backward()
-    for parameter in model.parameters():
+    for parameter in [p for p in model.parameters() if p.requires_grad]:
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
         parameter.data -= lr * parameter.grad
@@ -276,9 +288,9 @@ def ring_bytes_spec(run):
 #
 # The tensor is cut into N chunks. In one half a rank sends N − 1 of them, and receives N − 1.
 # </details>
-# <details><summary>Hint 3 · nearly there</summary>
+# <details><summary>Hint 3 · check yourself</summary>
 #
-# $\frac{2(N-1)}{N} S$ each way, on every rank.
+# With two ranks each sends S in all, half of the tensor in each half of the all-reduce. With very many ranks it is nearly 2S, never more.
 # </details>
 
 # %% nbgrader={"grade_id": "ring_bytes", "solution": true}
@@ -325,9 +337,15 @@ traffic_map(ddp_run, predicted=predicted_bytes, block="step 1")
 # - **When:** in the hook of the gradient that completes the bucket, start **one** all-reduce of the whole bucket with `async_op=True`. Do not wait for it there. A model may use its layers in a different order from that in which it registers them, so gradients may arrive in any order, and a bucket may be complete before an earlier one: it starts at once.
 # - **`finish()`** waits for all of them, copies the means back into `.grad`, and resets the buckets for the next step.
 #
-# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. Assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward. Nothing may pile up from step to step: the check takes 10 steps and looks for what grows. Buffers that the next step uses again or replaces may stay. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
+# `parameter.register_post_accumulate_grad_hook(fn)` makes backward call `fn(parameter)` as soon as `parameter.grad` is ready, once in each backward. You may assume that all ranks' weights are already equal (no broadcast), that every trainable parameter is used in every step, and that `.grad` is `None` before each backward.
 #
-# This rule is simpler than PyTorch's. There a bucket is closed by the parameter that fills it, so it may overshoot its cap; by default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`); a bucket that is complete waits until all earlier ones have started; and after the first step DDP rebuilds its buckets in the order in which gradients arrived.
+# The check takes 10 steps and looks for what grows: nothing may pile up. Buffers that the next step uses again or replaces may stay. Keep your state in `self`: the check also trains two models at once, each in its own `BucketedDDP`.
+#
+# This rule is simpler than PyTorch's:
+#
+# - There a bucket is closed by the parameter that fills it, so it may overshoot its cap. By default the first one is full at 1 MiB, to start early, and the others at 25 MiB (`bucket_cap_mb`).
+# - A bucket that is complete waits until all earlier ones have started.
+# - After the first step DDP rebuilds its buckets in the order in which gradients arrived.
 
 # %%
 def bucket_spec(sizes, cap_bytes):
@@ -344,7 +362,11 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # %% [markdown]
 # The check makes one rank **late**: it starts its backward only when all others have finished theirs. An answer that waits inside a hook then waits forever.
 #
-# **Budget** · sends ≤ 1.05 × ideal bytes per rank, ideal = $\frac{2(N-1)}{N} S$ in each step, S without frozen parameters · one all_reduce for each bucket and step, nothing else · each starts in the hook of the gradient that completes its bucket, before the next gradient arrives.
+# **Budget**
+#
+# - One all_reduce for each bucket and step, and nothing else.
+# - It starts in the hook of the gradient that completes its bucket, before the next gradient arrives.
+# - Sends ≤ 1.05 × ideal bytes per rank, $\frac{2(N-1)}{N} S$ in each step, S without frozen parameters.
 #
 # <details><summary>Hint 1 · what to keep</summary>
 #
@@ -360,7 +382,7 @@ bucket_spec([40, 70, 10, 200, 30, 20], cap_bytes=100)
 # </details>
 # <details><summary>Hint 3 · finish</summary>
 #
-# For each started bucket: `work.wait()`, divide `flat` by the world size, split it with `flat.split([p.numel() for p in bucket])`, and `p.grad.copy_(part.view_as(p))`. Then reset the counters and empty the list of buckets in flight.
+# Each bucket in flight takes three steps: wait, take the mean, and bring it back. `flat.split(sizes)` cuts a flat tensor into pieces, and `piece.view_as(parameter)` has a parameter's shape. Afterwards everything that the hooks have changed has to be as before backward.
 # </details>
 
 # %% nbgrader={"grade_id": "BucketedDDP", "solution": true}
@@ -437,7 +459,7 @@ check("dp_vs_ddp.BucketedDDP", BucketedDDP)
 
 # %% [markdown] nbgrader={"grade_id": "how_large_a_bucket", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# Each all-reduce pays 2(N − 1) delays, whatever its size. With 1 KB buckets there are thousands of collectives, and the delays (and the headers of each message) cost more than the bytes: latency dominates. With one bucket the only all-reduce starts when the last gradient is ready, so nothing overlaps, and the whole transfer time is added to backward. It also needs a second copy of all gradients at the same time.
+# Each all-reduce pays 2(N − 1) delays, whatever its size. With 1 KB buckets there are thousands of collectives, and the delays (and the headers of each message) cost more than the bytes: latency dominates. With one bucket the only all-reduce starts when the last gradient is ready, so nothing overlaps, and the whole transfer time is added to backward. (Memory does not decide: buckets of any size together are one copy of all gradients.)
 #
 # Backward goes from the loss to the input, so the last parameters' gradients come first. In forward order, the first bucket contains the earliest layers and fills only at the very end.
 #

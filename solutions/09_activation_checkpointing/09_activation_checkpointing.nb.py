@@ -455,7 +455,7 @@ check("activation_checkpointing.partitioned_checkpoint", partitioned_checkpoint)
 
 # %% [markdown] nbgrader={"grade_id": "nothing_happened", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
-# The section only sets up `deepspeed.checkpointing`; it does not switch checkpointing on. The model has to call it: `deepspeed.checkpointing.configure(…)` and then `deepspeed.checkpointing.checkpoint(layer, x)` around each layer (or torch's own, or the model library's `gradient_checkpointing_enable()`, which this section does not affect).
+# The section only sets up `deepspeed.checkpointing`; it does not switch checkpointing on. The model has to call it: `deepspeed.checkpointing.configure(…)` and then `deepspeed.checkpointing.checkpoint(layer, x)` around each layer (or torch's own, or the model library's `activation_checkpointing_enable()`, which this section does not affect).
 #
 # sbh = 4096 · 2 · 4096 = 33.6 million, and 5as/h = 160. Without recomputation a layer keeps 194 sbh = 6.51 GB, 32 layers 208 GB. Selective: 34 sbh = 1.14 GB, 36.5 GB in all. Full: 2 sbh = 67 MB, 2.1 GB in all, plus one recomputed layer at a time in the backward, 6.5 GB. 50 GB are free, so selective fits: 30 + 36.5 = 66.5 GB, and it recomputes only attention's core: for each token 4sh of the layer's 24h² + 4sh FLOPs, which at s = h is a seventh of a forward, 14%, and about 5% of a step's three forwards. Full takes 30 + 2.1 + 6.5 GB and costs one more forward, a third of the step's arithmetic. I would choose selective here (FlashAttention does the same inside one kernel), and full only for a larger batch or longer sequences.
 #

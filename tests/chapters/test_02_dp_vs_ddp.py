@@ -19,7 +19,8 @@ def chapter(tmp_path_factory):
     predictions = {
         "the weights take": "[3 * weight_bytes, weight_bytes, weight_bytes, weight_bytes]",
         "the gradients take": "1.5 * weight_bytes",
-        "All-reduces in": "tensors",
+        "begin only when the last": "0",
+        "With DDP, eight ranks": "amounts[0]",
         "between the replicas": '"stays the same"',
     }
     chapter = run("02_dp_vs_ddp", tmp_path_factory.mktemp("chapter"), predictions=predictions)
@@ -67,10 +68,10 @@ def test_with_ddp_every_rank_sends_the_same(chapter):
 
 
 def test_the_hubs_traffic_grows_with_every_rank_and_the_rings_does_not(chapter):
-    printed = chapter.text_of("factors = [")
-    rows = chapter.table_of('"DP, busiest rank": format_bytes')
+    printed = chapter.text_of("predicted_total.compare(")
+    rows = chapter.table_of("ddp_sent[n].sum()")
     assert [row["ranks N"] for row in rows] == ["2", "3", "4", "8"]
-    assert "measured DP: 7, DDP: 1.75" in printed
+    assert "measured about as much" in printed
     assert "<svg" in chapter.svg_of("DP's hub: (N")
 
 
@@ -79,9 +80,9 @@ def test_all_buckets_but_the_last_start_before_the_last_gradient(chapter):
     assert rows[0] == ("25", "1", "0", "0%")
     assert rows[2:] == [("1", "4", "3", "94%"), ("0.25", "13", "12", "94%")]
     assert rows[1][:3] == ("None", "2", "1")  # the default: a first bucket of 1 MiB
-    answer = chapter.text_of("predicted_calls.compare(")
-    assert "counted 4; predicted" in answer
-    assert "that is one for each gradient." in answer
+    answer = chapter.text_of("predicted_late.compare(")
+    assert "counted 1; predicted 0" in answer
+    assert "that is none: but one bucket needs the last gradient." in answer
     assert "backward" in chapter.svg_of("timeline(runs[1])")
     assert "<svg" in chapter.svg_of("draw_pass(axes, *second_pass")
 
@@ -118,6 +119,20 @@ def test_a_missing_gradient_is_silent_an_error_or_a_hang(chapter):
     assert [tuple(row.values()) for row in rows] == calls * 2
 
 
+def test_ddp_neither_notices_a_by_pass_nor_another_order(chapter):
+    rows = chapter.table_of("norms = {}")
+    usual, by_passed, other = ([*row.values()][1:] for row in rows)
+    assert usual[:2] == usual[2:]
+    assert by_passed[:2] != by_passed[2:]
+    assert other[:2] == other[:1:-1]
+    assert other[:2] != other[2:]
+
+
+def test_a_rank_has_another_number_in_its_group(chapter):
+    rows = [tuple(row.values()) for row in chapter.table_of("def sum_in_pairs")]
+    assert rows == [("0", "0", "1"), ("1", "1", "1"), ("2", "0", "5"), ("3", "1", "5")]
+
+
 def test_a_tied_parameter_is_sent_once_and_a_frozen_one_never(chapter):
     rows = chapter.table_of('for kind in ("tied"')
     trainable = [int(row["trainable parameters"].replace(",", "")) for row in rows]
@@ -150,7 +165,7 @@ def test_reopened_pictures_respond_to_keys_and_sliders(chapter, loaded_lab, arti
 
 def predictions_are_answered(notebook):
     """Without the kernel: a guess made before the notebook was saved, and one made now."""
-    earlier = notebook.cell("predicted_calls.compare(").widget("comparison")
+    earlier = notebook.cell("predicted_late.compare(").widget("comparison")
     expect(earlier).to_have_attribute("data-outcome", "named")
     answer = notebook.cell("predicted_copies.compare(").widget("comparison")
     expect(answer).to_have_attribute("data-state", "waiting")

@@ -6,11 +6,12 @@ from collections import Counter
 import torch
 
 from autograder.exercise import Attempt, Case, Finding
-from autograder.exercise.signs import MistakeText, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, is_over, on_each_rank, raises
 from shardlab.errors import DeadlockError
 from shardlab.run import Call, Run
 
 GRADIENT, BACKWARD, SECOND = "gradient", "backward", "second model"  # labels in the log
+BEFORE = "gradients before all-reduces"  # heading of a budget
 BARRIER_DTYPE = torch.uint8  # of the drive's own collectives; no gradient has it
 
 
@@ -138,5 +139,34 @@ def wrong_buckets(rank: int, case: Case, attempt: Attempt) -> MistakeText:
                 "starts no all-reduce for some of its buckets: does finish() reset all that the "
                 "next backward needs, and are parameters left out that do not require a gradient?"
             )
+        if got == [sum(wanted)]:
+            mistake = (
+                "puts all gradients into one bucket: compare their bytes (nbytes), not their "
+                "numbers of elements, with cap_bytes"
+            )
+        if sorted(got) == sorted(case.params["buckets below the cap"]):
+            mistake = "begins a new bucket where one would have exactly cap_bytes: that fits"
         return mistake, f"bytes of its collectives in step {step}: {got}, expected {wanted}"
+    return None
+
+
+@on_each_rank
+def starts_late(rank: int, case: Case, attempt: Attempt) -> MistakeText:
+    """Where the budget shows that it does: the first call that does not start at its moment."""
+    if attempt.run is None or rank not in is_over(attempt, BEFORE):
+        return None
+    buckets, known = case.params["buckets"], moments(attempt.run, rank)
+    for step, calls in enumerate(calls_by_step(attempt.run, rank)):
+        each_step = len(known) // len(calls_by_step(attempt.run, rank))
+        for call in calls:
+            of_size = zip(buckets, case.params["complete_after"], strict=True)
+            due = max(after for size, after in of_size if size == call.bytes)
+            arrived = bisect_left(known, call.start_s) - step * each_step
+            if arrived > due:
+                return (
+                    "starts an all-reduce too late: start it in the hook of the gradient that "
+                    "completes its bucket, even if an earlier bucket is not complete",
+                    f"in step {step}: its bucket was complete after {due} gradients, and {arrived} "
+                    f"of {each_step - 1} had arrived; {call.source}",
+                )
     return None

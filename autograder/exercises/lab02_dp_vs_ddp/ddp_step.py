@@ -33,4 +33,5 @@ EXERCISE = shared.OfSteps(
     budgets=(shared.WITHIN_FIVE_PERCENT,),
     allows=frozenset({"broadcast", "all_reduce"}),
     rules=shared.RULES,
+    signs=(shared.lacks_gradients,),
 )

@@ -17,7 +17,13 @@ from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, OnRanks, Plain, sent_bytes
 from autograder.exercise.compare import find_difference
-from autograder.exercise.signs import half_precision, keeps_growing, never_waited
+from autograder.exercise.signs import (
+    MistakeText,
+    half_precision,
+    keeps_growing,
+    never_waited,
+    on_each_rank,
+)
 from autograder.exercises.common import normal
 from autograder.guest import growth
 from shardlab import models
@@ -33,7 +39,7 @@ SHIFT_ROWS = 256
 STEP_CASES = (
     Case("2 ranks, an MLP", 2, {"widths": WIDTHS, "steps": growth.STEPS, "restart": 1}),
     Case("4 ranks, an MLP", 4, {"widths": WIDTHS}),
-    Case("3 ranks, two layers tied", 3, {"widths": [192, 192, 192, 192], "tied": [0, 2]}),
+    Case("3 ranks, tied and frozen", 3, {"widths": [192] * 4, "tied": [0, 2], "frozen": 1}),
 )
 WITHIN_FIVE_PERCENT = Budget("sends ≤ 1.05 × ideal bytes per rank", sent_bytes)
 RULES = (never_waited, half_precision, keeps_growing)
@@ -130,6 +136,8 @@ def draw_state(case: Case, rng: np.random.Generator) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**31)))
         model = build(case)
+        if isinstance(model, MLP):  # so large that a weight decay of 1e-4 exceeds the tolerance
+            nn.init.constant_(model.layers[-1].get_parameter("bias"), 8)
         for buffer in model.buffers():
             buffer.uniform_(0.5, 1.5) if buffer.is_floating_point() else buffer.random_(1, 4)
         return state_of(model)
@@ -204,8 +212,17 @@ def after_step(model: nn.Module) -> dict[str, Any]:
     return {
         "gradients": flat(parts) if len(parts) == len(trainable(model)) else None,
         "parameters": flat(model.parameters()),
+        "model.training": model.training,
         "buffers": {name: buffer.detach() for name, buffer in model.named_buffers()},
     }
+
+
+@on_each_rank
+def lacks_gradients(output: Any) -> MistakeText:
+    steps = [each for each in output.values() if isinstance(each, dict)]
+    if all(each.get("gradients") is not None for each in steps):
+        return None
+    return "ends with .grad = None for a parameter that is trained: it should be the mean"
 
 
 def flat(tensors: Iterable[Tensor]) -> Tensor:
@@ -227,6 +244,10 @@ def sgd_step(model: nn.Module, lr: float = LR) -> None:
 def parameter_bytes(case: Case, *, trained: bool = False) -> int:
     """Counts a tied parameter once."""
     return sum(p.nbytes for p in build(case).parameters() if p.requires_grad or not trained)
+
+
+def frozen_names(case: Case) -> list[str]:
+    return [name for name, p in build(case).named_parameters() if not p.requires_grad]
 
 
 def start_bytes(case: Case) -> int:

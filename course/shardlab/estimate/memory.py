@@ -34,9 +34,9 @@ PRECISION_BYTES = {
 }
 
 # 8-bit Adam: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", arXiv 2110.02861.
-# Both states take one byte per element, plus an fp32 scale per block of 2048 elements.  The two
-# lookup tables of 256 floats per model are not counted.
-EIGHT_BIT_BLOCK = 2048
+# Both states take one byte per element, plus an fp32 scale per block: 256 elements in bitsandbytes
+# 0.50 (optim/optimizer.py), 2048 in the paper.  The two lookup tables per model are not counted.
+EIGHT_BIT_BLOCK = 256
 EIGHT_BIT_STATE_BYTES = 1 + FP32_BYTES / EIGHT_BIT_BLOCK
 
 STATE_BYTES = {  # by optimizer: bytes of state per parameter, without the master copy

@@ -49,6 +49,7 @@ def moved_bytes(
     micro_batches: int = 1,
     element_bytes: float = 2,
     state_bytes: float = FP32_STATE_BYTES,
+    deepspeed_stage: int | None = None,
 ) -> Transfers:
     """Bytes that each rank moves each way in one optimizer step, for Ψ parameters on N ranks.
 
@@ -56,7 +57,8 @@ def moved_bytes(
     each other.  element_bytes: of a parameter or a gradient on the device.  micro_batches:
     gradients move to the host after each backward and are accumulated there; offloaded parameters
     move to the device for each forward and backward.  state_bytes: bytes per parameter that the
-    update also reads and writes.
+    update also reads and writes.  deepspeed_stage: gradients move as in DeepSpeed 0.19.8 at stage 2
+    or 3, not as in the paper, for placement "zero-offload" (`_deepspeed_gradients`).
 
     Raises ValueError for invalid arguments.
     """
@@ -67,6 +69,8 @@ def moved_bytes(
         raise ValueError(f"micro_batches={micro_batches}: expected a whole number, 1 or more")
     if min(element_bytes, state_bytes) < 0:
         raise ValueError("element_bytes and state_bytes must not be negative")
+    if deepspeed_stage not in (None, 2, 3) or (deepspeed_stage and placement != "zero-offload"):
+        raise ValueError("deepspeed_stage: expected 2 or 3, with placement='zero-offload'")
     own = element_bytes * parameters / world_size
     states = state_bytes * parameters / world_size
     if placement == "device":
@@ -74,7 +78,11 @@ def moved_bytes(
     if placement == "swap":
         return Transfers(to_host_bytes=states, to_device_bytes=states)
     if placement == "zero-offload":
-        return Transfers(to_host_bytes=micro_batches * own, to_device_bytes=own)
+        if deepspeed_stage is None:
+            return Transfers(to_host_bytes=micro_batches * own, to_device_bytes=own)
+        down, up = _deepspeed_gradients(deepspeed_stage, micro_batches)
+        widened = 4 * parameters / world_size
+        return Transfers(to_host_bytes=down * own + widened, to_device_bytes=up * own + own)
     fetched = 2 * micro_batches * own
     if placement == "parameters":
         return Transfers(to_host_bytes=micro_batches * own, to_device_bytes=fetched)
@@ -84,6 +92,18 @@ def moved_bytes(
         nvme_read_bytes=fetched + states,
         nvme_written_bytes=states + own,
     )
+
+
+def _deepspeed_gradients(stage: int, micro_batches: int) -> tuple[int, int]:
+    """How often a gradient goes down and up before it goes down once more, in fp32, for the update.
+
+    The host only stores the sum: for each micro-batch it goes up to be added to and down again
+    (`async_accumulate_grad_in_cpu_via_gpu` in stage_1_and_2.py, `partition_grads` in stage3.py).
+    Stage 2 skips this for a single micro-batch; stage 3 never does, and also takes up the first.
+    """
+    if stage == 3:
+        return micro_batches, micro_batches
+    return (micro_batches, micro_batches - 1) if micro_batches > 1 else (0, 0)
 
 
 @dataclass(frozen=True)

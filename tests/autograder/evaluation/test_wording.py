@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from autograder.evaluation.wording import deterministic
+from autograder.evaluation.wording import deterministic, with_cells
+from shardlab.display import source
 
 
 @pytest.mark.parametrize(
@@ -25,3 +28,10 @@ from autograder.evaluation.wording import deterministic
 )
 def test_text_is_made_deterministic(text, expected):
     assert deterministic(text) == expected
+
+
+def test_a_line_that_a_rank_has_described_is_named_by_its_cell(monkeypatch):
+    known = {"/tmp/ipykernel_1/2.py": ("Cell", "In[5]")}
+    shell = SimpleNamespace(compile=SimpleNamespace(format_code_name=known.get))
+    monkeypatch.setattr(source, "_shell", lambda: shell)
+    assert with_cells("x  [/tmp/ipykernel_1/2.py, line 3: y]") == "x  [cell 5, line 3: y]"

@@ -40,6 +40,18 @@ def test_calls_of_a_run() -> None:
     assert calls_of(run) is None
 
 
+def test_calls_without_a_line_of_the_students_are_left_out() -> None:
+    of_library = ("all_gather", None, 26857)
+    for more in ([of_library], [of_library, of_library]):
+        found = attempt([[*more, *RING[0]], [*more, *RING[1][1:]]])
+        assert found.run is not None
+        for call in found.run.calls:
+            if call.op == "all_gather":
+                object.__setattr__(call, "source", "")
+        assert first_difference(found, RING).startswith("rank 1 returns after 2 calls;")
+        assert calls_of(found.run) == [RING[0], RING[1][1:]]
+
+
 RECEIVES_FIRST = [[calls[1], calls[0], calls[2]] for calls in RING]
 
 

@@ -88,8 +88,8 @@ def test_buffers_that_each_stage_shards():
         ("fp32-master", "adam", 20),
         ("bf16", "sgd", 8),
         ("fp16", "adam", 16),  # arXiv 1910.02054, section 3.1
-        # arXiv 2110.02861: one byte for each of two states, an fp32 scale per block of 2048.
-        ("bf16", "adam8bit", 2 + 2 + 4 + 2 + 2 * 4 / 2048),
+        # One byte for each of two states, an fp32 scale per block of 256 (bitsandbytes 0.50).
+        ("bf16", "adam8bit", 2 + 2 + 4 + 2 + 2 * 4 / 256),
     ],
 )
 def test_bytes_per_parameter(precision, optimizer, bytes_per_parameter):

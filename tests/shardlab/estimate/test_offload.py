@@ -42,6 +42,16 @@ def test_offloaded_parameters_move_to_the_device_twice():
     assert moved_bytes(10, micro_batches=8) == Transfers(to_host_bytes=160, to_device_bytes=20)
 
 
+@pytest.mark.parametrize(
+    ("stage", "micro_batches", "down", "gradients_up"),
+    [(2, 1, 4, 0), (2, 4, 12, 6), (2, 8, 20, 14), (3, 1, 6, 2), (3, 4, 12, 8)],
+)
+def test_deepspeed_also_moves_the_accumulated_gradients(stage, micro_batches, down, gradients_up):
+    """Stage 2 with one and four micro-batches was measured, the others follow from its code."""
+    moved = moved_bytes(8, world_size=4, micro_batches=micro_batches, deepspeed_stage=stage)
+    assert moved == Transfers(to_host_bytes=2 * down, to_device_bytes=2 * (gradients_up + 2))
+
+
 def test_nvme_reads_and_writes_the_states():
     moved = moved_bytes(10, "nvme")
     assert moved.nvme_read_bytes == 40 + 120
@@ -114,3 +124,5 @@ def test_invalid_arguments_raise(wrong, message):
         step_seconds(**{"parameters": 1e9, **RATES, **wrong})
     with pytest.raises(ValueError, match="1 or more"):
         moved_bytes(10, micro_batches=0)
+    with pytest.raises(ValueError, match="expected 2 or 3"):
+        moved_bytes(10, "swap", deepspeed_stage=2)

@@ -103,6 +103,7 @@ def facts(case: Case) -> dict[str, Any]:
     parameters = public.trainable(public.build(case))[::-1]
     return {
         "buckets": bucket_bytes(parameters, case.params["cap_bytes"]),
+        "buckets below the cap": bucket_bytes(parameters, case.params["cap_bytes"] - 1),
         "complete_after": complete_after(case),
     }
 
@@ -143,5 +144,9 @@ MISTAKES = {
     ),
     "ends with the sum of the gradients, not their mean: divide by world_size": first_step(
         gradients=lambda f, _: f.sum
+    ),
+    shared.N_MINUS_1: first_step(gradients=lambda f, _: f.sum / (f.n - 1)),
+    shared.ONE_NUMBER: shared.by_one_number(
+        lambda gradient: first_step(gradients=lambda f, _: gradient(f))
     ),
 }

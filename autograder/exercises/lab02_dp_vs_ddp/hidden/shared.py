@@ -25,7 +25,10 @@ BOUNDARIES = {
     "more ranks than elements": "not tested, as above",
     "no buffers": "3 ranks, a GPT",
 }
-STEP_BOUNDARIES = BOUNDARIES | {"a tied parameter": "3 ranks, two layers tied"}
+STEP_BOUNDARIES = BOUNDARIES | {
+    "a tied parameter": "3 ranks, tied and frozen",
+    "a frozen parameter": "3 ranks, tied and frozen",
+}
 
 
 def one_process(case: Case, inputs: Any) -> dict[str, Plain]:
@@ -79,6 +82,22 @@ class FirstStep:
         take_gradient(model, self.inputs[rank]["batches"][0], factors[0])
         return public.after_step(model)
 
+    def stepped(self, weights: Tensor, gradient: Tensor, lr: float = public.LR) -> Tensor:
+        """Weights after a step; frozen ones have no gradient."""
+        is_trained = [torch.full((p.numel(),), p.requires_grad) for p in self.parameters()]
+        step = torch.zeros_like(weights)
+        step[torch.cat(is_trained)] = gradient
+        return weights - lr * step
+
+    def parameters(self) -> list[nn.Parameter]:
+        return list(public.build(self.case).parameters())
+
+    def with_own_frozen(self, rank: int) -> Tensor:
+        """After a step in which each rank had rank 0's weights, but its own frozen ones."""
+        names = public.frozen_names(self.case)
+        weights = self.backward(rank, 0, rank, names)["parameters"]
+        return self.stepped(weights, self.unsynchronized_mean(same_weights=True, names=names))
+
     def late_broadcast(self) -> Tensor:
         """The mean of gradients whose forward pass had own weights, and backward rank 0's."""
         found = []
@@ -104,7 +123,7 @@ class FirstStep:
         """The step after a right one; if not ``synchronized``, only rank 0 has its weights, and the
         others have those that they began with."""
         model = public.build_with(self.case, self.inputs[0]["state"])
-        weights = self.weights - public.LR * self.mean
+        weights = self.stepped(self.weights, self.mean)
         nn.utils.vector_to_parameters(weights, model.parameters())
         trained = public.state_of(model)
         later = [
@@ -121,6 +140,8 @@ KEEPS_OLD_GRADIENTS = (
     "adds to the gradients that the last call left in .grad: each rank has to reset its own before "
     "backward"
 )
+ONE_NUMBER = "divides by the same number for any number of ranks: divide by world_size"
+N_MINUS_1 = "divides the sum of N gradients by N - 1: the mean is over all N ranks"
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
 Outputs = Callable[[Case, Any], list[Plain]]
 
@@ -153,8 +174,8 @@ def second_step(
         wrong, lr = gradient(first, second), public.lr_of(1)
         return [
             {
-                "step 0": {"parameters": first.weights - public.LR * first.mean},
-                "step 1": {"parameters": second.first_weights(rank) - lr * wrong},
+                "step 0": {"parameters": first.stepped(first.weights, first.mean)},
+                "step 1": {"parameters": second.stepped(second.first_weights(rank), wrong, lr)},
             }
             for rank in range(case.world_size)
         ]
@@ -164,6 +185,16 @@ def second_step(
 
 def step_by(gradient: Vector, **vectors: Vector) -> Outputs:
     def parameters(first: FirstStep, rank: int) -> Tensor:
-        return first.weights - public.LR * gradient(first, rank)
+        return first.stepped(first.weights, gradient(first, rank))
 
     return first_step(parameters=parameters, **vectors)
+
+
+def by_one_number(step: Callable[[Callable[[FirstStep], Tensor]], Outputs]) -> tuple[Any, ...]:
+    """Steps with the sum of the gradients divided by a literal world size, of the other cases."""
+
+    def by(number: int) -> Callable[[Case, Any], list[Plain] | None]:
+        wrong = step(lambda f: f.sum / number)
+        return lambda case, inputs: None if number == case.world_size else wrong(case, inputs)
+
+    return tuple(map(by, (2, 3, 4)))
