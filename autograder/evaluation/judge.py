@@ -16,6 +16,7 @@ from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult,
 from autograder.evaluation.wording import deterministic, forbidden_call, printable
 from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
 from autograder.exercise.attempt import shorten
+from autograder.exercise.budget import CHECKSUM
 from autograder.exercise.compare import size_of
 from autograder.exercise.form import Named
 from autograder.exercise.signs import calls_closed_function
@@ -288,11 +289,16 @@ def _over_budget(attempt: Attempt) -> Finding | None:
             used, limit = spent.used[rank], spent.limit[rank]
             times = f", {used / limit:.3g} × as much" if limit > 0 and used >= 1.005 * limit else ""
             evidence = f"{used:,} {spent.unit}".rstrip() + f", {limit:,} are allowed{times}"
+            if spent.unit == CHECKSUM:
+                return Finding(f"rank {rank}", f"does not keep its budget: {spent.label}")
             return Finding(f"rank {rank}", f"is over its budget: {spent.label}", evidence)
         for rank in spent.ranks_under:
             mistake = "sent less than any correct answer must: did data take another path?"
-            evidence = f"{spent.used[rank]:,} bytes, expected at least {spent.least[rank]:,}"
-            return Finding(f"rank {rank}", mistake, evidence)
+            if spent.unit != "B":
+                mistake = f"does not keep its budget: {spent.label}"
+            used_text = f"{spent.used[rank]:,} {'bytes' if spent.unit == 'B' else spent.unit}"
+            evidence = f"{used_text.rstrip()}, expected at least {spent.least[rank]:,}"
+            return Finding(f"rank {rank}", mistake, "" if spent.unit == CHECKSUM else evidence)
     return None
 
 

@@ -8,6 +8,7 @@ from html import escape
 from itertools import groupby
 
 from autograder.evaluation.verdict import CaseResult, Verdict
+from autograder.exercise.budget import CHECKSUM
 from shardlab.display.palette import ERROR, OK
 
 MARK = {True: "✓", False: "✗"}
@@ -166,6 +167,8 @@ def _used_and_limit(case: CaseResult, heading: str) -> tuple[str, str]:
     if case.hidden or not budgets or not (case.passed or broken):
         return "", ""
     spent = broken or budgets[0]
+    if spent.unit == CHECKSUM:
+        return ("different" if broken else "equal"), ""
     is_known = min(spent.used) >= 0
     if is_known and spent.ranks_under and not spent.ranks_over:
         rank = spent.ranks_under[0]

@@ -9,6 +9,10 @@ from autograder.exercise.attempt import SENT
 from autograder.guest.case import Case
 from shardlab.run import Run
 
+# The unit of numbers that only show whether a run equals another, such as a sum of squares: they
+# are compared, but not shown.
+CHECKSUM = "checksum"
+
 ByRank = float | Sequence[float]  # one number: the same for every rank
 
 

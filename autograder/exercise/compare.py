@@ -186,12 +186,12 @@ def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | N
 
 
 def _at_index(index: int, evidence: str) -> str:
-    """``item 1: …``, or in a list of lists ``item [1][2]: …``."""
-    nested = re.match(r"item (\d+|(?:\[\d+\])+): ", evidence)
+    """``at index 1: …``, or in a list of lists ``at index [1][2]: …``."""
+    nested = re.match(r"at index (\d+|(?:\[\d+\])+): ", evidence)
     if nested is None:
-        return f"item {index}: {evidence}"
+        return f"at index {index}: {evidence}"
     inner = nested[1] if nested[1].startswith("[") else f"[{nested[1]}]"
-    return f"item [{index}]{inner}: {evidence[nested.end() :]}"
+    return f"at index [{index}]{inner}: {evidence[nested.end() :]}"
 
 
 def is_number(value: Plain) -> bool:

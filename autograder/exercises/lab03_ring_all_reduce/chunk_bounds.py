@@ -15,7 +15,7 @@ def wrong_form(question: list[int], right: Bounds, bounds: Bounds) -> MistakeTex
     for item, ((start, stop), expected) in enumerate(zip(bounds, right, strict=True)):
         if not 0 <= start <= stop <= length:
             evidence = f"{start:,} and {stop:,}, expected {expected[0]:,} and {expected[1]:,}"
-            return "should satisfy 0 ≤ start ≤ stop ≤ length", f"item {item}: {evidence}"
+            return "should satisfy 0 ≤ start ≤ stop ≤ length", f"at index {item}: {evidence}"
     if bounds[-1][1] == length - length % world_size != length:
         return "skips the remainder: some elements are in no chunk"
     lengths = [stop - start for start, stop in bounds]

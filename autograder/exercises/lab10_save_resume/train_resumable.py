@@ -45,6 +45,8 @@ from autograder.exercises.lab10_save_resume.rank_errors import (
 from autograder.exercises.lab10_save_resume.training_job import (
     MEAN_TARGET,
     Job,
+    Scaler,
+    Stream,
     batch_of,
     seed_all,
 )
@@ -220,7 +222,9 @@ def run_job(
                 folder.rename(root / name_of(step))
             group.exchange("renamed", step=int(step))
 
-        subject = with_functions_replaced(cloudpickle.loads(pickled), atomic_commit=atomic_commit)
+        ours = {"Job": Job, "Stream": Stream, "Scaler": Scaler}  # for isinstance
+        subject = cloudpickle.loads(pickled)
+        with_functions_replaced(subject, atomic_commit=atomic_commit, **ours)
         job = Job(given["weights"], batches_for(group), group.mean)
         return in_pairs(subject(root, job, case.params["steps"], case.params["every"]))
 
@@ -276,7 +280,7 @@ def removes_checkpoints(output: Any) -> MistakeText:
 def wrong_numbers(output: Any) -> MistakeText:
     for number, done in output["misnumbered in the first start"]:
         mistake = "gives a checkpoint a number that is not that of the steps done: after step s, "
-        return f"{mistake}s + 1 are done", f"number {number} after {done} steps"
+        return f"{mistake}s + 1 are done", f"number {number} after {done} step{'s' * (done != 1)}"
     return None
 
 

@@ -111,10 +111,10 @@ def test_the_evidence_describes_the_output():
         "it has ['parameters', 'activation']"
     )
     assert evidence_of([[1, 2]], [None]) == "it is None: is a return missing?"
-    assert evidence_of([1, 2], [1, 3]) == "item 1: 3, expected 2"
-    assert evidence_of([1, [2, 3]], [1, [2, 4]]) == "item [1][1]: 4, expected 3"
+    assert evidence_of([1, 2], [1, 3]) == "at index 1: 3, expected 2"
+    assert evidence_of([1, [2, 3]], [1, [2, 4]]) == "at index [1][1]: 4, expected 3"
     deep = [[1, [2, 3]], 4]
-    assert evidence_of(deep, [[1, [2, 0]], 4]) == "item [0][1][1]: 0, expected 3"
+    assert evidence_of(deep, [[1, [2, 0]], 4]) == "at index [0][1][1]: 0, expected 3"
 
 
 UNUSUAL = {

@@ -85,7 +85,10 @@ def test_a_broadcast_reaches_every_other_rank_once(world_size):
     [
         (None, "should give a list (it is None"),
         ([(3_000_000, 3_000_000)], "has the wrong length (length 1, expected 4)"),
-        ([[750_000, 750_000]] * 4, "(item 0: 750,000 and 750,000, expected 3,000,000 and 3,000"),
+        (
+            [[750_000, 750_000]] * 4,
+            "(at index 0: 750,000 and 750,000, expected 3,000,000 and",
+        ),
     ],
 )
 def test_wrong_pairs_are_explained(answer, message):

@@ -94,5 +94,5 @@ def test_the_item_that_breaks_the_rule_is_shown():
     found = wrong_form([10, 4], chunk_bounds.right(10, 4), [(0, 2), (2, 4), (4, 3), (6, 9)])
     assert found == (
         "should satisfy 0 ≤ start ≤ stop ≤ length",
-        "item 2: 4 and 3, expected 6 and 8",
+        "at index 2: 4 and 3, expected 6 and 8",
     )

@@ -464,6 +464,34 @@ def train_resumable(root, job, steps, every):
         atomic_commit(root, step + 1, write)
     return losses
 """,
+    "knows the job's parts by the notebook's classes": """
+def train_resumable(root, job, steps, every):
+    rank, losses, newest, done = dist.get_rank(), {}, latest(root), 0
+    kinds = (Stream, Scaler, torch.nn.Module, torch.optim.Optimizer)
+    kinds += (torch.optim.lr_scheduler.LRScheduler,)
+    assert isinstance(job, Job)
+    pieces = [each for each in vars(job).values() if isinstance(each, kinds)]
+    assert len(pieces) == 5
+    if newest is not None:
+        done, states = torch.load(newest / "common.pt", weights_only=False)
+        for piece, state in zip(pieces, states):
+            piece.load_state_dict(state)
+        own = torch.load(newest / f"{rank}.pt", weights_only=False)
+        torch.set_rng_state(own[0])
+        random.setstate(own[1])
+
+    def write(folder):
+        if rank == 0:
+            torch.save([done, [piece.state_dict() for piece in pieces]], folder / "common.pt")
+        torch.save([torch.get_rng_state(), random.getstate()], folder / f"{rank}.pt")
+
+    while done < steps:
+        losses[done] = job.step()
+        done += 1
+        if done % every == 0:
+            atomic_commit(root, done, write)
+    return losses
+""",
     "one file with the random states of all ranks": """
 def train_resumable(root, job, steps, every):
     rank, losses, done = dist.get_rank(), {}, 0

@@ -28,7 +28,7 @@ BOUNDARIES = {
     "does not divide": "3 ranks' checkpoint on 4",
     "one rank": "3 ranks' checkpoint on 1",
     "stop beyond the last file": "3 ranks' checkpoint on 2",
-    "stop in a file of only padding": "13 ranks' checkpoint on 2, few files",
+    "stop in a file of only padding": "12 ranks' checkpoint on 4, few files",
     "files that are not adjacent": "12 ranks' checkpoint on 4, few files",
     "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
@@ -57,7 +57,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     slices = cut(whole_state(case, inputs), case.world_size)
     second = cut(second_state(case), case.world_size)
     return [
-        {"opens": NEEDED_FILES, "slices": own, SECOND: own_2}
+        {"opens": NEEDED_FILES, "slices": own, SECOND: own_2, "views": []}
         for own, own_2 in zip(slices, second, strict=True)
     ]
 
@@ -161,8 +161,8 @@ MISTAKES = {
     "world_size instead": all_files_in_text_order,
     "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
     "the new number of ranks": wrong(cuts_old_padding=False),
-    "cuts a file after the first in the wrong place: start - file * old is negative there, and a "
-    "negative index counts from the end, so use max(start - file * old, 0)": (
+    "cuts a file after the first in the wrong place: this rank's part begins at position 0 of it, "
+    "where start - file * old is negative, which as an index counts from the end": (
         wrong(clamps_start=False)
     ),
     "does not set the padding to zero: torch.empty leaves what was in memory before (NaN, in this "
