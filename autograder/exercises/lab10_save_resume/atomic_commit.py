@@ -109,8 +109,10 @@ def broken_by_a_kill(left: Disk, given: Any) -> MistakeText:
     )
     if left.get(OLD) != files_of(given["old"]):
         mistake = "changes or removes the old checkpoint before the new one is complete"
-    elif max(name for name in left if STEP_NAME.fullmatch(name)) != NEW:
-        mistake = TAKEN_FOR_A_STEP
+    elif (newest := max(name for name in left if STEP_NAME.fullmatch(name))) != NEW:
+        is_done = left[newest] == files_of(given["new"])
+        other_name = "gives the checkpoint another name than name_of(step)"
+        mistake = other_name if is_done else TAKEN_FOR_A_STEP
     elif left[NEW].keys() - files_of(given["new"]).keys():
         mistake = "has something in the new checkpoint that write did not make"
     return mistake, f"a kill can leave {listing(left)}"

@@ -88,7 +88,7 @@ def save(
 ) -> None:
     """Save the files; the order of tensors in them differs from that in the index.
 
-    An earlier checkpoint with another number of ranks has left a file in the folder.
+    An earlier checkpoint with another number of ranks has left two files in the folder.
     """
     folder.mkdir()
     for number in range(saved_on):
@@ -97,7 +97,8 @@ def save(
             torch.save(dict(reversed(slices.items())), path)
         else:
             path.write_text(NO_TENSORS)
-    (folder / shard_name(saved_on, saved_on + 1)).write_text(NO_TENSORS)
+    for number in range(saved_on, saved_on + 2):
+        (folder / shard_name(number, saved_on + 2)).write_text(NO_TENSORS)
     (folder / INDEX).write_text(json.dumps({"world_size": saved_on, "shapes": shapes}))
 
 
@@ -173,6 +174,10 @@ def opens_another_file(attempt: Attempt) -> Finding | None:
         if isinstance(output, dict) and output["opens"] != NEEDED_FILES:
             name, _, why = output["opens"].partition(", ")
             mistake = f"opens a file {why.replace('which', 'that')}"
+            of = int(name.removesuffix(".pt").rpartition("_")[2])
+            if of != attempt.case.params["saved on"]:
+                where = "the current number" if of == attempt.case.world_size else "another number"
+                mistake = f"opens a file of {where} of ranks: index.json has the number that saved"
             evidence = with_cell(f"{name}{output['line']}", attempt.trust)
             return Finding(f"rank {rank}", mistake, evidence)
     return None
