@@ -101,7 +101,8 @@ def as_text(verdict: Verdict) -> str:
             line = f"  {MARK[row.case.passed]} {row.title:<{width}}  {_output(row.case):<11}"
             for heading in _budgets(verdict):
                 used, limit = _used_and_limit(row.case, heading)
-                line += f"  {heading} {used}, limit {limit}" if used else ""
+                of = f", limit {limit}" if limit else ""
+                line += f"  {heading} {used}{of}" if used else ""
             lines.append(line.rstrip())
             lines += [f"      {each}" for each in (*row.why, *row.case.printed.splitlines())]
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from autograder.evaluation import judge as judge_module
 from autograder.evaluation.judge import is_unwritten
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import BudgetUsage, Finding
-from autograder.exercise.budget import Budget, Limit
+from autograder.exercise.budget import CHECKSUM, Budget, Limit
 from autograder.exercise.signs import never_waited
 from shardlab.errors import DeadlockError, RankError, RunTimeout, Waiting
 from shardlab.ranks.trust import Trust
@@ -83,6 +83,21 @@ def test_a_budget_has_an_upper_and_a_lower_bound(used, words):
     assert result.outputs_right
     assert not result.passed
     assert words in result.diagnosis
+
+
+def test_numbers_that_are_only_compared_are_not_shown():
+    label = "the buckets' sizes equal the spec's"
+    for used in (910_072_381_440, 3):
+        spent = BudgetUsage(label, (used, used), (5, 5), (5, 5), "collectives", CHECKSUM)
+        result = judge(exercise(), attempt(spent=[spent]))
+        assert result.diagnosis == f"rank 0 does not keep its budget: {label}"
+
+
+def test_too_few_calls_are_not_called_bytes():
+    spent = BudgetUsage("a call for each bucket", (2, 3), (3, 3), (3, 3), "collectives", "calls")
+    diagnosis = judge(exercise(), attempt(spent=[spent])).diagnosis
+    wanted = "does not keep its budget: a call for each bucket (2 calls, expected at least 3)"
+    assert diagnosis == f"rank 0 {wanted}"
 
 
 def test_recorded_calls_and_the_wire_must_agree():

@@ -7,6 +7,7 @@ import dataclasses
 from autograder.evaluation.present import as_html, as_text
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.exercise import BudgetUsage
+from autograder.exercise.budget import CHECKSUM
 
 
 def test_a_hidden_case_shows_neither_name_nor_bytes():
@@ -41,6 +42,9 @@ def test_each_budget_has_a_column_that_shows_what_exceeded_it():
     passed = dataclasses.replace(case, passed=True, spent=spent[:1])
     text = as_text(Verdict("lab.answer", 4.0, (passed,), seed=1))
     assert "✓ 2 ranks  as expected  sent by a rank 100 B, limit ≤ 110 B" in text
+    sums = BudgetUsage("sizes", (9, 9), (5, 5), (5, 5), "collectives", CHECKSUM)
+    text = as_text(Verdict("a.b", 4.0, (dataclasses.replace(case, spent=(sums,)),), seed=1))
+    assert "right, but:  collectives different\n" in text
     idle = dataclasses.replace(case, spent=(BudgetUsage("sends", (20, 9), (50, 50), (10, 10)),))
     text = as_text(Verdict("lab.answer", 4.0, (idle,), seed=1))
     assert "sent by a rank 9 B, limit at least 10 B" in text

@@ -51,6 +51,13 @@ def test_a_mistake_is_named_with_the_ranks_whose_output_is_wrong() -> None:
     assert lab.named(failed) is None
 
 
+def test_what_no_rank_does_is_not_said_of_every_rank() -> None:
+    """ "every rank does not send" could mean that some do."""
+    lab = exercise(mistakes={"does not send": lambda case, inputs: 2})
+    (found,) = lab.named(attempt(outputs=(2, 2))) or ()
+    assert found.finding.text(hidden=True) == "your answer does not send"
+
+
 def test_a_mistake_on_every_rank() -> None:
     lab = exercise(mistakes={"adds one": lambda case, inputs: 2})
     (found,) = lab.named(attempt(outputs=(2, 2))) or ()

@@ -190,7 +190,7 @@ MISTAKES = {
     "loses the schedule and the loss scale: save and load these, too": (
         without("scheduler", "scaler")
     ),
-    "loses the schedule and the position in the data, and maybe the loss scale: save and load all": (
+    "loses the schedule, the position in the data, and maybe the loss scale: save them, too": (
         without("scheduler", "stream")
     ),
     "gives all ranks the random states of one: each rank has its own": (
