@@ -34,6 +34,7 @@ from autograder.exercises.lab10_save_resume import (
 )
 from autograder.exercises.lab10_save_resume.hidden import load_sharded, train_resumable
 from autograder.guest import held_calls
+from shardlab.ranks.trust import Trust
 from tests.submissions import planted
 from tests.submissions.deciding import inputs_of
 
@@ -258,6 +259,15 @@ def test_ranks_in_different_calls_are_named_with_their_calls():
         RuntimeError, match=r"rank 0 .* in barrier, while rank 1 is in job.step\(\)"
     ):
         rank_errors.raise_first_error(ends, {"mean": "job.step()"})
+
+
+def test_a_line_is_described_in_the_students_kernel_which_knows_its_cells(monkeypatch):
+    text = "ValueError on rank 1 of 2: no  [/tmp/ipykernel_7/9.py, line 3]"
+    graded = rank_errors.with_cell(text, Trust.UNTRUSTED)
+    assert graded == "ValueError on rank 1 of 2: no  [a cell, line 3]"
+    monkeypatch.setattr("shardlab.display.source._cell_number", lambda file: 5)
+    own = rank_errors.with_cell(text, Trust.OWN)
+    assert own == "ValueError on rank 1 of 2: no  [cell 5, line 3]"
 
 
 class Killer(forked_ranks.Observer):
