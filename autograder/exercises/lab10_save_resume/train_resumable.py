@@ -303,7 +303,8 @@ EXERCISE = OnRanks(
     points=6,
     cases=(
         training_case("1 rank, killed in step 11", 1, 15, 5, ("step", 11, 0)),
-        training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),
+        training_case("2 ranks, killed twice", 2, 18, 5, ("save", 9, 0), ("step", 16, 1)),
+        training_case("1 rank, restarted when all steps are done", 1, 6, 2, NO_KILL, weight=0.5),
     ),
     inputs=draw_job,
     drive=drive,

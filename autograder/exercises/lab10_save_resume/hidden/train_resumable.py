@@ -10,12 +10,7 @@ from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.folders import name_of
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
-CASES = (
-    public.training_case("2 ranks, killed twice", 2, 18, 5, ("save", 9, 0), ("step", 16, 1)),
-    public.training_case(
-        "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
-    ),
-)
+CASES = (public.training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),)
 BOUNDARIES = {
     "divides": "1 rank, killed in step 11",
     "does not divide": "2 ranks, killed during a save",
