@@ -550,7 +550,7 @@ print(f"rank 0 of 2 has {rows} of {len(saved['token.weight'])} rows of the first
 # %% [markdown]
 # You pass `dcp.load` the tensors to load into: their sharding says which parts each rank needs, and DCP finds the pieces. `dcp.async_save` copies the state to host memory and writes it from there while training continues.
 #
-# A plain tensor has no sharding. DCP takes it for the same on all ranks and writes it once, without a word. Each rank saves its own number here, first under one key and then under a key of its own:
+# A plain tensor has no sharding. DCP assumes that it is the same on all ranks and writes it once, without a warning. Each rank saves its own number here, first under one key and then under a key of its own:
 
 # %%
 def save_and_load_own(folder):
