@@ -277,6 +277,13 @@ def removes_checkpoints(output: Any) -> MistakeText:
 
 
 @on_each_rank
+def asks_after_the_end(output: Any) -> MistakeText:
+    if not (batches := output["batches after the end"]):
+        return None
+    return "asks for batches in a start that finds all steps done", f"{batches} of them"
+
+
+@on_each_rank
 def wrong_numbers(output: Any) -> MistakeText:
     for number, done in output["misnumbered in the first start"]:
         mistake = "gives a checkpoint a number that is not that of the steps done: after step s, "
@@ -323,5 +330,6 @@ EXERCISE = OnRanks(
         removes_checkpoints,
         wrong_numbers,
         wrong_steps,
+        asks_after_the_end,
     ),
 )

@@ -186,7 +186,8 @@ MISTAKES = {
         without("scheduler", "scaler")
     ),
     "loses the schedule, the position in the data, and maybe the loss scale: save them, too": (
-        without("scheduler", "stream")
+        without("scheduler", "stream"),
+        without("scheduler", "stream", "scaler"),
     ),
     "gives all ranks the random states of one: each rank has its own": (
         without(whose=0),
