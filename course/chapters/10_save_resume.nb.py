@@ -337,7 +337,7 @@ show_table({"file": "", "step in it": ""}, [(path.name, path.read_text()) for pa
 
 # %%
 NOTICED = ["a file is missing", "a file cannot be loaded", "a tensor has another shape", "not at all"]
-predicted_notice = predict("The restart notices the kill:", options=NOTICED)
+predicted_notice = predict("How the restart notices the kill", options=NOTICED)
 predicted_notice
 
 # %%
