@@ -120,7 +120,7 @@ def test_the_best_interval_between_checkpoints(chapter):
     answer = chapter.text_of("predicted_lost.compare(")
     assert "5.0 %; to steps that a failure undoes: 5.0 %" in printed
     assert "that is as much as before" in answer
-    assert "simulated 5.2" in answer
+    assert "simulated 5.199 %" in answer
     assert "best interval for 5 s, 6 min: 3.0 % is lost" in chapter.text_of("lost_with_5_s =")
     assert chapter.text_of("for save_s, simulated in").count("✓") == 2
     assert "<svg" in chapter.svg_of("minutes = np.geomspace")
