@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
 from autograder.exercises.lab10_save_resume.rank_errors import with_cell
@@ -97,7 +97,7 @@ def save(
             torch.save(dict(reversed(slices.items())), path)
         else:
             path.write_text(NO_TENSORS)
-    for number in range(saved_on, saved_on + 2):
+    for number in range(2):
         (folder / shard_name(number, saved_on + 2)).write_text(NO_TENSORS)
     (folder / INDEX).write_text(json.dumps({"world_size": saved_on, "shapes": shapes}))
 
@@ -184,6 +184,17 @@ def opens_another_file(attempt: Attempt) -> Finding | None:
 
 
 @on_each_rank
+def keeps_something(output: Any, expected: Any) -> MistakeText:
+    first, second = (equal(expected[key], output[key], 0.0) for key in ("slices", SECOND))
+    if second or not first:
+        return None
+    return (
+        "returns the right slices of a checkpoint, but not of a newer one in the same folder: does "
+        "it keep something between calls?"
+    )
+
+
+@on_each_rank
 def returns_views(output: Any) -> MistakeText:
     if not output.get("views"):
         return None
@@ -203,5 +214,5 @@ EXERCISE = OnRanks(
     inputs=draw_saved,
     drive=drive,
     tolerance=0.0,
-    signs=(NAMED_MISTAKES, opens_another_file, returns_views),
+    signs=(NAMED_MISTAKES, opens_another_file, keeps_something, returns_views),
 )
