@@ -99,12 +99,13 @@ def test_the_reference_restores_random_states():
 @pytest.mark.parametrize("case", KILLED, ids=lambda case: case.name)
 def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
     inputs = inputs_of(TRAIN, case)
-    curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
+    curves = [("none", TRAIN.expect(case, inputs)[0]["losses"][0])]
     for mistake, outputs in TRAIN.required_half.mistakes(case, inputs):
         if "all ranks" not in mistake or case.params["ranks"] > 1:
-            curves.append(outputs[0]["losses"][0])
-    for one, other in combinations(curves, 2):
-        assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
+            curves.append((mistake, outputs[0]["losses"][0]))
+    for (name, one), (other_name, other) in combinations(curves, 2):
+        if name != other_name:  # variants of one mistake may be equal
+            assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
 
 
 @pytest.mark.parametrize("seed", range(6))
