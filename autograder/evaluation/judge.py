@@ -291,7 +291,10 @@ def _over_budget(attempt: Attempt) -> Finding | None:
             return Finding(f"rank {rank}", f"is over its budget: {spent.label}", evidence)
         for rank in spent.ranks_under:
             mistake = "sent less than any correct answer must: did data take another path?"
-            evidence = f"{spent.used[rank]:,} bytes, expected at least {spent.least[rank]:,}"
+            if spent.unit != "B":
+                mistake = f"does not keep its budget: {spent.label}"
+            used_text = f"{spent.used[rank]:,} {'bytes' if spent.unit == 'B' else spent.unit}"
+            evidence = f"{used_text.rstrip()}, expected at least {spent.least[rank]:,}"
             return Finding(f"rank {rank}", mistake, evidence)
     return None
 

@@ -165,7 +165,8 @@ def _dict_difference(expected: dict[str, Plain], got: Plain, tolerance: float | 
         if key not in got:
             return f"lacks {key!r}", f"it has {_QUOTE.repr(list(got))}"
         if found := _difference(wanted, got[key], tolerance):
-            return f"{found[0]} in {key!r}", found[1]
+            evidence = found[1] if got[key] is None else found[1].removesuffix(MISSING_RETURN)
+            return f"{found[0]} in {key!r}", evidence
     return None
 
 
@@ -176,7 +177,7 @@ def _list_difference(expected: Sequence[Plain], got: Plain, tolerance: float | N
         return "has the wrong length", f"length {len(got)}, expected {len(expected)}"
     for index, (wanted, item) in enumerate(zip(expected, got, strict=True)):
         if found := _difference(wanted, item, tolerance):
-            mistake, evidence = found
+            mistake, evidence = found[0], found[1].removesuffix(MISSING_RETURN)
             if mistake.startswith("should give "):
                 mistake = f"has an item that should be {mistake.removeprefix('should give ')}"
             if isinstance(expected, tuple) and all(map(is_number, (*expected, *got))):

@@ -12,7 +12,7 @@ from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import equal, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
-from shardlab.ranks.wording import each_rank_text
+from shardlab.ranks.explain import each_rank_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,9 @@ class OnRanks(Exercise):
         wrong = [rank for rank, pair in pairs if not equal(*pair, self.tolerance)]
         evidence = f"{difference.who}: {with_key(difference.mistake, difference.evidence)}"
         if len(wrong) == len(attempt.outputs):
-            who = "each rank" if mistake.startswith(("never ", "does not ")) else "every rank"
+            # "every rank does not …" could also mean that only some do not
+            is_negative = mistake.startswith(("never ", "does not "))
+            who = "your answer" if is_negative else "every rank"
             return Finding(who, mistake, evidence, who_if_hidden=who)
         return Finding(each_rank_text(wrong), mistake, evidence)
 

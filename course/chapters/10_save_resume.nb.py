@@ -333,11 +333,12 @@ show_table({"file": "", "step in it": ""}, [(path.name, path.read_text()) for pa
 # %% [markdown]
 # ## A kill during a save
 #
-# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes. **Whose files contain step 4 after that?**
+# Now the worst case. Four ranks save every second step, always to the same four names. In step 4 rank 2 is killed just before it writes; the others have written. The job is restarted, and each rank loads its file. **How does the restart notice that something is wrong?**
 
 # %%
-predicted_files = predict("Files with step 4", options=[f"rank {rank}" for rank in range(4)], several=True)
-predicted_files
+NOTICED = ["a file is missing", "a file cannot be loaded", "a tensor has another shape", "not at all"]
+predicted_notice = predict("How the restart notices the kill", options=NOTICED)
+predicted_notice
 
 # %%
 def save_over_and_over(folder):
@@ -354,15 +355,23 @@ try:
     launch(save_over_and_over, disk, world_size=4, device="cpu")
 except RankError as error:
     killed = error
-files = [torch.load(disk / f"model_{rank}.pt", weights_only=True) for rank in range(4)]
-steps = [file["step"] for file in files]
 
 # %%
-predicted_files.compare([f"rank {rank}" for rank, step in enumerate(steps) if step == 4])
+def how_a_restart_notices(paths):
+    if not all(path.exists() for path in paths):
+        return "a file is missing"
+    try:
+        owns = [torch.load(path, weights_only=True)["own"] for path in paths]
+    except Exception:
+        return "a file cannot be loaded"
+    return "not at all" if {len(own) for own in owns} == {1000} else "a tensor has another shape"
+
+paths = [disk / f"model_{rank}.pt" for rank in range(4)]
+predicted_notice.compare(how_a_restart_notices(paths))
 
 # %%
 print(killed.headline)
-print("in the files:", steps)
+print("steps in the files:", [torch.load(path, weights_only=True)["step"] for path in paths])
 
 # %% [markdown]
 # Each file is complete, all four load without an error, and together they form a state that the training was never in. So: **never overwrite a checkpoint**. Write each one to a new place.
@@ -541,6 +550,24 @@ print(f"rank 0 of 2 has {rows} of {len(saved['token.weight'])} rows of the first
 # %% [markdown]
 # You pass `dcp.load` the tensors to load into: their sharding says which parts each rank needs, and DCP finds the pieces. `dcp.async_save` copies the state to host memory and writes it from there while training continues.
 #
+# A plain tensor has no sharding. DCP assumes that it is the same on all ranks and writes it once, without a warning. Each rank saves its own number here, first under one key and then under a key of its own:
+
+# %%
+def save_and_load_own(folder):
+    import torch.distributed.checkpoint as dcp
+
+    keys = "own", f"own_{dist.get_rank()}"
+    dcp.save({key: torch.tensor(dist.get_rank()) for key in keys}, checkpoint_id=folder)
+    loaded = {key: torch.tensor(-1) for key in keys}
+    dcp.load(loaded, checkpoint_id=folder)
+    return [each.item() for each in loaded.values()]
+
+found = launch(save_and_load_own, disk / "own", world_size=4, device="cpu").outputs
+show_table({"rank": "d", "under one key": "d", "under its own": "d"}, [(rank, *each) for rank, each in enumerate(found)])
+
+# %% [markdown]
+# Random states and positions in the data need a key for each rank. And `dcp.save` and `dcp.load` are collectives of all ranks: if only some of them take part, pass `process_group=` with a group of exactly those.
+#
 # ## In practice: DeepSpeed
 #
 # `engine.save_checkpoint` and `engine.load_checkpoint` do this for an engine; pass your own state, such as the position in the data, as `client_state`. Stage 2 on four ranks:
@@ -684,7 +711,7 @@ if ended.returncode:
 #
 # ## How often?
 #
-# Assume that training waits 60 seconds for each checkpoint, and that something fails as often as in Llama 3's training. Saving often costs much waiting; saving seldom loses much work at each failure. We draw 50,000 failures at random and try all intervals: of the time between two failures, only intervals that end with a finished checkpoint are kept.
+# Assume that training waits 60 seconds for each checkpoint, and that something fails as often as in Llama 3's training. Saving often costs much waiting; saving seldom means that each failure undoes many steps. We draw 50,000 failures at random and try all intervals: of the time between two failures, only intervals that end with a finished checkpoint are kept.
 
 # %%
 mtbf_s = 54 * 24 * 3600 / 419
@@ -700,22 +727,28 @@ def best_interval_min(save_s):
 # %%
 best_min = best_interval_min(60)
 lost = percent_lost(best_min, 60)
+finished = (until_failure_s // (60 * best_min + 60)).sum()
+saving = 100 * finished * 60 / until_failure_s.sum()
 print(f"a failure every {mtbf_s / 3600:.1f} h: save every {best_min} min, {lost:.1f} % of the time is lost")
+print(f"to waiting for checkpoints: {saving:.1f} %; to steps that a failure undoes: {lost - saving:.1f} %")
 
 # %% [markdown]
-# Now the ranks only copy their state to host memory and continue training while it is written: a checkpoint takes 5 s of their time, a twelfth. Again we take the interval that loses the least. **What percentage of the time is lost?**
+# Now the ranks only copy their state to host memory and continue training while it is written: a checkpoint takes 5 s of their time, a twelfth. The interval stays as it is. **What percentage of the time is lost now?**
 
 # %%
 predicted_lost = predict("Time lost with 5 s for a checkpoint", unit="%")
 predicted_lost
 
 # %%
-named = {"a twelfth of what was lost": lost / 12, "what is lost if the interval stays as it was": percent_lost(best_min, 5)}
+named = {"a twelfth of what was lost": lost / 12, "as much as before": lost}
+predicted_lost.compare(percent_lost(best_min, 5), named, "simulated")
+
+# %%
 lost_with_5_s = percent_lost(best_interval_min(5), 5)
-predicted_lost.compare(lost_with_5_s, named, "simulated")
+print(f"at the best interval for 5 s, {best_interval_min(5)} min: {lost_with_5_s:.1f} % is lost")
 
 # %% [markdown]
-# Not a twelfth: failures are as frequent as before, and each still costs half an interval on average. With $\delta$ seconds for a checkpoint and a failure every $M$ seconds, saving every $\tau$ seconds costs $\delta/\tau$ of the time and failures $\tau/(2M)$. The sum is smallest at $\tau = \sqrt{2\,\delta M}$ (Young 1974), where both are equal: together $\sqrt{2\,\delta/M}$.
+# Only the waiting has become a twelfth: failures are as frequent as before, and each still undoes half an interval on average. So with faster checkpoints, save more often. With $\delta$ seconds for a checkpoint and a failure every $M$ seconds, saving every $\tau$ seconds costs $\delta/\tau$ of the time and failures $\tau/(2M)$. The sum is smallest at $\tau = \sqrt{2\,\delta M}$ (Young 1974), where both are equal: together $\sqrt{2\,\delta/M}$.
 
 # %%
 for save_s, simulated in ((60, lost), (5, lost_with_5_s)):
@@ -738,7 +771,7 @@ axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 figure.tight_layout()
 
 # %% [markdown]
-# At the best interval, the lost time grows with $\sqrt{\delta}$: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. At the old interval more than half of it would remain, since most of that is lost steps. So with asynchronous saving, save more often as well. (Restarting takes additional time, whatever the interval.)
+# At the best interval, the lost time grows with $\sqrt{\delta}$: if a checkpoint blocks the ranks only a twelfth as long, it falls to less than a third. At the old interval more than half of it remained. (Restarting takes additional time, whatever the interval.)
 #
 # ## What goes wrong in practice
 #

@@ -364,7 +364,7 @@ sgd_with_master_weights_spec(ones, gradients=[ones] * 500, lr=0.001, momentum=0.
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# For each parameter: `velocity.mul_(momentum).add_(p.grad.float())`, then `master -= lr * velocity`, then `p.copy_(master)`, all under `torch.no_grad()`. `copy_` rounds into the 16-bit tensor and keeps it the same tensor.
+# Three updates for each parameter, in this order: the velocity, the master, the weight. All are in place and under `torch.no_grad()`, and the first two are fp32. `copy_` rounds into the 16-bit tensor and keeps it the same tensor.
 # </details>
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}

@@ -90,7 +90,7 @@ slices_spec({"w": torch.arange(1, 7).view(2, 3), "b": torch.arange(7, 10)}, worl
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# `torch.save({name: own.clone() for name, own in slices.items()}, folder / shard_name(rank, n))`, and on rank 0 `(folder / "index.json").write_text(json.dumps(...))`.
+# Two steps. On every rank: a new dict with a copy of each slice, one `torch.save`. On one rank only: a dict with two keys, as JSON text (`json.dumps`, `Path.write_text`).
 # </details>
 
 # %% nbgrader={"grade_id": "save_sharded", "solution": true}
@@ -136,7 +136,12 @@ check("save_resume.save_sharded", save_sharded)
 #
 # After a crash there may be fewer nodes than before, or more. So M ranks load what N ranks saved: the state is **resharded** on loading.
 #
-# `load_sharded(folder)` returns this rank's slices for the **current** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded and cut for M ranks. It must not open every file: if a thousand ranks each read a whole checkpoint, the disks have to deliver it a thousand times.
+# `load_sharded(folder)` returns this rank's slices for the **current** number of ranks: a dict of tensors of the saved dtypes, each flattened, padded with zeros and cut for M ranks. It must not open every file: if a thousand ranks each read a whole checkpoint, the disks have to deliver it a thousand times.
+#
+# - Every rank has at least one element of each tensor.
+# - The order of the tensors in a file can differ from that in the index.
+# - Files that another number of ranks saved earlier may still be in the folder.
+# - A process may load several checkpoints, also a newer one from the same folder. A newer save may overwrite the files: that must not change what was loaded before.
 
 # %%
 def reshard_spec(slices_by_rank, shapes, world_size):
@@ -150,7 +155,7 @@ def reshard_spec(slices_by_rank, shapes, world_size):
 reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3)
 
 # %% [markdown]
-# **Budget** · opens only files that contain at least one element of its slices; padding does not count. In cases with "few files" in their name, a rank cannot open any others: that raises an error. The order of the tensors in a file can differ from that in the index. A process may load several checkpoints, also a newer one from the same folder, and files that another number of ranks saved earlier may still be in the folder. Every rank has at least one element of each tensor.
+# **Budget** · opens only files that contain at least one element of its slices; padding does not count. In cases with "few files" in their name, to open another file is an error.
 #
 # <details><summary>Hint 1 · the lengths of slices</summary>
 #
@@ -162,7 +167,7 @@ reshard_spec(slices_spec({"w": torch.arange(1, 7)}, 4), {"w": [6]}, world_size=3
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# For each file from `start // old` to `(stop - 1) // old`: `saved[max(start - file * old, 0) : stop - file * old]`. `torch.cat` these, then `F.pad` to the new length. Keep open files in a dict: each file has slices of all tensors. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk. Return copies, as `torch.cat` makes: a mapped file may be replaced.
+# One loop over the tensors, and in it one over the files from that of `start` to that of `stop - 1`. Cut each file's slice at both ends: only in the first file does this rank's part begin after position 0. Join the pieces, then pad. Each file has slices of all tensors, so keep what you have opened in a dict. `torch.load(path, weights_only=True, mmap=True)` reads only the parts that you use from the disk; its tensors are views of the file, so return copies.
 # </details>
 
 # %% nbgrader={"grade_id": "load_sharded", "solution": true}
@@ -225,6 +230,7 @@ def name_of(step):
 # - After a kill, the job is restarted, perhaps with fewer ranks. It commits the same step again, or the next one if that step is complete. So no folder has the final name when `atomic_commit` is called. Files that the killed run left behind must not make the restarted one fail or end up in its checkpoint.
 # - At the end, even after a restart, `root` contains only checkpoints. Old ones stay.
 # - Temporary files are in `root`, too: a rename works only within one file system.
+# - In one call, no rank removes a file or folder that another rank has just made: for a moment it would be missing for all.
 
 # %%
 def commit_spec(checkpoints, step, files_by_rank, is_killed):
@@ -234,12 +240,14 @@ def commit_spec(checkpoints, step, files_by_rank, is_killed):
 commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 
 # %% [markdown]
-# **Budget** · no kill breaks a checkpoint. The check starts processes that share a disk, and kills one of them (SIGKILL, which cannot be caught) after each change that your code makes on disk; it then inspects the disk and restarts the job. Its ranks have `barrier`, `all_reduce` and `broadcast`; you only need `dist.barrier()`, and with `async_op=True` a rank waits only when it calls `.wait()`. They take turns, in two orders: each runs until it waits in a collective. So wait in a collective: a rank that waits in a loop until a file appears keeps its turn, and the check stops it after 8 seconds.
+# **Budget** · no kill breaks a checkpoint. The check kills a rank (SIGKILL) after each change that your code makes on disk. Then it inspects the disk and restarts the job.
 #
-# The check sees every change, whichever program makes it, because the operating system pauses system calls that change files (seccomp). If your system does not support that, your own check looks at the disk only between lines of Python code, so the changes of another thread or program look like one step. Grading always sees all of them.
+# Its ranks take turns, in two orders: each runs until it waits in a collective. You only need `dist.barrier()`. A rank that waits in a loop for a file to appear keeps its turn, and the check stops it after 8 seconds. (A power failure, which needs `os.fsync`, is not part of this task.)
 #
-# A rename survives the death of its process. To survive a power failure, a program also calls `os.fsync` on the files before the rename and on `root` after it; that is not part of this task. On NFS the rename is atomic on the server, but other clients may show the old content of `root` for up to a minute, because they cache it; Lustre shows the same content to all clients.
+# <details><summary>How the check sees every change</summary>
 #
+# The operating system pauses each system call that changes a file (seccomp), whichever program makes it. If your system does not support that, your own check looks at the disk only between lines of Python code; grading always sees all changes. The ranks also have `all_reduce` and `broadcast`; with `async_op=True` a rank waits only when it calls `.wait()`.
+# </details>
 # <details><summary>Hint 1 · the one atomic step</summary>
 #
 # Renaming a folder is a single step of the file system: before it the new name does not exist, after it the folder is complete. Copying takes many steps. So write to a temporary folder first, then rename it.
@@ -250,7 +258,7 @@ commit_spec({1: ["a", "b"]}, 2, ["c", "d"], is_killed=False)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# On rank 0: `shutil.rmtree(folder, ignore_errors=True)` and `folder.mkdir()`. Barrier. `write(folder)`. Barrier. On rank 0: `folder.rename(root / name_of(step))`. Barrier. The temporary name must not match `step_????????`, and every run must remove what an earlier one left under it.
+# Prepare on one rank, write on all, publish on one, with a barrier after each. Two questions are left. What does the rank that prepares do if a killed run has left a folder under the temporary name? And which temporary names does `latest` never find, whatever the number of the step?
 # </details>
 
 # %% nbgrader={"grade_id": "atomic_commit", "solution": true}
@@ -387,9 +395,16 @@ class Job:
         return mean.item() / dist.get_world_size()
 
 # %% [markdown]
-# `train_resumable(root, job, steps, every)` runs on every rank. It trains until `steps` steps are done in total, and commits a checkpoint after every `every` steps, and at no other time (`atomic_commit`, with the number of steps done). At the start it resumes from the newest checkpoint, if there is one (`latest`); a killed run may have left an unfinished folder as well. It returns `{step: loss}` of the steps that **this** call has run, counted from 0. It removes no checkpoint. But older ones may be missing after a restart, so each checkpoint contains everything that is needed to resume from it. Each file is written by only one rank: if several ranks write the same file at once, the result can be a mixture.
+# `train_resumable(root, job, steps, every)` runs on every rank.
 #
-# Steps that the checkpoint contains are not run again. In the check they cannot be: the data comes from a stream, which does not repeat batches that were used before the checkpoint (you would get zeros). A start that finds all steps done asks for no batch. Call no seed function: restore the checkpoint's random states, so that the random numbers are those of a run without a kill. The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, and `gather_object`, `all_gather_object` and `broadcast_object_list`.
+# - At the start it resumes from the newest checkpoint, if there is one (`latest`). A killed run may have left an unfinished folder as well.
+# - It trains until `steps` steps are done in total. Steps that the checkpoint contains are not run again, and their batches cannot be asked for again: in the check you would get zeros. A start that finds all steps done asks for no batch.
+# - It commits a checkpoint after every `every` steps, counted from the first start, and at no other time: `atomic_commit`, with the number of steps done. It removes none. Older ones may be missing after a restart, so each contains everything that is needed.
+# - Each file is written by only one rank: if several write the same file at once, the result can be a mixture.
+# - Call no seed function: restore the checkpoint's random states.
+# - It returns `{step: loss}` of the steps that **this** call has run, counted from 0.
+#
+# The check's ranks have `barrier`, `all_reduce`, `broadcast`, `all_gather`, `gather_object`, `all_gather_object` and `broadcast_object_list`.
 
 # %%
 def resume_spec(curve, killed_in, every):
@@ -400,7 +415,7 @@ def resume_spec(curve, killed_in, every):
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
 # %% [markdown]
-# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run: the same steps of the job's first start, without a kill · a checkpoint stores state that is the same on all ranks only once: its bytes are ≤ 1.1 times those of the parameters and of Adam's two states, plus 16 KiB for each rank.
+# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run · a checkpoint has ≤ 1.1 times the bytes of the parameters and of Adam's two states, plus 16 KiB for each rank: what is the same on all ranks is stored once.
 #
 # <details><summary>Hint 1 · where random numbers come from</summary>
 #
@@ -412,7 +427,7 @@ resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# After step s, s + 1 steps are done. Define `write(folder)` inside your function: `torch.save({...}, folder / "shared.pt")` on rank 0, `torch.save({...}, folder / f"rank_{rank}.pt")` on every rank. You can load both with `weights_only=True`.
+# After step s, s + 1 steps are done: that number names the checkpoint, and a restart continues with it. Define `write(folder)` inside your function, so that it sees the job as it is at that moment. Loading, before the first step, is the same in reverse; both files load with `weights_only=True`.
 # </details>
 
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}

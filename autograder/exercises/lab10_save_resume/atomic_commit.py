@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from autograder.exercise import Case, OnRanks, Plain
+from autograder.exercise import Attempt, Case, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume.commits import (
     NEW,
@@ -20,7 +20,7 @@ from autograder.exercises.lab10_save_resume.commits import (
     listing,
 )
 from autograder.exercises.lab10_save_resume.forked_ranks import protected_parent
-from autograder.exercises.lab10_save_resume.rank_errors import fails_on_a_rank
+from autograder.exercises.lab10_save_resume.rank_errors import fails_on_a_rank, with_cell
 from autograder.guest.on_rank import gets_pickled_answer
 
 MAX_KILLS = 60  # in one case; a correct answer makes about ten changes
@@ -58,6 +58,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
             "in the current folder": sorted(set().union(*(run.elsewhere for run in found))),
             "returned too early": sorted({r for run in found for r in run.returned_too_early}),
             "broken": next((b for b in broken if b is not None), None),
+            "taken away": sorted(set().union(*(run.taken for run in found))),
             "names like a step": commits.names_like_a_step(long_steps),
             "failures": failures,
             "was killed": len(kills) > 2,  # a folder, a file, a rename
@@ -65,7 +66,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
 
 
 @on_each_rank
-def leaves_wrong_files(output: Any, given: Any) -> MistakeText:
+def leaves_wrong_files(output: Any, given: Any, attempt: Attempt) -> MistakeText:
     if output["broken"] is not None:
         return broken_by_a_kill(output["broken"], given)
     if output["left"] or output["in the current folder"]:
@@ -75,9 +76,15 @@ def leaves_wrong_files(output: Any, given: Any) -> MistakeText:
         return mistake, "; ".join(found)
     if output["returned too early"]:
         return "returns before the new checkpoint has its name: let every rank wait for the rename"
+    if output["taken away"]:
+        mistake = (
+            "removes what another rank has just made: let one rank remove and make the temporary "
+            "folder, and the others wait for it"
+        )
+        return mistake, ", ".join(output["taken away"])
     if output["failures"]:
         kind, evidence = output["failures"][0]
-        return FAILURES[kind], evidence
+        return FAILURES[kind], with_cell(evidence, attempt.trust)
     if output["names like a step"]:
         return TAKEN_FOR_A_STEP, ", ".join(output["names like a step"])
     return None
@@ -102,8 +109,10 @@ def broken_by_a_kill(left: Disk, given: Any) -> MistakeText:
     )
     if left.get(OLD) != files_of(given["old"]):
         mistake = "changes or removes the old checkpoint before the new one is complete"
-    elif max(name for name in left if STEP_NAME.fullmatch(name)) != NEW:
-        mistake = TAKEN_FOR_A_STEP
+    elif (newest := max(name for name in left if STEP_NAME.fullmatch(name))) != NEW:
+        is_done = left[newest] == files_of(given["new"])
+        other_name = "gives the checkpoint another name than name_of(step)"
+        mistake = other_name if is_done else TAKEN_FOR_A_STEP
     elif left[NEW].keys() - files_of(given["new"]).keys():
         mistake = "has something in the new checkpoint that write did not make"
     return mistake, f"a kill can leave {listing(left)}"

@@ -97,14 +97,21 @@ class DiskObserver(Observer):
         self.seen = disk_of(self.watched)
         self.changes = 0
         self.broken: Disk | None = None  # the first state that no kill may leave
+        self.makers: dict[str, int] = {}  # the rank that made each file or folder in root
+        self.taken: list[str] = []  # those that another rank removed
         self.returned_too_early: list[int] = []
         self.elsewhere: list[str] = []  # what was in the current folder at the end
 
-    def inspect(self) -> bool:
-        """Whether the disk has changed since the last inspection."""
+    def inspect(self, rank: int | None = None) -> bool:
+        """Whether the disk has changed since the last inspection; only ``rank`` has run since."""
         disk = disk_of(self.watched or "")
         if disk == self.seen:
             return False
+        if rank is not None:
+            if self.new not in disk:  # else it may have been renamed
+                gone = self.seen.keys() - disk.keys()
+                self.taken += [name for name in gone if self.makers.get(name, rank) != rank]
+            self.makers |= dict.fromkeys(disk.keys() - self.seen.keys(), rank)
         self.seen = disk
         self.changes += 1
         if self.broken is None and is_broken(disk, self.given, self.new):
@@ -112,7 +119,7 @@ class DiskObserver(Observer):
         return True
 
     def should_kill(self, rank: int, message: Message | None) -> bool:
-        has_changed = self.inspect()
+        has_changed = self.inspect(rank)
         if has_changed:
             self.changing_calls.append(self.calls)
         if message is None:

@@ -104,12 +104,13 @@ def report_changes(group: Group, folder: str) -> None:
 
 
 def message_of(error: BaseException) -> str:
-    """The error's message, with the innermost line of the notebook cell that led to it."""
+    """The error's message, with the innermost line of the notebook cell that led to it, which
+    rank_errors.with_cell describes in the student's kernel."""
     where = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
         if code.co_filename[:1] == "<" or "ipykernel" in code.co_filename:
-            where = f" (in {code.co_name}, line {line - code.co_firstlineno + 1} of it)"
+            where = f"  [{code.co_filename}, line {line}]"
     return f"{error}{where}"
 
 

@@ -27,8 +27,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain, equal
+from autograder.exercise.signs import MistakeText, on_each_rank
 from autograder.exercises.lab10_save_resume import shared
+from autograder.exercises.lab10_save_resume.rank_errors import with_cell
 from autograder.exercises.lab10_save_resume.shared import INDEX, shard_name
 from shardlab.display import source
 
@@ -62,8 +64,9 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         try:
             with opens_observed(folder, refused), nan_in_empty_tensors():
                 loaded = subject(folder)
+            views = changed_with_the_files(loaded, folder)
             if not refused:
-                shutil.rmtree(folder)  # its files may still be mapped, so they are not overwritten
+                shutil.rmtree(folder)  # its files may still be mapped, so they are not cut off
                 save(folder, *second_checkpoint(case), saved_on)
                 second = subject(folder)
         except FileNotFoundError as error:
@@ -75,7 +78,9 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         except PermissionError:
             if not refused:
                 raise
-        return refused[0] if refused else {"opens": NEEDED_FILES, "slices": loaded, SECOND: second}
+        if refused:
+            return refused[0]
+        return {"opens": NEEDED_FILES, "slices": loaded, SECOND: second, "views": views}
 
 
 def save(
@@ -83,7 +88,7 @@ def save(
 ) -> None:
     """Save the files; the order of tensors in them differs from that in the index.
 
-    An earlier checkpoint with another number of ranks has left a file in the folder.
+    An earlier checkpoint with another number of ranks has left two files in the folder.
     """
     folder.mkdir()
     for number in range(saved_on):
@@ -92,8 +97,25 @@ def save(
             torch.save(dict(reversed(slices.items())), path)
         else:
             path.write_text(NO_TENSORS)
-    (folder / shard_name(saved_on, saved_on + 1)).write_text(NO_TENSORS)
+    for number in range(2):
+        (folder / shard_name(number, saved_on + 2)).write_text(NO_TENSORS)
     (folder / INDEX).write_text(json.dumps({"world_size": saved_on, "shapes": shapes}))
+
+
+def changed_with_the_files(loaded: Any, folder: Path) -> list[str]:
+    """Names of loaded tensors that another content of the files changes; they get it back."""
+    items = loaded.items() if isinstance(loaded, dict) else ()
+    tensors = {name: each for name, each in items if isinstance(each, Tensor)}
+    before = {name: each.nan_to_num() for name, each in tensors.items()}
+    saved = {path: path.read_bytes() for path in folder.iterdir()}
+    for path, content in saved.items():
+        with path.open("r+b") as file:  # not cut off first: a mapped part must not vanish
+            file.write(bytes(len(content)))
+    changed = [n for n, each in before.items() if not torch.equal(each, tensors[n].nan_to_num())]
+    for path, content in saved.items():
+        with path.open("r+b") as file:
+            file.write(content)
+    return changed
 
 
 @contextlib.contextmanager
@@ -141,9 +163,9 @@ def second_checkpoint(case: Case) -> tuple[dict[str, dict[str, Tensor]], dict[st
 
 
 def innermost_line(frames: traceback.StackSummary) -> str:
-    """The innermost line of the answer: "cell 5, line 3: its text"."""
+    """The innermost line of the answer, which `with_cell` describes in the student's kernel."""
     own = [each for each in frames if source.is_user_code(each.filename)]
-    return ": ".join(filter(None, source.locate(own[-1].filename, own[-1].lineno or 0)))
+    return f"  [{own[-1].filename}, line {own[-1].lineno}]"
 
 
 def opens_another_file(attempt: Attempt) -> Finding | None:
@@ -152,19 +174,45 @@ def opens_another_file(attempt: Attempt) -> Finding | None:
         if isinstance(output, dict) and output["opens"] != NEEDED_FILES:
             name, _, why = output["opens"].partition(", ")
             mistake = f"opens a file {why.replace('which', 'that')}"
-            return Finding(f"rank {rank}", mistake, f"{name}; {output['line']}")
+            of = int(name.removesuffix(".pt").rpartition("_")[2])
+            if of != attempt.case.params["saved on"]:
+                where = "the current number" if of == attempt.case.world_size else "another number"
+                mistake = f"opens a file of {where} of ranks: index.json has the number that saved"
+            evidence = with_cell(f"{name}{output['line']}", attempt.trust)
+            return Finding(f"rank {rank}", mistake, evidence)
     return None
+
+
+@on_each_rank
+def keeps_something(output: Any, expected: Any) -> MistakeText:
+    first, second = (equal(expected[key], output[key], 0.0) for key in ("slices", SECOND))
+    if second or not first:
+        return None
+    return (
+        "returns the right slices of a checkpoint, but not of a newer one in the same folder: does "
+        "it keep something between calls?"
+    )
+
+
+@on_each_rank
+def returns_views(output: Any) -> MistakeText:
+    if not output.get("views"):
+        return None
+    return (
+        "returns a part of a mapped file, not a copy: a newer save changes its values, so copy it "
+        "with torch.cat or clone()"
+    ), ", ".join(map(repr, output["views"]))
 
 
 EXERCISE = OnRanks(
     points=4,
     cases=(
         loading_case(3, 1, weight=["float32", 3, 3], bias=["bfloat16", 7]),
-        loading_case(3, 4, weight=["float32", 8, 2], bias=["float32", 16]),
-        loading_case(12, 4, ", few files", weight=["float32", 8, 3], bias=["float32", 16]),
+        loading_case(3, 4, weight=["float32", 5, 3], bias=["bfloat16", 14]),
+        loading_case(12, 4, ", few files", weight=["float32", 8, 3], bias=["float32", 13]),
     ),
     inputs=draw_saved,
     drive=drive,
     tolerance=0.0,
-    signs=(NAMED_MISTAKES, opens_another_file),
+    signs=(NAMED_MISTAKES, opens_another_file, keeps_something, returns_views),
 )

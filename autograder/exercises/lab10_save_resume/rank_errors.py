@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 
 from autograder.exercise import Attempt, Finding
@@ -14,8 +16,11 @@ from autograder.exercises.lab10_save_resume.forked_ranks import (
     was_killed,
 )
 from autograder.guest.answer import STUB
+from shardlab.display import source
 from shardlab.errors import RankError
+from shardlab.ranks.trust import Trust
 
+LINE = re.compile(r"  \[([^\[\]\n]+), line (\d+)\]$")  # see forked_ranks.message_of
 # Built-in exceptions that cannot be created from a message alone.
 NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 
@@ -28,7 +33,7 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
     for rank, outcome in enumerate(outcomes):
         if outcome.status == RAISED:
             name, message = outcome.value
-            if name == "NotImplementedError" and not message.partition(" (in ")[0]:
+            if name == "NotImplementedError" and not message.partition("  [")[0]:
                 raise NotImplementedError(STUB)
             kind = getattr(builtins, name, None)
             if not isinstance(kind, type) or not issubclass(kind, Exception) or name in NO_TEXT:
@@ -47,6 +52,13 @@ def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | No
     )
 
 
+def with_cell(text: str, trust: Trust) -> str:
+    """``…  [/tmp/ipykernel_7/9.py, line 3]``  ->  ``…  [cell 5, line 3: dist.barrier()]``"""
+    is_own = trust is Trust.OWN  # else do not read a file that student code names
+    with contextlib.nullcontext() if is_own else source.without_source_text():
+        return LINE.sub(lambda found: f"  [{source.quoted(found[1], int(found[2]))}]", text)
+
+
 def fails_on_a_rank(attempt: Attempt) -> Finding | None:
     """A sign for errors from raise_first_error, shown without the case's own rank."""
     error = attempt.error
@@ -57,5 +69,5 @@ def fails_on_a_rank(attempt: Attempt) -> Finding | None:
         "your answer",
         f"stops with {error.kind}",
         who_if_hidden="your answer",
-        in_full=f"{error.kind} {where}: {message}",
+        in_full=with_cell(f"{error.kind} {where}: {message}", attempt.trust),
     )

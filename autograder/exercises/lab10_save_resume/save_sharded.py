@@ -29,6 +29,7 @@ from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 ZIP_BYTES = 8192  # the most that torch.save adds for names and alignment
 INDEX_BYTES = 4096
 WRITTEN = "written by a rank"
+UNREADABLE = "cannot be read"
 OF_ANOTHER_RANK = b"a new file of another rank"
 
 
@@ -107,7 +108,7 @@ def content(path: Path) -> Plain:
             return json.loads(path.read_text())
         return as_plain(torch.load(path, weights_only=True))
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).partition('. ')[0]}"
+        return f"{UNREADABLE} ({type(error).__name__}: {str(error).partition('. ')[0]})"
 
 
 def as_plain(value: Any) -> Plain:
@@ -152,7 +153,9 @@ def wrong_index(output: Any, expected: Any) -> MistakeText:
     if INDEX not in expected or equal(expected[INDEX], output[INDEX]):
         return None
     mistake = 'does not write {"world_size": the number of ranks, "shapes": the given shapes} to '
-    return f"{mistake}{INDEX} as JSON", f"it has {output[INDEX]}"
+    is_unreadable = str(output[INDEX]).startswith(UNREADABLE)
+    found = output[INDEX] if is_unreadable else f"it has {output[INDEX]}"
+    return f"{mistake}{INDEX} as JSON", found
 
 
 @on_each_rank

@@ -45,6 +45,8 @@ from autograder.exercises.lab10_save_resume.rank_errors import (
 from autograder.exercises.lab10_save_resume.training_job import (
     MEAN_TARGET,
     Job,
+    Scaler,
+    Stream,
     batch_of,
     seed_all,
 )
@@ -220,7 +222,9 @@ def run_job(
                 folder.rename(root / name_of(step))
             group.exchange("renamed", step=int(step))
 
-        subject = with_functions_replaced(cloudpickle.loads(pickled), atomic_commit=atomic_commit)
+        ours = {"Job": Job, "Stream": Stream, "Scaler": Scaler}  # for isinstance
+        subject = cloudpickle.loads(pickled)
+        with_functions_replaced(subject, atomic_commit=atomic_commit, **ours)
         job = Job(given["weights"], batches_for(group), group.mean)
         return in_pairs(subject(root, job, case.params["steps"], case.params["every"]))
 
@@ -273,10 +277,17 @@ def removes_checkpoints(output: Any) -> MistakeText:
 
 
 @on_each_rank
+def asks_after_the_end(output: Any) -> MistakeText:
+    if not (batches := output["batches after the end"]):
+        return None
+    return "asks for batches in a start that finds all steps done", f"{batches} of them"
+
+
+@on_each_rank
 def wrong_numbers(output: Any) -> MistakeText:
     for number, done in output["misnumbered in the first start"]:
         mistake = "gives a checkpoint a number that is not that of the steps done: after step s, "
-        return f"{mistake}s + 1 are done", f"number {number} after {done} steps"
+        return f"{mistake}s + 1 are done", f"number {number} after {done} step{'s' * (done != 1)}"
     return None
 
 
@@ -299,7 +310,8 @@ EXERCISE = OnRanks(
     points=6,
     cases=(
         training_case("1 rank, killed in step 11", 1, 15, 5, ("step", 11, 0)),
-        training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),
+        training_case("2 ranks, killed twice", 2, 18, 5, ("save", 9, 0), ("step", 16, 1)),
+        training_case("1 rank, restarted when all steps are done", 1, 6, 2, NO_KILL, weight=0.5),
     ),
     inputs=draw_job,
     drive=drive,
@@ -318,5 +330,6 @@ EXERCISE = OnRanks(
         removes_checkpoints,
         wrong_numbers,
         wrong_steps,
+        asks_after_the_end,
     ),
 )

@@ -85,6 +85,13 @@ def test_a_budget_has_an_upper_and_a_lower_bound(used, words):
     assert words in result.diagnosis
 
 
+def test_too_few_calls_are_not_called_bytes():
+    spent = BudgetUsage("a call for each bucket", (2, 3), (3, 3), (3, 3), "collectives", "calls")
+    diagnosis = judge(exercise(), attempt(spent=[spent])).diagnosis
+    wanted = "does not keep its budget: a call for each bucket (2 calls, expected at least 3)"
+    assert diagnosis == f"rank 0 {wanted}"
+
+
 def test_recorded_calls_and_the_wire_must_agree():
     p2p = exercise(allows=frozenset({"send", "recv"}))
 

@@ -110,7 +110,12 @@ def test_the_evidence_describes_the_output():
     assert evidence_of([sizes], [{"parameters": 1, "activation": 2}]) == (
         "it has ['parameters', 'activation']"
     )
-    assert evidence_of([[1, 2]], [None]) == "it is None: is a return missing?"
+    missing = "it is None: is a return missing?"
+    assert evidence_of([1, 2], None) == missing
+    assert evidence_of({"returned": [1, 2]}, {"returned": None}) == missing
+    # a gradient that the answer has set to None, not what it returned
+    assert evidence_of({"step 0": {"grad": [1]}}, {"step 0": {"grad": None}}) == "it is None"
+    assert evidence_of([1, [2]], [1, None]) == "at index 1: it is None"
     assert evidence_of([1, 2], [1, 3]) == "at index 1: 3, expected 2"
     assert evidence_of([1, [2, 3]], [1, [2, 4]]) == "at index [1][1]: 4, expected 3"
     deep = [[1, [2, 3]], 4]

@@ -45,10 +45,17 @@ def test_a_mistake_is_named_with_the_ranks_whose_output_is_wrong() -> None:
     lab = exercise(mistakes=mistakes)
     assert named(lab, 1, 1) is None
     assert named(lab, 1, 2) == [("rank 1 sums (rank 1: 2, expected 1)", True)]
-    assert named(lab, 2, 2) == [("each rank never divides (rank 0: 2, expected 1)", True)]
+    assert named(lab, 2, 2) == [("your answer never divides (rank 0: 2, expected 1)", True)]
     assert named(lab, 2, 3) == ()
     failed = attempt(error=RankError("rank 1 failed", rank=1, kind="ValueError", message="no"))
     assert lab.named(failed) is None
+
+
+def test_what_no_rank_does_is_not_said_of_every_rank() -> None:
+    """ "every rank does not send" could mean that some do."""
+    lab = exercise(mistakes={"does not send": lambda case, inputs: 2})
+    (found,) = lab.named(attempt(outputs=(2, 2))) or ()
+    assert found.finding.text(hidden=True) == "your answer does not send"
 
 
 def test_a_mistake_on_every_rank() -> None:

@@ -31,6 +31,7 @@ def reference(case: Case, inputs: Any) -> Plain:
         "names like a step": [],
         "returned too early": [],
         "broken": None,
+        "taken away": [],
         "failures": [],
         "was killed": True,
     }

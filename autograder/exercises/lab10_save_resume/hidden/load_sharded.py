@@ -20,17 +20,18 @@ from autograder.exercises.lab10_save_resume.shared import cut, shard_name
 
 CASES = (
     with_random_delays(loading_case(11, 3, a=["float64", 45], b=["bfloat16", 8, 7])),
-    loading_case(3, 2, a=["float32", 3, 3], b=["bfloat16", 7]),
+    loading_case(2, 3, a=["float32", 3, 3], b=["bfloat16", 7]),
     loading_case(13, 2, ", few files", a=["float32", 27], b=["float32", 18]),
 )
 BOUNDARIES = {
     "divides": "12 ranks' checkpoint on 4, few files",
     "does not divide": "3 ranks' checkpoint on 4",
     "one rank": "3 ranks' checkpoint on 1",
-    "stop beyond the last file": "3 ranks' checkpoint on 2",
-    "stop in a file of only padding": "13 ranks' checkpoint on 2, few files",
+    "stop beyond the last file": "3 ranks' checkpoint on 4",
+    "stop in a file of only padding": "12 ranks' checkpoint on 4, few files",
     "files that are not adjacent": "12 ranks' checkpoint on 4, few files",
     "more ranks than elements": "not tested: the lab guarantees an element of each tensor",
+    "a slice in one file": "2 ranks' checkpoint on 3",
     "ten files or more": "12 ranks' checkpoint on 4, few files",
 }
 CUT = "F.pad with a negative length cuts off the excess"
@@ -57,7 +58,7 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
     slices = cut(whole_state(case, inputs), case.world_size)
     second = cut(second_state(case), case.world_size)
     return [
-        {"opens": NEEDED_FILES, "slices": own, SECOND: own_2}
+        {"opens": NEEDED_FILES, "slices": own, SECOND: own_2, "views": []}
         for own, own_2 in zip(slices, second, strict=True)
     ]
 
@@ -161,8 +162,8 @@ MISTAKES = {
     "world_size instead": all_files_in_text_order,
     "treats the old padding as data: cut each tensor to its shape's length before you pad it for "
     "the new number of ranks": wrong(cuts_old_padding=False),
-    "cuts a file after the first in the wrong place: start - file * old is negative there, and a "
-    "negative index counts from the end, so use max(start - file * old, 0)": (
+    "cuts a file after the first in the wrong place: this rank's part begins at position 0 of it, "
+    "where start - file * old is negative, which as an index counts from the end": (
         wrong(clamps_start=False)
     ),
     "does not set the padding to zero: torch.empty leaves what was in memory before (NaN, in this "

@@ -10,12 +10,7 @@ from autograder.exercises.lab10_save_resume import train_resumable as public
 from autograder.exercises.lab10_save_resume.folders import name_of
 from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batch_of, seed_all
 
-CASES = (
-    public.training_case("2 ranks, killed twice", 2, 18, 5, ("save", 9, 0), ("step", 16, 1)),
-    public.training_case(
-        "1 rank, restarted when all steps are done", 1, 6, 2, public.NO_KILL, weight=0.5
-    ),
-)
+CASES = (public.training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),)
 BOUNDARIES = {
     "divides": "1 rank, killed in step 11",
     "does not divide": "2 ranks, killed during a save",
@@ -107,6 +102,9 @@ def last_start(
     return steps, torch.tensor(losses, dtype=torch.float64)
 
 
+AT_THE_START, BEFORE_THE_STEP = "at the start", "before the last step"
+
+
 class Rank:
     """A rank's job and random states, which are saved while other ranks run."""
 
@@ -119,11 +117,16 @@ class Rank:
         self.job = Job(given["weights"], batch_at)
         seed_all(given["seeds"][start][rank])
         self.torch, self.python = torch.get_rng_state(), random.getstate()
+        # Random states of earlier moments: a start's, and before the last step.
+        self.earlier = dict.fromkeys((AT_THE_START, BEFORE_THE_STEP), (self.torch, self.python))
 
     def restart(self, fresh: "Rank", lost: Sequence[str], other: "Rank") -> None:
         self.torch, self.python = other.torch, other.python
+        for moment in self.earlier.keys() & set(lost):
+            self.torch, self.python = self.earlier[moment]
+        self.earlier[AT_THE_START] = fresh.torch, fresh.python
         self.first = fresh.first
-        for name in lost:
+        for name in [name for name in lost if name not in self.earlier]:
             if hasattr(self, name):
                 setattr(self, name, getattr(fresh, name))
             elif hasattr(self.job.scaler, name):
@@ -133,6 +136,7 @@ class Rank:
                 getattr(self.job, name).load_state_dict(state)
 
     def forward_and_backward(self) -> torch.Tensor:
+        self.earlier[BEFORE_THE_STEP] = self.torch, self.python
         torch.set_rng_state(self.torch)
         random.setstate(self.python)
         computed = self.job.forward_and_backward()
@@ -159,6 +163,7 @@ MISTAKES = {
     "resumes with the right parameters, but with the optimizer, the schedule and the position in "
     "the data of a new job: save and load these, too (state_dict() copies numbers, so call it in "
     "write)": without("optimizer", "scheduler", "stream", "scaler"),
+    "loses the parameters: it continues with those of a new job": without("model"),
     "loses the optimizer's state: Adam's averages start at zero": without("optimizer"),
     "loses the scheduler's state: the learning rate schedule starts again": without("scheduler"),
     "loses the position in the data: it sees the first batches again": without("stream"),
@@ -172,6 +177,17 @@ MISTAKES = {
     ),
     "restores no random state: dropout and random.random() draw different numbers": (
         without("torch", "python")
+    ),
+    "saves random states of an earlier moment: get them in write, when the steps are done": (
+        without(AT_THE_START),
+        without(BEFORE_THE_STEP),
+    ),
+    "loses the schedule and the loss scale: save and load these, too": (
+        without("scheduler", "scaler")
+    ),
+    "loses the schedule, the position in the data, and maybe the loss scale: save them, too": (
+        without("scheduler", "stream"),
+        without("scheduler", "stream", "scaler"),
     ),
     "gives all ranks the random states of one: each rank has its own": (
         without(whose=0),
