@@ -54,7 +54,7 @@ def case_of(name: str, world_size: int, total_steps: int, **options: int | bool)
 EXERCISE = OnRanks(
     points=3,
     cases=(
-        case_of("one rank, accumulation of 3", 1, 6, accumulation=3, batches=9),
+        case_of("one rank, no warm-up", 1, 6, accumulation=3, batches=9, warmup_steps=0),
         case_of("2 ranks", 2, 8),
         case_of("4 ranks, accumulation of 2, 5 batches", 4, 6, accumulation=2, batches=5),
         case_of("2 ranks, split_batches", 2, 8, split_batches=True, warmup_steps=3),

@@ -26,7 +26,7 @@ CASES = (
 BOUNDARIES = {
     "divides": "2 ranks",
     "does not divide": "4 ranks, accumulation of 2, 5 batches",
-    "one rank": "one rank, accumulation of 3",
+    "one rank": "one rank, no warm-up",
     "more ranks than elements": "not tested: a learning rate has no elements",
     "no warm-up": NO_WARM_UP,
 }
