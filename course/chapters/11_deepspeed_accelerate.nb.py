@@ -1581,30 +1581,8 @@ print("Loading Accelerate: a few seconds …")
 cpu_yaml = write_yaml("cpu.yaml", distributed_type="MULTI_CPU", use_cpu=True)
 print(cpu_yaml)
 
-# %%
-YAML_KEYS = {
-    "compute_environment": "LOCAL_MACHINE, or a cloud service",
-    "debug": "checks shapes before each collective; slow, for hangs",
-    "distributed_type": "NO, MULTI_CPU, MULTI_GPU, DEEPSPEED, FSDP, …",
-    "enable_cpu_affinity": "binds each process to cores near its GPU (NVIDIA)",
-    "machine_rank": "number of this machine, from 0: another on each",
-    "main_training_function": "for notebooks and TPUs: the function to call",
-    "mixed_precision": "no, fp16, bf16, fp8",
-    "num_machines": "nodes",
-    "num_processes": "processes of ALL machines together",
-    "rdzv_backend": "static or c10d: how the machines find each other",
-    "same_network": "machines are in one local network",
-    "use_cpu": "true: never use a GPU",
-    **dict.fromkeys(["downcast_bf16", "tpu_env", "tpu_use_cluster", "tpu_use_sudo"], "TPUs only"),
-}
-
-# %%
-written = {line.split(":")[0] for line in cpu_yaml.splitlines()}
-show_table({"key": "", "means": ""}, YAML_KEYS.items())
-holds("every key of the file is in the table", written == set(YAML_KEYS))
-
 # %% [markdown]
-# Mind `num_processes`: it counts all machines. With two machines of eight GPUs it is 16, on both.
+# Most keys are what their names say; `downcast_bf16` and those with `tpu_` are for TPUs, and `main_training_function` is for notebooks. Mind two: `num_processes` counts all machines, so with two machines of eight GPUs it is 16, on both; `machine_rank` differs on each.
 #
 # ### Did it run as I meant?
 #

@@ -90,6 +90,15 @@ VERSIONS = {
             ],
             "",
         ),
+        "waits before it saves": (
+            [
+                (
+                    "    if accelerator.is_main_process:",
+                    "    accelerator.wait_for_everyone()\n    if accelerator.is_main_process:",
+                )
+            ],
+            "",
+        ),
         "saves on every rank": (
             [("if accelerator.is_main_process:", "if True:")],
             "call save once, on the main process only",
