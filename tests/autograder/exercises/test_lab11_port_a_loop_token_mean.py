@@ -108,6 +108,10 @@ VERSIONS = {
             "call save once, on the main process only",
         ),
         "returns nothing": ([("    return losses", "")], "is a return missing?"),
+        "returns on one rank": (
+            [("    return losses", "    return losses if accelerator.is_main_process else None")],
+            "returns no losses, only rank 0 does",
+        ),
     },
     "token_mean": {
         "gathers the tokens": (

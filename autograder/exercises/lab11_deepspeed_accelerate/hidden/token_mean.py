@@ -118,6 +118,9 @@ MISTAKES = {
     "returns its own part of the loss: add up the parts of all ranks": partial(
         reference, own_part=True
     ),
+    "returns the sum of the losses: divide it by the tokens of all ranks": partial(
+        reference, logged=lambda tokens, positions: torch.ones(())
+    ),
     "returns the mean of the ranks' parts: add them up": partial(
         reference, logged=lambda tokens, positions: 1 / tokens.sum() / len(tokens)
     ),
