@@ -537,7 +537,7 @@ holds("samples that the engine counted, of the 8 · 3 · 2 = 48 it was fed", sam
 # %% [markdown]
 # Three things to notice:
 #
-# - **The loss.** `engine.backward` divides by the accumulation steps. If your loop divides too, gradients are half as large. `engine.scale(loss).backward()` does the same as `engine.backward(loss)`; a plain `loss.backward()` raises an error where fp16 needs a loss scale (`runtime/engine.py`).
+# - **The loss.** `engine.backward` divides by the accumulation steps. If your loop divides too, gradients are half as large. At stages 1 and 2 you can also write `engine.scale(loss).backward()`. A plain `loss.backward()` raises an error where fp16 needs a loss scale, and at stage 0 both do (`runtime/engine.py`).
 # - **The schedule.** It steps once per optimizer step, not per micro-batch. But `WarmupLR` starts at its minimum **twice**: once before its first step, once for step 0. With a minimum of 0, two optimizer steps change nothing. And `warmup_type` is `log` unless you set it to `linear`, as we do. The JSON also accepts `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle` and `LRRangeTest`.
 # - **Clipping.** You did not ask for any. What did the last steps do?
 
