@@ -32,7 +32,7 @@
 #
 # [![Animation: Four configurations of one loop: the same work, and four different sets of collectives](openers/11_deepspeed_accelerate.svg)](openers/11_deepspeed_accelerate.svg)
 #
-# What rank 0 of two does in one step of two micro-batches: forward and backward, and below them its collectives, waits included. With DDP, Accelerate sums gradients in the second backward only. Accelerator() without cpu=True finds no GPU here and wraps nothing: no collective, no error, and each rank trains alone. DeepSpeed's stage 1 sums gradients once and gathers updated parameters once; its stage 3 gathers each layer's parameters in every forward and backward, and reduces gradients in every backward. (The keys that let it keep a small model gathered are 0.) (Recorded from real processes. [Play it again](openers/11_deepspeed_accelerate.svg))
+# What rank 0 of two does in one step of two micro-batches: forward and backward, and below them its collectives, waits included. With DDP, Accelerate sums gradients in the second backward only. Accelerator() without cpu=True finds no GPU here and wraps nothing: no collective, no error, and each rank trains alone. DeepSpeed's stage 1 shards only the update; its stage 3 gathers each layer's parameters in every forward and backward. (The keys that let it keep a small model gathered are 0.) (Recorded from real processes. [Play it again](openers/11_deepspeed_accelerate.svg))
 #
 # </details>
 
@@ -72,7 +72,7 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## An example, as found
 #
-# We wrote the example below: one script and one JSON file, with mistakes that people have published. You can read about some of them: the key in the wrong place ([DeepSpeed #1935](https://github.com/deepspeedai/DeepSpeed/issues/1935)), `true` instead of a section ([Lightning #17790](https://github.com/Lightning-AI/pytorch-lightning/pull/17790)), `cpu_offload` ([GPT-NeoX #469](https://github.com/EleutherAI/gpt-neox/issues/469)), and the JSON that does not switch on checkpointing ([DeepSpeed #5704](https://github.com/deepspeedai/DeepSpeed/issues/5704)). The others, such as `Hparams`, are from notes on tutorials, without a link that we could check. The author of this example wants to train on **four ranks**:
+# We wrote the example below: one script and one JSON file, with mistakes that people have published. Its author wants to train on **four ranks**:
 #
 # - with ZeRO stage 3, in bf16, with gradients clipped at a norm of 0.5;
 # - with 4 sequences in a micro-batch and 2 micro-batches in a step, so 32 sequences on four ranks;
@@ -303,19 +303,7 @@ moved = (
 show_error(train_as_written, moved)
 
 # %% [markdown]
-# `cpu_offload` is the old name. Next to the new one it is an error. On its own it works: DeepSpeed logs a warning, which our ranks do not show, and turns it into `offload_optimizer`:
-
-# %%
-def old_name_alone():
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    config = {"train_batch_size": 4, "zero_optimization": {"stage": 2, "cpu_offload": True}}
-    return DeepSpeedConfig(config).zero_config.offload_optimizer.device
-
-print("optimizer states on:", *launch(old_name_alone, world_size=1, device="cpu", timeout_s=120).outputs)
-
-# %% [markdown]
-# We remove it, and `fast_init`, which does nothing here. This is the file after all repairs:
+# `cpu_offload` is the old name. Next to the new one it is an error; on its own, DeepSpeed logs a warning and turns it into `offload_optimizer`. We remove it, and `fast_init`, which does nothing here. This is the file after all repairs:
 
 # %%
 repaired = """{
@@ -402,18 +390,18 @@ with torch.no_grad():
 print("saved as", weights["token.weight"].dtype)
 
 # %% [markdown]
-# What each mistake did in DeepSpeed 0.19.8:
+# What each mistake did in DeepSpeed 0.19.8. Those with a link are from public reports, the others from notes on tutorials.
 #
 # | mistake | what happens |
 # |---|---|
 # | `Hparams` | error, at the import |
 # | comment, missing comma | error in `json`, accepted from a path |
 # | duplicate key | **silent** in `json`, error from a path |
-# | wrong key in `fp16` or `zero_optimization`, `offload_param: true` | error, at the start |
+# | wrong key in `fp16` or `zero_optimization` ([#1935](https://github.com/deepspeedai/DeepSpeed/issues/1935)), `offload_param: true` ([Lightning #17790](https://github.com/Lightning-AI/pytorch-lightning/pull/17790)) | error, at the start |
 # | `gradient_clipping` as a dict | error, at the first update |
-# | `cpu_offload: true` | a warning; works |
+# | `cpu_offload: true` ([GPT-NeoX #469](https://github.com/EleutherAI/gpt-neox/issues/469)) | a warning; works |
 # | `gather_16bit_…` without `stage3_` | works |
-# | activation checkpointing only in the JSON | **silent** |
+# | activation checkpointing only in the JSON ([#5704](https://github.com/deepspeedai/DeepSpeed/issues/5704)) | **silent** |
 # | `save_checkpoint("….pt")` | **silent**: a folder |
 #
 # Errors are the cheap mistakes. For the silent ones, write down what you want and compare it with the engine.
@@ -429,7 +417,7 @@ print("saved as", weights["token.weight"].dtype)
 #
 # $$\text{train} = \text{micro} \times \text{accumulation} \times \text{ranks}$$
 #
-# where micro is `train_micro_batch_size_per_gpu` and accumulation is `gradient_accumulation_steps`. Set one or more of them, but not accumulation alone, and DeepSpeed computes the rest with integer division. **Which of these start on 4 ranks?**
+# where micro is `train_micro_batch_size_per_gpu` and accumulation is `gradient_accumulation_steps`. Set one or more of them, and DeepSpeed computes the rest, or refuses to start. **Which of these start on 4 ranks?**
 
 # %%
 batch_configs = {
@@ -473,7 +461,7 @@ show_table({"given": "", "train": "d", "micro": "d", "accumulation": "d"},
 print(*(f"{name}: {error}" for name, error in found.items() if name not in started), sep="\n")
 
 # %% [markdown]
-# Sizes that do not divide evenly raise an error, and the message shows the product. Two things are not checked. If you set only `train_batch_size`, accumulation is 1, and the micro-batch may not fit in memory. And the engine never looks at the batches that you feed it. You will see that next.
+# Sizes that do not divide evenly raise an error, and so does accumulation alone. Two things are not checked. If you set only `train_batch_size`, accumulation is 1, and the micro-batch may not fit in memory. And the engine never looks at the batches that you feed it. You will see that next.
 #
 # ### backward, step, and the accumulation boundary
 #
@@ -549,7 +537,7 @@ holds("samples that the engine counted, of the 8 · 3 · 2 = 48 it was fed", sam
 # %% [markdown]
 # Three things to notice:
 #
-# - **The loss.** `engine.backward` divides by the accumulation steps. If your loop divides too, gradients are half as large.
+# - **The loss.** `engine.backward` divides by the accumulation steps. If your loop divides too, gradients are half as large. At stages 1 and 2 you can also write `engine.scale(loss).backward()`. A plain `loss.backward()` raises an error where fp16 needs a loss scale, and at stage 0 both do (`runtime/engine.py`).
 # - **The schedule.** It steps once per optimizer step, not per micro-batch. But `WarmupLR` starts at its minimum **twice**: once before its first step, once for step 0. With a minimum of 0, two optimizer steps change nothing. And `warmup_type` is `log` unless you set it to `linear`, as we do. The JSON also accepts `WarmupDecayLR`, `WarmupCosineLR`, `OneCycle` and `LRRangeTest`.
 # - **Clipping.** You did not ask for any. What did the last steps do?
 
@@ -670,7 +658,7 @@ holds("worker processes of each rank", [each[3] for each in read], 2)
 #
 # ### fp16: the loss scale
 #
-# fp16 has a small range: a gradient below 3 · 10⁻⁸ becomes 0. So DeepSpeed multiplies the loss by a **scale**, and divides the gradients by it before the update. Too large a scale overflows: the step is skipped, and the scale is halved. After a while without an overflow, it is doubled. Four keys control this, and `DynamicLossScaler` implements it. We drive DeepSpeed's scaler directly, without a model, and report overflows to it:
+# fp16 has a small range: a gradient below 3 · 10⁻⁸ becomes 0. So DeepSpeed multiplies the loss by a **scale**, and divides the gradients by it before the update. Too large a scale overflows: the step is skipped, and the scale is halved. After a while without an overflow, it is doubled. A rare overflow should not halve it: with **hysteresis** h, the first h − 1 overflows only skip their steps, and this allowance comes back when the scale doubles. We drive DeepSpeed's scaler directly, without a model, and report overflows to it:
 
 # %%
 def drive_scaler(keys, overflows, steps):
@@ -695,10 +683,10 @@ def drive_scalers(cases, steps):
     return [drive_scaler(keys, overflows, steps) for keys, overflows in cases]
 
 # %% [markdown]
-# The scale starts at $2^8$, with hysteresis 2, DeepSpeed's default. **What is it after two overflows in a row, at steps 5 and 6?** (The window is 20 steps, so nothing is doubled before.)
+# The scale starts at $2^8$, with hysteresis 2, DeepSpeed's default. Steps 5, 6 and 9 overflow. **What is it at step 10?** (The window is 20 steps, so nothing is doubled before.)
 
 # %%
-predicted_scale = predict("The loss scale at step 7")
+predicted_scale = predict("The loss scale at step 10")
 predicted_scale
 
 # %%
@@ -707,7 +695,8 @@ scaler_keys = {"initial_scale_power": 8, "loss_scale_window": 20, "min_loss_scal
 cases = [(scaler_keys | {"hysteresis": hysteresis}, overflows) for hysteresis in (1, 2)]
 cases.append((scaler_keys | {"initial_scale_power": 1, "hysteresis": 1}, range(80)))
 at_once, patient, (*_, at_minimum) = launch(drive_scalers, cases, 80, world_size=1, **ds_options).outputs[0]
-predicted_scale.compare(patient[7], {"with hysteresis 1": at_once[7], "no halving at all": patient[0]})
+named = {"with hysteresis 1": at_once[10], "an allowance for every overflow": patient[0]}
+predicted_scale.compare(patient[10], named | {"an allowance that comes back at step 7": patient[7]})
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 2.8))
@@ -724,7 +713,7 @@ print("overflows that never end:", at_minimum)
 # %% [markdown]
 # - `initial_scale_power` p: the scale starts at $2^p$. The default is 16.
 # - `loss_scale_window`: it doubles after this many steps without an overflow. The default is 1000.
-# - `hysteresis` h: the first h − 1 overflows are skipped steps and nothing else. This allowance comes back when the scale doubles (with `consecutive_hysteresis`, at each step without an overflow): the overflow at step 9 halves at once, the one at step 36 does not.
+# - `hysteresis`: the overflow at step 9 halves at once, the one at step 36, after a doubling, does not. With `consecutive_hysteresis` the allowance comes back at each step without an overflow.
 # - `min_loss_scale`: an overflow at the minimum ends the run, with the message above. It means that the model diverges, or that its gradients do not fit into fp16 at all.
 # - `loss_scale`: 0, the default, means all this. Any other number is a fixed scale.
 #
@@ -853,7 +842,7 @@ print(f"groups that stage 3 updates one after the other: {groups[0]}, with sub_g
 # | `allgather_partitions` | nothing: it is read into the configuration and never used |
 # | `reduce_scatter` | at stage 3 the call, reduce-scatter or all-reduce. At stages 1 and 2 nothing, while `use_multi_rank_bucket_allreduce` is on, which is the default ([chapter 04](04_zero.ipynb)) |
 # | `round_robin_gradients` | the order of tensors in the flat buffer, so that ranks take turns. It helps offload at stages 1 and 2 |
-# | `sub_group_size` | stage 3: elements that one part of the update handles; with offload, memory on the device. One more small all-reduce, for the norm of each group |
+# | `sub_group_size` | stage 3: elements that one part of the update handles. Without offload it limits the gradients that are in fp32 on the device at a time; with NVMe, the optimizer states in host memory (`runtime/zero/stage3.py`). One more small all-reduce, for the norm of each group |
 # | `stage3_prefetch_bucket_size` | stage 3: parameters gathered in advance. With 0 there are more, smaller gathers |
 # | `contiguous_gradients` | copies gradients into one buffer during backward: memory, not calls |
 # | `overlap_comm` | reduces on a second CUDA stream; a CPU has none |
@@ -1305,50 +1294,21 @@ holds("loss of each step, the mean of both ranks", mean_losses("+ accumulate"), 
 # %% [markdown]
 # The weights are the same, but each rank's losses are not. `DistributedSampler` assigns single samples in turn: rank 0 gets 0, 2, 4, 6. A prepared loader assigns whole batches: rank 0 gets 0 to 3, rank 1 gets 4 to 7. Over a step it is the same set of samples, so the averaged gradient is the same. Compare the losses of two scripts only after you have averaged them over ranks.
 #
-# ### Print, main process and seeds
-#
-# On two nodes with two ranks each, there are two kinds of rank: the **process index** counts all ranks, the **local process index** starts at 0 on every node. Which one does a tool use? We do not have two nodes, so we set the environment variables that a launcher sets there: `LOCAL_RANK` is 0, 1, 0, 1.
-#
-# `report` stands for someone else's function, which prints. By default it prints on every rank; you can pass it `accelerator.print` instead:
-
-# %%
-def report(text, log=print):
-    log(text)
-
-def pretend_two_nodes():
-    rank = dist.get_rank()
-    os.environ.update(LOCAL_RANK=str(rank % 2), LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost")
-
-# %%
-def who_prints():
-    pretend_two_nodes()
-    accelerator = new_accelerator()
-    report("from print")
-    accelerator.wait_for_everyone()
-    report("from accelerator.print", log=accelerator.print)
-    if accelerator.is_main_process:
-        report("from the main process")
-    return accelerator.process_index, accelerator.local_process_index, accelerator.is_main_process
-
-# %%
-run = launch(who_prints, world_size=4, device="cpu", quiet=True)
-texts = "from print", "from accelerator.print", "from the main process"
-printed = [[text in out for text in texts] for out in run.stdout]
-show_table(
-    {"rank": "d", "local": "d", "main process": "", **dict.fromkeys(("print", "accelerator.print", "if main"), "")},
-    [(*who, *said) for who, said in zip(run.outputs, printed)],
-)
-holds("accelerator.print prints on", [rank for rank in range(4) if printed[rank][1]], [0, 2])
-holds("wait_for_everyone is a", [call.op for call in run.calls if call.rank == 0], ["barrier"])
-
-# %% [markdown]
-# `accelerator.print` prints once on each node, not once in the run. To write one log, or one file on a shared disk, use `is_main_process`; for a file on each node's own disk, `is_local_main_process`. Never put a collective under either: the other ranks do not join, and the run hangs. `wait_for_everyone` is a collective.
+# ### Seeds, print and the main process
 #
 # Many tutorials seed each process with `seed + accelerator.local_process_index`, so that ranks draw different dropout masks. **How many different random numbers do four ranks on two nodes draw?**
 
 # %%
 predicted_different = predict("Different random numbers on 4 ranks, 2 on each node")
 predicted_different
+
+# %% [markdown]
+# We do not have two nodes, so we set the environment variables that a launcher sets there:
+
+# %%
+def pretend_two_nodes():
+    rank = dist.get_rank()
+    os.environ.update(LOCAL_RANK=str(rank % 2), LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost")
 
 # %%
 def draw_with_seeds(seed=7):
@@ -1375,7 +1335,38 @@ show_table({"rank": "d", **dict.fromkeys(columns, ".4f")}, [(r, *drawn) for r, d
 holds("different numbers, by column", different, [2, 4, 1])
 
 # %% [markdown]
-# On one node the tutorials' line is right. On two, ranks 0 and 2 draw the same numbers, without an error. `set_seed(seed, device_specific=True)` adds the global index. Call it **after** the model is built: if you call it before, each rank builds a different model. DDP then sends rank 0's weights to all; code that does not broadcast would train different models.
+# The **process index** counts all ranks, but the **local process index** starts at 0 on every node. On one node the tutorials' line is right; on two, ranks 0 and 2 draw the same numbers, without an error. `set_seed(seed, device_specific=True)` adds the global index. Call it **after** the model is built, or each rank builds a different model.
+#
+# Printing has the same two indices. `report` stands for someone else's function: it prints on every rank, unless you pass it `accelerator.print`.
+
+# %%
+def report(text, log=print):
+    log(text)
+
+# %%
+def who_prints():
+    pretend_two_nodes()
+    accelerator = new_accelerator()
+    report("from print")
+    accelerator.wait_for_everyone()
+    report("from accelerator.print", log=accelerator.print)
+    if accelerator.is_main_process:
+        report("from the main process")
+    return accelerator.process_index, accelerator.local_process_index, accelerator.is_main_process
+
+# %%
+run = launch(who_prints, world_size=4, device="cpu", quiet=True)
+texts = "from print", "from accelerator.print", "from the main process"
+printed = [[text in out for text in texts] for out in run.stdout]
+show_table(
+    {"rank": "d", "local": "d", "main process": "", **dict.fromkeys(("print", "accelerator.print", "if main"), "")},
+    [(*who, *said) for who, said in zip(run.outputs, printed)],
+)
+holds("accelerator.print prints on", [rank for rank in range(4) if printed[rank][1]], [0, 2])
+holds("wait_for_everyone is a", [call.op for call in run.calls if call.rank == 0], ["barrier"])
+
+# %% [markdown]
+# `accelerator.print` prints once on each node, not once in the run. To write one log, or one file on a shared disk, use `is_main_process`; for a file on each node's own disk, `is_local_main_process`. Never put a collective under either: the other ranks do not join, and the run hangs. `wait_for_everyone` is a collective.
 #
 # ### Mixed precision: leave the inputs alone
 #
@@ -1427,7 +1418,7 @@ holds("autocast changes the matmul only", [dtype == "torch.bfloat16" for dtype i
 #
 # ### Metrics: the last batch is padded
 #
-# A prepared loader gives all ranks the same number of batches of the same size, so that no rank waits in a collective for a batch that another rank does not have. Ten samples in batches of three on four ranks do not divide evenly, so samples are repeated. **How many answers does `gather` collect?**
+# Four ranks evaluate ten samples, in batches of three, and collect the answers with `gather`. It is an all-gather, so every rank must call it equally often, with tensors of the same size. **How many answers does it collect?**
 
 # %%
 predicted_answers = predict("Answers that gather collects from 10 samples")
@@ -1454,7 +1445,7 @@ print("gather_for_metrics:", for_metrics)
 holds("gather_for_metrics: every sample once, in order", for_metrics, list(range(10)))
 
 # %% [markdown]
-# With `gather` two samples count twice, and an accuracy is slightly wrong. `gather_for_metrics` drops the repeats in the last batch. It must run inside the prepared loader, and it must know how many samples there are: from the length of the dataset or, for a stream without one, because one rank reads for all (the default). The lab has a stream that every rank reads by itself.
+# The prepared loader starts over at the first sample to fill the last batches. With `gather` two samples count twice, and an accuracy is slightly wrong. `gather_for_metrics` drops the repeats in the last batch. It must run inside the prepared loader, and it must know how many samples there are: from the length of the dataset or, for a stream without one, because one rank reads for all (the default). The lab has a stream that every rank reads by itself.
 #
 # ### Schedules: how fast does the learning rate fall?
 #
@@ -1590,39 +1581,8 @@ print("Loading Accelerate: a few seconds …")
 cpu_yaml = write_yaml("cpu.yaml", distributed_type="MULTI_CPU", use_cpu=True)
 print(cpu_yaml)
 
-# %%
-YAML_KEYS = {
-    "compute_environment": "LOCAL_MACHINE, or a cloud service",
-    "debug": "checks shapes before each collective; slow, for hangs",
-    "distributed_type": "NO, MULTI_CPU, MULTI_GPU, DEEPSPEED, FSDP, …",
-    "enable_cpu_affinity": "binds each process to cores near its GPU (NVIDIA)",
-    "machine_rank": "number of this machine, from 0: another on each",
-    "main_training_function": "for notebooks and TPUs: the function to call",
-    "mixed_precision": "no, fp16, bf16, fp8",
-    "num_machines": "nodes",
-    "num_processes": "processes of ALL machines together",
-    "rdzv_backend": "static or c10d: how the machines find each other",
-    "same_network": "machines are in one local network",
-    "use_cpu": "true: never use a GPU",
-    **dict.fromkeys(["downcast_bf16", "tpu_env", "tpu_use_cluster", "tpu_use_sudo"], "TPUs only"),
-}
-
-# %%
-OTHER_KEYS = {
-    "gpu_ids": "GPUs of this machine: all, or 0,1",
-    "main_process_ip": "several machines: the address of machine 0, on all",
-    "main_process_port": "several machines: a free port of machine 0",
-    "mpirun_config": "several CPU processes: mpirun_hostfile, for mpirun",
-}
-
-# %%
-written = {line.split(":")[0] for line in cpu_yaml.splitlines()}
-show_table({"key": "", "means": ""}, YAML_KEYS.items())
-holds("every key of the file is in the table", written == set(YAML_KEYS))
-show_table({"with other answers also": "", "means": ""}, OTHER_KEYS.items())
-
 # %% [markdown]
-# Mind `num_processes`: it counts all machines. With two machines of eight GPUs it is 16, on both.
+# Most keys are what their names say; `downcast_bf16` and those with `tpu_` are for TPUs, and `main_training_function` is for notebooks. Mind two: `num_processes` counts all machines, so with two machines of eight GPUs it is 16, on both; `machine_rank` differs on each.
 #
 # ### Did it run as I meant?
 #
@@ -1712,6 +1672,19 @@ def deepspeed_accelerator(config):
     return new_accelerator(cpu=False, **options)
 
 # %%
+def one_step(accelerator, model, optimizer, loader, schedule):
+    """Steps of the schedule, and norm of the update / learning rate, with clipping at 0.001."""
+    before, rate = flat(model.module), schedule.get_last_lr()[0]
+    for inputs, targets in loader:  # 4 micro-batches
+        with accelerator.accumulate(model):
+            accelerator.backward(100 * nn.functional.mse_loss(model(inputs), targets))
+            accelerator.clip_grad_norm_(model.parameters(), 0.001)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    return schedule.scheduler.last_epoch, (flat(model.module) - before).norm().item() / rate
+
+# %%
 def deepspeed_runs(config, dummy):
     from accelerate.utils import DummyOptim, DummyScheduler
 
@@ -1720,10 +1693,12 @@ def deepspeed_runs(config, dummy):
     if dummy:
         optimizer = DummyOptim(model.parameters(), lr=0.1)
         schedule = DummyScheduler(optimizer, warmup_num_steps=4)
-    prepared = deepspeed_accelerator(config).prepare(model, optimizer, DataLoader(dataset, 4), schedule)
+    accelerator = deepspeed_accelerator(config)
+    prepared = accelerator.prepare(model, optimizer, DataLoader(dataset, 4), schedule)
     engine, schedule = prepared[0], prepared[3].scheduler
     classes = [type(each).__name__ for each in (engine.basic_optimizer, schedule)]
-    return *classes, engine.gradient_accumulation_steps()
+    stepped = None if dummy else one_step(accelerator, *prepared)
+    return *classes, engine.gradient_accumulation_steps(), stepped
 
 # %%
 def who_owns():
@@ -1737,9 +1712,12 @@ def who_owns():
 ran, refused = launch(who_owns, world_size=2, device="cpu", timeout_s=60, quiet=True).outputs[0]
 names = "SGD in the script", "DummyOptim, and AdamW in the JSON"
 show_table({"given": "", "optimizer": "", "schedule": "", "accumulation": "d"},
-           [(name, *each) for name, each in zip(names, ran)])
+           [(name, *each[:3]) for name, each in zip(names, ran)])
 print("SGD, and AdamW in the JSON:", refused)
 holds("the JSON's accumulation replaces the script's 2", [each[2] for each in ran], 4)
+schedule_steps_made, clipped = ran[0][3]
+holds("steps of the script's schedule in one step of the engine, on 2 ranks", schedule_steps_made, 2)
+holds("clip_grad_norm_ at 0.001, and still: norm of the update / learning rate", clipped, 1.0, rtol=0.01)
 
 # %%
 from shardlab.recorded_runs import config_runs
@@ -1749,7 +1727,9 @@ holds("the script's optimizer", asked["script"]["optimizer"], "SGD")
 holds("the engine's, with offload_optimizer", reported["optimizer"], "DeepSpeedCPUAdam")
 
 # %% [markdown]
-# The accumulation steps were replaced with no more than a warning in the log. The last line is from a recorded run, because compiling it takes a minute: with `offload_optimizer`, Accelerate silently replaces **SGD by Adam** (`map_pytorch_optim_to_deepspeed` in `utils/deepspeed.py`). That is why `WANTED` includes the optimizer's class.
+# The accumulation steps were replaced with no more than a warning in the log. A schedule of the script still takes one step for each process. And **`clip_grad_norm_` does nothing under DeepSpeed**, except that it returns the norm: the engine has already stepped, in `backward`, and it clips at its `gradient_clipping`, here the default of 1.0.
+#
+# The last line is from a recorded run, because compiling it takes a minute: with `offload_optimizer`, Accelerate silently replaces **SGD by Adam** (`map_pytorch_optim_to_deepspeed` in `utils/deepspeed.py`). That is why `WANTED` includes the optimizer's class.
 #
 # ### `accelerate launch` with two CPU processes
 #

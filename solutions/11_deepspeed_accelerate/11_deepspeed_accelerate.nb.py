@@ -98,14 +98,17 @@ for name in "BCDEFGH":
 # %% [markdown]
 # **Budget** · no communication: this is arithmetic.
 #
-# These are the rules; not all of them can be seen in the eight runs.
+# The rules; each of them can be seen in one of the eight runs:
 #
 # - `num_processes` is the total over all machines.
-# - A number in the JSON file is not replaced by the script's. `"auto"` is replaced: by the script's `accumulation`, by its `mixed_precision`, by a micro-batch from the loaders, by a clipping of 1.0.
-# - A missing key gets a default: clipping 1.0, stage 0, accumulation 1 (not the script's). If the micro-batch is missing, DeepSpeed divides `train_batch_size`. If the whole `bf16` section is missing, `mixed_precision` decides; an empty section means off.
+# - A number in the JSON file stays as it is, whatever the script says.
+# - `"auto"` becomes the script's `accumulation`, its `mixed_precision`, a micro-batch from the loaders, or a clipping of 1.0.
+# - A missing key gets a default: clipping 1.0, stage 0, accumulation 1 (not the script's). If the micro-batch is missing, DeepSpeed divides `train_batch_size`.
+# - If there is no `bf16` section, `mixed_precision` decides. An empty section means off.
 # - DeepSpeed ignores keys that it does not know at the top level. Inside `zero_optimization` it rejects them.
 # - Accelerate reads the file with `json.loads`: if a key is repeated, the last one counts. (DeepSpeed itself rejects such a file.)
-# - If the optimizer is offloaded (`offload_optimizer` has a `device` other than `"none"`), Accelerate replaces the script's `AdamW` or `SGD` with `DeepSpeedCPUAdam`, and keeps only the learning rate and the weight decay: SGD becomes Adam, and nothing is printed. A script's `DummyOptim` stands for the file's `optimizer`; an `AdamW` there becomes `DeepSpeedCPUAdam`, too, an `SGD` there does not.
+# - The optimizer is offloaded if `offload_optimizer` has a `device` other than `"none"`. Then Accelerate replaces the script's `AdamW` or `SGD` with `DeepSpeedCPUAdam`, and prints nothing: SGD becomes Adam.
+# - A script's `DummyOptim` stands for the file's `optimizer`. With offload, an `AdamW` there becomes `DeepSpeedCPUAdam`, too; an `SGD` there does not.
 #
 # <details><summary>Hint 1 · the micro-batch from the loaders</summary>
 #
@@ -204,7 +207,7 @@ def train_with_ddp(model, dataset, batch_size, accumulation, lr, max_norm, save)
     return losses
 
 # %% [markdown]
-# Rewrite it with Accelerate. `port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save)` takes the same arguments and returns the same list of losses, on every rank. The weights and the saved state dict are the same, too: `save` is a function that only the main process calls, with the names of the model that was passed in.
+# Rewrite it with Accelerate. `port_a_loop(model, dataset, batch_size, accumulation, lr, max_norm, save)` takes the same arguments and returns the same list of losses, on every rank. The weights and the saved state dict are the same, too: `save` is a function that only the main process calls: rank 0, once, even if the ranks are on several machines. The saved names are those of the model that was passed in.
 #
 # The training steps should later run under fp16 or DeepSpeed without a change. So let the `Accelerator` do what it can: `prepare` (model, optimizer and loader), `accumulate`, `backward` and `clip_grad_norm_`. The optimizer is SGD. `model` and `dataset` are plain PyTorch; the samples divide evenly, so no sampler pads.
 #
@@ -224,7 +227,7 @@ by_hand = launch(run_loop, train_with_ddp, world_size=2, device="cpu")
 by_hand.outputs
 
 # %% [markdown]
-# **Budget** · one all-reduce of the gradients per step, and at most 64 bytes more.
+# **Budget** · one all-reduce of the gradients per step, and at most 64 bytes more · no barrier in the loop; one before saving is allowed.
 #
 # <details><summary>Hint 1 · the start</summary>
 #
@@ -283,14 +286,14 @@ check("deepspeed_accelerate.port_a_loop", port_a_loop)
 # %% [markdown]
 # ## 3 · `token_mean`
 #
-# Sequences have different lengths. A batch is padded to its longest sequence, and the labels of the padding are −100, which the loss ignores. So micro-batches of the same shape have different numbers of tokens, and the mean of their mean losses is not the mean over all tokens: a token of a short micro-batch counts more. Until October 2024, Hugging Face's Trainer computed this wrong mean when it accumulated gradients ([transformers #34191](https://github.com/huggingface/transformers/pull/34191) fixed it).
+# Sequences have different lengths. A batch is padded to its longest sequence, and the labels of the padding are −100, which the loss ignores. So micro-batches of the same shape have different numbers of tokens, and the mean of their mean losses is not the mean over all tokens: a token of a short micro-batch counts more. Until October 2024, Hugging Face's Trainer computed this wrong mean when it accumulated gradients on one device ([transformers #34191](https://github.com/huggingface/transformers/pull/34191)). The mean over several ranks was an option after [#34373](https://github.com/huggingface/transformers/pull/34373), and has been the default since [#39395](https://github.com/huggingface/transformers/pull/39395), of July 2025.
 #
 # `token_mean(accelerator, model, micro_batches)` runs forward and backward for all micro-batches of one step on this rank, so that afterwards
 #
 # - `.grad` is **the gradient of the mean loss over all tokens of all ranks**, as one process with all micro-batches would have it;
 # - it returns this mean loss, the same on every rank.
 #
-# `micro_batches` is a list of (token ids, labels), both `[sequences, tokens]`. `model` is prepared (DDP), the accelerator was created with `gradient_accumulation_steps=len(micro_batches)`, and the optimizer steps after your function returns, not in it. A micro-batch may be all padding.
+# `micro_batches` is a list of (token ids, labels), both `[sequences, tokens]`; each label belongs to the logits of its own position. `model` is prepared (DDP), the accelerator was created with `gradient_accumulation_steps=len(micro_batches)`, and the optimizer steps after your function returns, not in it. A micro-batch may be all padding.
 
 # %%
 def token_mean_spec(model, all_micro_batches):
@@ -321,7 +324,7 @@ right_loss = token_mean_spec(make_language_model(), everything).item()
 print([int((labels != -100).sum()) for _, labels in everything], f"mean loss {right_loss:.4f}")
 
 # %% [markdown]
-# **Budget** · three messages a step: the gradients, the number of tokens, the loss.
+# **Budget** · three messages a step: the gradients, the number of tokens, the loss · no barrier.
 #
 # <details><summary>Hint 1 · who divides</summary>
 #
@@ -390,7 +393,8 @@ check("deepspeed_accelerate.token_mean", token_mean)
 #
 # A **stream**, an iterable dataset without `__len__`, has none. By default, rank 0 reads it for all ranks, counts the last batch, and sends each rank its part; then `gather_for_metrics` is right. With `dispatch_batches=False`, every rank reads the stream itself, as is common when reading is slow. Then Accelerate does not know how many samples were added.
 #
-# `metrics(accelerator, model, loader)` returns the accuracy, right answers per sample of the dataset, **on every rank**. Model and loader are prepared, and the model is in evaluation mode. Each batch has three tensors: the samples' `index` in the dataset, `inputs` and `targets`. The model's answer is the class with the largest output.
+# `metrics(accelerator, model, loader)` returns the accuracy, right answers per sample of the dataset, **on every rank**. Model and loader are prepared, and the model is in evaluation mode, and stays in it. Each batch has three tensors: the samples' `index` in the dataset, `inputs` and `targets`. The model's answer is the class with the largest output.
+
 # %%
 class Stream(IterableDataset):
     """The samples of a TensorDataset, without its length."""
@@ -421,9 +425,9 @@ metrics_spec(nn.Identity(), ten)  # this model answers 0, 1, …, 9: the first f
 #
 # A sample that was added has an index that you have seen before.
 # </details>
-# <details><summary>Hint 3 · nearly there</summary>
+# <details><summary>Hint 3 · two tensors at once</summary>
 #
-# `accelerator.gather((index, hits))` returns both from all ranks, in the same order. A dict from index to hit keeps each sample once.
+# `accelerator.gather` also takes a tuple of tensors, and returns them in the same order. Which Python type keeps one value for each index?
 # </details>
 
 # %% nbgrader={"grade_id": "metrics", "solution": true}
@@ -534,7 +538,7 @@ print("planned: ", *(f"{rate:.3f}" for rate in schedule_spec(2, 8)))
 print("on two ranks:", *(f"{rate:.3f}" for rate in too_fast.outputs[0]))
 
 # %% [markdown]
-# Write `schedule(accelerator, optimizer, warmup_steps, total_steps)`, which returns the scheduler for the loop above. Both numbers are **optimizer steps**, and the learning rate at optimizer step k has to be the same on 1, 2 and 4 ranks, with or without accumulation and `split_batches`. The optimizer is already prepared.
+# Write `schedule(accelerator, optimizer, warmup_steps, total_steps)`, which returns the scheduler for the loop above. Both numbers are **optimizer steps** (no warm-up is 0 of them), and the learning rate at optimizer step k has to be the same on 1, 2 and 4 ranks, with or without accumulation and `split_batches`. The optimizer is already prepared.
 #
 # **Budget** · a few lines. `accelerator.num_processes` and `accelerator.split_batches` have what you need.
 #
@@ -671,11 +675,13 @@ print("the losses of rank 0:", *(f"{loss:.4f}" for loss in whole_run.outputs[0])
 # %% [markdown]
 # `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has different weights and different random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
 #
-# `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here. This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, which is the same at each start, and on the epoch's number, which the loader counts from 0. (The loader also has its own random generator. Without one, each new iterator draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
+# `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here.
 #
-# **Budget** · exactly the steps that remain · losses and running average equal those of an uninterrupted run: bit for bit on two ranks, within 10⁻⁹ on more.
+# This accelerator has `use_seedable_sampler=True`: the order of an epoch depends on a seed, which is the same at each start, and on the epoch's number, which the loader counts from 0. (The loader also has its own random generator. Without one, each new iterator draws a number from PyTorch's global random state, so a restart in the middle of an epoch draws one more than the uninterrupted run, and all later dropout differs.)
 #
-# Why not bit for bit on more? After its first step, DDP rebuilds its buckets, with the parameters in the order in which their gradients were ready. A new process starts with the first order again, and a ring then adds three or four numbers in a different order, which may change the last bit. Two numbers have only one sum.
+# **Budget** · exactly the steps that remain · losses and running average as in an uninterrupted run: bit for bit on two ranks, within 10⁻⁹ on more.
+#
+# On more ranks, the last bit may differ: DDP rebuilds its buckets after its first step, so a new process adds the ranks' gradients in another order. Two numbers have only one sum.
 #
 # <details><summary>Hint 1 · what is not prepared</summary>
 #

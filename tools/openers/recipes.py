@@ -457,10 +457,9 @@ def deepspeed_accelerate() -> Opener:
         "What rank 0 of two does in one step of two micro-batches: forward and backward, and below "
         "them its collectives, waits included. With DDP, Accelerate sums gradients in the second "
         "backward only. Accelerator() without cpu=True finds no GPU here and wraps nothing: no "
-        "collective, no error, and each rank trains alone. DeepSpeed's stage 1 sums gradients "
-        "once and gathers updated parameters once; its stage 3 gathers each layer's parameters in "
-        "every forward and backward, and reduces gradients in every backward. (The keys that let "
-        "it keep a small model gathered are 0.)",
+        "collective, no error, and each rank trains alone. DeepSpeed's stage 1 shards only "
+        "the update; its stage 3 gathers each layer's parameters in every forward and backward. "
+        "(The keys that let it keep a small model gathered are 0.)",
         tuple(ways),
         max(block.end for block in blocks),
         blocks=shifted(blocks, 0),

@@ -1,6 +1,10 @@
 """What a DeepSpeed configuration really runs through Accelerate, against recorded engines."""
 
-from autograder.exercise import Formula, Plain, questions
+import json
+from typing import Any
+
+from autograder.exercise import Formula, Plain, equal, questions
+from autograder.exercise.signs import MistakeText
 from shardlab.recorded_runs import config_runs
 from shardlab.recorded_runs.config_runs import Asked
 
@@ -12,10 +16,25 @@ def configurations(*names: str) -> list[Asked]:
     return [VISIBLE[name][0] for name in names]
 
 
-def other_keys(question: Plain, right: Plain, got: Plain) -> str | None:
-    if isinstance(got, dict) and set(got) == set(KEYS):
+def other_keys(question: Plain, right: Plain, got: Plain) -> MistakeText:
+    if not isinstance(got, dict):
+        return f"should return a dict with the keys {', '.join(KEYS)}"
+    if lacks := ", ".join(key for key in KEYS if key not in got):
+        return "should return a dict with all eight keys", f"it lacks {lacks}"
+    return None
+
+
+def other_stage(question: Any, right: Plain, got: Any) -> str | None:
+    """A stage that the file has, but not where it counts."""
+    text, stage = question["json_text"], got["stage"]
+    first = json.loads(text, object_pairs_hook=lambda pairs: dict(reversed(pairs)))
+    if equal(right, right | {"stage": stage}):
         return None
-    return f"should return a dict with the keys {', '.join(KEYS)}"
+    if equal(stage, first["zero_optimization"].get("stage")):
+        return "takes the first of equal keys: when Accelerate reads the file, the last one counts"
+    if equal(stage, json.loads(text).get("stage")):
+        return "has a stage that the file names only at the top level, where DeepSpeed ignores it"
+    return None
 
 
 def shown(answer: str, question: Plain) -> str:
@@ -31,7 +50,7 @@ EXERCISE = Formula(
         questions("keys that are repeated or misplaced", *configurations(*"DE")),
         questions("who owns the optimizer", *configurations(*"FGH")),
     ),
-    forms=(other_keys,),
+    forms=(other_keys, other_stage),
     shown=shown,
     closed=("shardlab.recorded_runs.config_runs",),
 )

@@ -53,14 +53,16 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     dataset = (Stream if case.params["stream"] else TensorDataset)(*tensors)
     loader = DataLoader(dataset, batch_size=case.params["batch"])
     model, loader = accelerator.prepare(model, loader)
-    evaluated = []
+    evaluated, modes = [], []
 
-    def count(_: nn.Module, inputs: Any) -> None:
+    def count(module: nn.Module, inputs: Any) -> None:
         evaluated.append(len(inputs[0]))
+        modes.append(module.training)
 
     accelerator.unwrap_model(model).register_forward_pre_hook(count)
     accuracy = as_number(subject(accelerator, model.eval(), loader))
-    return {"accuracy": accuracy, "evaluated": sum(evaluated)}
+    trains = any(modes) or model.training
+    return {"accuracy": accuracy, "evaluated": sum(evaluated), "trains": trains}
 
 
 @on_each_rank
@@ -70,6 +72,15 @@ def evaluates_too_many(output: Any, case: Case) -> MistakeText:
         return None
     mistake = "evaluates samples of other ranks: each rank runs the model only on its own batches"
     return mistake, f"{output['evaluated']} samples, {own} are its own"
+
+
+@on_each_rank
+def trains(output: Any) -> MistakeText:
+    if not output["trains"]:
+        return None
+    return (
+        "switches the model to training mode, which changes dropout and BatchNorm: leave it alone"
+    )
 
 
 EXERCISE = OnRanks(
@@ -82,5 +93,5 @@ EXERCISE = OnRanks(
     inputs=draw_inputs,
     drive=drive,
     tolerance=1e-6,
-    rules=(evaluates_too_many,),
+    rules=(evaluates_too_many, trains),
 )

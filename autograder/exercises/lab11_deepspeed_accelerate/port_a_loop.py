@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,24 +12,36 @@ from unittest import mock
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Budget,
+    Case,
+    Limit,
+    OnRanks,
+    Plain,
+    equal,
+)
+from autograder.exercise.signs import MistakeText, is_over, on_each_call, on_each_rank
 from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab11_deepspeed_accelerate.shared import (
     EXCHANGES,
     as_number,
     forget_accelerators,
+    numbered,
     with_weights,
 )
-from shardlab.run import Run
+from shardlab.run import Call, Run
 
 FEATURES, WIDTH, CLASSES = 8, 16, 4
 LR = 0.4
 TORCH_CLIP = "torch's clip_grad_norm_"
+ALL_REDUCED = "bytes all-reduced"
 METHODS = ("prepare", "accumulate", "no_sync", "backward", "clip_grad_norm_")
 
 
@@ -53,6 +66,8 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 def kind_of(thing: Any) -> str:
+    if isinstance(thing, DataLoader) and isinstance(thing.sampler, RandomSampler):
+        return "shuffled loader"
     kinds = {
         DistributedDataParallel: "DDP",
         nn.Module: "model",
@@ -93,6 +108,8 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
     forget_accelerators()
     params, saved = case.params, list[Plain]()
+    rank, of_machine = dist.get_rank(), case.world_size // params["machines"]
+    machine = {"LOCAL_RANK": str(rank % of_machine), "LOCAL_WORLD_SIZE": str(of_machine)}
 
     def save(state: Any) -> None:
         is_dict = isinstance(state, dict)
@@ -101,13 +118,15 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
     model = make_model(given["weights"])
     loop = (params["batch_size"], params["accumulation"], LR, params["max_norm"], save)
-    with watched() as (used, prepared):
+    # As a launcher sets them; with several machines, Accelerate needs an address.
+    variables = mock.patch.dict(os.environ, machine, MASTER_ADDR="localhost")
+    with variables, watched() as (used, prepared):
         losses = subject(model, TensorDataset(*given["data"]), *loop)
-    if isinstance(losses, list | tuple):
-        losses = [as_number(each) for each in losses]
+    is_list = isinstance(losses, list | tuple)
     return {
-        "losses": losses,
-        "parameters": [each.detach() for each in model.parameters()],
+        "number of losses": len(losses) if is_list else losses,
+        **numbered("losses", map(as_number, losses if is_list else [])),
+        "parameters": {name: each.detach() for name, each in model.named_parameters()},
         "saved": saved,
         "used": dict(used),
         "prepared": prepared,
@@ -163,8 +182,8 @@ def not_ported(output: Any, case: Case) -> MistakeText:
         )
     if not used.get("clip_grad_norm_"):
         return (
-            "never clips with accelerator.clip_grad_norm_: torch's function knows neither scaled "
-            "nor sharded gradients"
+            "never calls accelerator.clip_grad_norm_, which, unlike torch's function, knows scaled "
+            "and sharded gradients"
         )
     if used.get(TORCH_CLIP, 0) > used["clip_grad_norm_"]:
         return "clips with torch's clip_grad_norm_ as well: leave it to the accelerator's alone"
@@ -190,17 +209,30 @@ def leaves_unprepared(output: Any) -> MistakeText:
         "optimizer": "only a prepared one waits for the last micro-batch of a step, and skips a "
         "step whose fp16 gradients overflow",
     }
+    if "shuffled loader" in output["prepared"]:
+        return "shuffles the data, which the loop by hand takes in order"
     for kind, reason in reasons.items():
         if kind not in output["prepared"]:
             return f"does not pass the {kind} to prepare: {reason}"
     return None
 
 
+@on_each_call
+def waits_in_each_step(call: Call, attempt: Attempt) -> MistakeText:
+    barriers = [each for each in attempt.calls_of(call.rank) if each.op == "barrier"]
+    if len(barriers) < 2 or call is not barriers[1]:
+        return None
+    return "calls a barrier in the loop: its collectives are all the synchronization it needs"
+
+
 @on_each_rank
-def saves_otherwise(output: Any, rank: int) -> MistakeText:
-    saved = output["saved"]
+def saves_otherwise(output: Any, rank: int, case: Case) -> MistakeText:
+    saved, of_machine = output["saved"], case.world_size // case.params["machines"]
+    if saved and rank and rank % of_machine == 0:
+        return "calls save as well, the first rank of another machine: ask is_main_process"
     if len(saved) != (rank == 0):
-        return "should call save once, on the main process only", f"{len(saved)} calls"
+        times = f"save was called {len(saved)} time{'s' * (len(saved) != 1)}"
+        return "should call save once, on the main process only", times
     if rank == 0 and isinstance(saved[0], str):
         return "calls save with something other than a state dict", saved[0]
     if rank == 0 and any("module." in name for name in saved[0]):
@@ -211,26 +243,64 @@ def saves_otherwise(output: Any, rank: int) -> MistakeText:
     return None
 
 
+def losses_of(output: Any) -> list[float]:
+    return [output[f"losses[{i}]"] for i in range(output["number of losses"] or 0)]
+
+
 @on_each_rank
 def losses_of_its_own(output: Any, attempt: Attempt) -> MistakeText:
-    if output["losses"] in (None, attempt.outputs[0]["losses"]):
+    by_rank = [losses_of(each) for each in attempt.outputs]
+    if by_rank[0] and not losses_of(output):
+        return "returns no losses, only rank 0 does: every rank should return them"
+    means = [sum(each) / len(each) for each in zip(*by_rank, strict=True)]
+    if losses_of(output) == by_rank[0] or not equal(losses_of(attempt.expected[0]), means, 1e-4):
         return None
     return "returns the losses of its own micro-batches: average them over the ranks"
 
 
+@on_each_rank
+def other_weights(output: Any, attempt: Attempt) -> MistakeText:
+    """DDP starts with equal weights, so they differ only if gradients do."""
+    if equal(attempt.outputs[0]["parameters"], output["parameters"]):
+        return None
+    return (
+        "ends with other weights than rank 0: its gradients were not averaged; DDP does that in "
+        "the backward pass of the prepared model, in the last micro-batch of a step"
+    )
+
+
+@on_each_rank
+def reduces_gradients_again(rank: int, attempt: Attempt) -> MistakeText:
+    if rank not in is_over(attempt, ALL_REDUCED):
+        return None
+    calls = [call for call in attempt.calls_of(rank) if call.op == "all_reduce"]
+    if sum(call.bytes for call in calls) <= attempt.spent[0].limit[rank]:
+        return None
+    return (
+        "all-reduces gradients more than once a step: DDP does it in the last micro-batch, if "
+        "accelerator.accumulate gets the prepared model"
+    )
+
+
 def case_of(
-    name: str, world_size: int, samples: int, batch_size: int, accumulation: int, max_norm: float
+    name: str,
+    world_size: int,
+    samples: int,
+    batch_size: int,
+    accumulation: int,
+    max_norm: float,
+    machines: int = 1,
 ) -> Case:
     """``max_norm`` is below the norm of most gradients, but above half of it."""
     loop = {"samples": samples, "batch_size": batch_size, "accumulation": accumulation}
-    return Case(name, world_size, {**loop, "max_norm": max_norm})
+    return Case(name, world_size, {**loop, "max_norm": max_norm, "machines": machines})
 
 
 EXERCISE = OnRanks(
     points=4,
     cases=(
         case_of("2 ranks, 3 steps of 2 micro-batches", 2, 36, 3, 2, 1.0),
-        case_of("4 ranks, 2 steps of 4 micro-batches", 4, 64, 2, 4, 0.8),
+        case_of("4 ranks on 2 machines, 2 steps of 4 micro-batches", 4, 64, 2, 4, 0.8, machines=2),
         case_of("2 ranks, the last step has one micro-batch of 3", 2, 32, 4, 3, 0.7),
     ),
     inputs=draw_inputs,
@@ -243,9 +313,15 @@ EXERCISE = OnRanks(
             "all-reduces the gradients once a step, and at most 64 bytes more",
             exchanged,
             exchanged_limit,
-            "bytes all-reduced",
+            ALL_REDUCED,
         ),
     ),
-    rules=(trains_alone, not_ported, wraps_twice, leaves_unprepared),
-    signs=(NAMED_MISTAKES, saves_otherwise, losses_of_its_own),
+    rules=(trains_alone, not_ported, wraps_twice, leaves_unprepared, waits_in_each_step),
+    signs=(
+        NAMED_MISTAKES,
+        saves_otherwise,
+        losses_of_its_own,
+        other_weights,
+        reduces_gradients_again,
+    ),
 )

@@ -6,7 +6,7 @@ any rank saved, as on a shared disk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -133,12 +133,16 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
             whole.step(batch)
     exact = torch.tensor(whole.losses[:end], dtype=torch.float64)
     return {
-        "losses": losses,
+        **of_starts(losses),
         "average": final,
         "saves": bool(files),
         "continues random numbers": all(map(torch.equal, states[1:-1:2], states[2::2])),
         "bit for bit": torch.equal(torch.cat(losses), exact),
     }
+
+
+def of_starts(losses: Sequence[Tensor]) -> dict[str, Plain]:
+    return {f"losses of start {start}": each for start, each in enumerate(losses)}
 
 
 def new_job(given: Any, start: int) -> Job:
@@ -172,7 +176,8 @@ def saves_nothing(output: Any) -> MistakeText:
 
 @on_each_rank
 def wrong_steps(output: Any, case: Case) -> MistakeText:
-    ends, got = case.params["ends"], [len(each) for each in output["losses"]]
+    ends = case.params["ends"]
+    got = [len(output[f"losses of start {start}"]) for start in range(len(ends))]
     due = [end - begin for begin, end in pairwise([0, *ends])]
     if got == due:
         return None

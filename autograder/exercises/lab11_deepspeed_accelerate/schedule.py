@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, OnRanks, Plain
-from autograder.exercises.lab11_deepspeed_accelerate.shared import new_accelerator
+from autograder.exercises.lab11_deepspeed_accelerate.shared import new_accelerator, numbered
 
 
 def draw_rate(case: Case, rng: np.random.Generator) -> float:
@@ -41,7 +41,7 @@ def drive(subject: Any, lr: float, case: Case) -> Plain:
                 optimizer.step()
                 scheduler.step()
                 optimizer.zero_grad()
-    return {"rates": rates}
+    return numbered("rates", rates)
 
 
 def case_of(name: str, world_size: int, total_steps: int, **options: int | bool) -> Case:
@@ -54,7 +54,7 @@ def case_of(name: str, world_size: int, total_steps: int, **options: int | bool)
 EXERCISE = OnRanks(
     points=3,
     cases=(
-        case_of("one rank, accumulation of 3", 1, 6, accumulation=3, batches=9),
+        case_of("one rank, no warm-up", 1, 6, accumulation=3, batches=9, warmup_steps=0),
         case_of("2 ranks", 2, 8),
         case_of("4 ranks, accumulation of 2, 5 batches", 4, 6, accumulation=2, batches=5),
         case_of("2 ranks, split_batches", 2, 8, split_batches=True, warmup_steps=3),

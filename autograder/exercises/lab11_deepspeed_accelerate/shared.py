@@ -20,6 +20,11 @@ def as_number(value: Any) -> float:
     raise TypeError(f"expected one number, got {kind}")
 
 
+def numbered(name: str, values: Iterable[Any]) -> dict[str, Any]:
+    """{"losses[0]": …}, so that a message names a wrong value in Python's notation."""
+    return {f"{name}[{i}]": value for i, value in enumerate(values)}
+
+
 def with_weights(model: nn.Module, weights: Iterable[Tensor]) -> nn.Module:
     for parameter, weight in zip(model.parameters(), weights, strict=True):
         parameter.data = weight.clone()

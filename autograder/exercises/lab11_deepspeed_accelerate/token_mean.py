@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, is_over, on_each_rank
+from autograder.exercise.signs import MistakeText, is_over, no_barrier, on_each_rank
 from autograder.exercises.lab11_deepspeed_accelerate.shared import (
     EXCHANGES,
     as_number,
@@ -63,18 +63,31 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     accelerator = new_accelerator(case.params["micro_batches"])
     model = accelerator.prepare(make_model(given["weights"]))
-    losses, gradients = list[float](), list[Plain]()
-    for micro_batches in given["steps"]:
+    parameters = dict(accelerator.unwrap_model(model).named_parameters())
+    losses, gradients = list[float](), dict[str, Plain]()
+    is_cleared = is_changed = False
+    for step, micro_batches in enumerate(given["steps"]):
+        before = [each.detach().clone() for each in parameters.values()]
         with measure(STEP):
             loss = subject(accelerator, model, micro_batches)
         losses.append(as_number(loss))
-        of_step = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-        gradients.append(of_step)
+        is_changed |= not all(map(torch.equal, before, parameters.values()))
+        is_cleared |= any(each.grad is None for each in parameters.values())
+        of_step = {
+            name: torch.zeros_like(each) if each.grad is None else each.grad
+            for name, each in parameters.items()
+        }
+        gradients |= of_one_step(step, of_step)
         with torch.no_grad():
-            for parameter, gradient in zip(model.parameters(), of_step, strict=True):
-                parameter.sub_(LR * gradient)
+            for name, parameter in parameters.items():
+                parameter.sub_(LR * of_step[name])
         model.zero_grad()
-    return {"losses": as_tensor(losses), "gradients": gradients}
+    outputs = {"losses": as_tensor(losses), **gradients}
+    return {**outputs, "is cleared": is_cleared, "is changed": is_changed}
+
+
+def of_one_step(step: int, gradients: Mapping[str, Tensor]) -> dict[str, Plain]:
+    return {f"the gradient of {name}, step {step}": each for name, each in gradients.items()}
 
 
 def as_tensor(losses: Sequence[float]) -> Tensor:
@@ -90,6 +103,15 @@ def messages(run: Run) -> list[int]:
 
 
 @on_each_rank
+def leaves_no_gradient(output: Any) -> MistakeText:
+    if output["is changed"]:
+        return "changes the parameters: the optimizer steps after your function returns, not in it"
+    if output["is cleared"]:
+        return "leaves .grad empty: call backward, and do not clear what the optimizer needs"
+    return None
+
+
+@on_each_rank
 def reduces_gradients_again(rank: int, attempt: Attempt) -> MistakeText:
     if rank not in is_over(attempt, MESSAGES) or attempt.run is None:
         return None
@@ -98,8 +120,8 @@ def reduces_gradients_again(rank: int, attempt: Attempt) -> MistakeText:
     if with_gradients <= STEPS:
         return None
     mistake = (
-        "all-reduces gradients more than once a step: in accelerator.accumulate(model), DDP "
-        "averages them in the last backward pass, and nothing more is needed"
+        "all-reduces gradients more than once a step: DDP averages them in the last backward pass, "
+        "if accelerator.accumulate gets the prepared model, and nothing more is needed"
     )
     others = len(calls) - with_gradients
     return mistake, f"{with_gradients} with gradients, {others} others in {STEPS} steps"
@@ -114,7 +136,7 @@ def case_of(name: str, world_size: int, micro_batches: int, *empty: tuple[int, i
 EXERCISE = OnRanks(
     points=3,
     cases=(
-        case_of("2 ranks, 3 micro-batches", 2, 3),
+        case_of("2 ranks, 3 micro-batches, one of them all padding", 2, 3, (1, 0)),
         case_of("4 ranks, 2 micro-batches", 4, 2),
     ),
     inputs=draw_inputs,
@@ -130,5 +152,6 @@ EXERCISE = OnRanks(
             unit="messages",
         ),
     ),
-    signs=(NAMED_MISTAKES, reduces_gradients_again),
+    rules=(no_barrier,),
+    signs=(leaves_no_gradient, NAMED_MISTAKES, reduces_gradients_again),
 )

@@ -14,11 +14,14 @@ from shardlab.ranks.client import Channel, memory_file
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.stream import Screen
 
+USUALLY = "usually 40 to 90 s on two free cores"
+
 
 @dataclass
 class PendingBuild:
     report_fd: int
     waiting: list[RankProcess] = field(default_factory=list)
+    since_s: float = field(default_factory=time.monotonic)
 
 
 class PendingBuilds:
@@ -44,12 +47,13 @@ class PendingBuilds:
                 self.since_s = time.monotonic()
             self.builds[op] = PendingBuild(memory_file("shardlab-build"))
             channel.build(op, self.builds[op].report_fd)
+            self.screen.note(f"compiling DeepSpeed's {op} (once per machine): {USUALLY} …")
         self.builds[op].waiting.append(process)
 
     def show(self, now: float) -> None:
         self.screen.progress(
             f"compiling DeepSpeed's {' and '.join(self.builds)} (once per machine): "
-            f"{now - self.since_s:.0f} s, usually 40 to 90 on two free cores"
+            f"{now - self.since_s:.0f} s, {USUALLY}"
         )
 
     def handle(self, message: dict[str, Any]) -> None:
@@ -69,6 +73,7 @@ class PendingBuilds:
         code = message.get("exit", 1)
         if code:
             raise LaunchError(*builds.failure_message(op, message.get("failed", printed), code))
+        self.screen.note(f"compiled DeepSpeed's {op} in {time.monotonic() - build.since_s:.0f} s")
         for process in build.waiting:
             with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
                 messages.send(process.control, {"is": "built"})

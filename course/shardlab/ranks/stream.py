@@ -68,6 +68,9 @@ class Screen:
 
     def progress(self, text: str) -> None: ...
 
+    def note(self, text: str) -> None:
+        """A line for where `progress` cannot be redrawn: output that goes to a file."""
+
     def close(self, ran_s: float) -> None: ...
 
 
@@ -93,6 +96,10 @@ class Terminal(Screen):
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             self.progress_shown = True
+
+    def note(self, text: str) -> None:
+        if not sys.stderr.isatty():
+            print(text, file=sys.stderr, flush=True)
 
     def _clear(self) -> None:
         if self.progress_shown:

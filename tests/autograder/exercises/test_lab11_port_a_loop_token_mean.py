@@ -35,8 +35,11 @@ def test_the_reference_of_port_a_loop_is_training_on_large_batches(case):
         optimizer.step()
         losses.append(loss.item())
     for own in PORT.expect(case, inputs):
-        assert own["losses"] == pytest.approx(losses, rel=1e-5)
-        for got, wanted in zip(own["parameters"], model.parameters(), strict=True):
+        assert port_a_loop.losses_of(own) == pytest.approx(losses, rel=1e-5)
+        wanted_of = dict(model.named_parameters())
+        assert own["parameters"].keys() == wanted_of.keys()
+        for name, wanted in wanted_of.items():
+            got = own["parameters"][name]
             torch.testing.assert_close(got, wanted.detach(), rtol=5e-6, atol=5e-6)
 
 
@@ -52,7 +55,8 @@ def test_the_reference_of_token_mean_is_the_mean_over_one_large_batch(case):
     loss.backward()
     for own in TOKENS.expect(case, inputs):
         assert own["losses"][0].item() == pytest.approx(loss.item(), rel=1e-5)
-        for got, parameter in zip(own["gradients"][0], model.parameters(), strict=True):
+        for name, parameter in model.named_parameters():
+            got = own[f"the gradient of {name}, step 0"]
             torch.testing.assert_close(got, parameter.grad, rtol=5e-6, atol=2e-6)
 
 
@@ -86,6 +90,15 @@ VERSIONS = {
             ],
             "",
         ),
+        "waits before it saves": (
+            [
+                (
+                    "    if accelerator.is_main_process:",
+                    "    accelerator.wait_for_everyone()\n    if accelerator.is_main_process:",
+                )
+            ],
+            "",
+        ),
         "saves on every rank": (
             [("if accelerator.is_main_process:", "if True:")],
             "call save once, on the main process only",
@@ -95,6 +108,10 @@ VERSIONS = {
             "call save once, on the main process only",
         ),
         "returns nothing": ([("    return losses", "")], "is a return missing?"),
+        "returns on one rank": (
+            [("    return losses", "    return losses if accelerator.is_main_process else None")],
+            "returns no losses, only rank 0 does",
+        ),
     },
     "token_mean": {
         "gathers the tokens": (

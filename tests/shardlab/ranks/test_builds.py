@@ -133,6 +133,21 @@ def test_ranks_wait_for_one_build_and_the_clock_is_paused() -> None:
         theirs.close()
 
 
+def test_output_that_is_no_terminal_says_when_a_build_begins_and_ends(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pending = PendingBuilds(stream.Terminal())
+    process, theirs = rank_that_needs("cpu_adam")
+    pending.request(process, FakeChannel())  # type: ignore[arg-type]
+    pending.show(pending.since_s + 7)  # a line that would be redrawn
+    begins = "compiling DeepSpeed's cpu_adam (once per machine): usually 40 to 90 s"
+    assert capsys.readouterr().err == f"{begins} on two free cores …\n"
+    pending.handle({"rank": "cpu_adam", "exit": 0, "max_rss_bytes": 0})
+    assert capsys.readouterr().err == "compiled DeepSpeed's cpu_adam in 0 s\n"
+    process.control.close()
+    theirs.close()
+
+
 def test_a_failed_build_ends_the_run() -> None:
     channel, pending = FakeChannel(), PendingBuilds(stream.Screen())
     process, theirs = rank_that_needs("async_io")

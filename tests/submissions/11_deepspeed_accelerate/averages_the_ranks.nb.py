@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # loses = {metrics = 2.4}
-# says = {metrics = "a mean over ranks contains them"}
+# says = {metrics = "means over the ranks contain them"}
 # ///
 
 # %% nbgrader={"grade_id": "metrics", "solution": true}

@@ -70,9 +70,9 @@ MISTAKES = {
     ),
     'takes the training loader\'s batch size for "auto": Accelerate takes the smallest of all '
     "loaders that prepare gets, including the one for evaluation": micro_of_training,
-    "takes the wrong precision: a bf16 section in the file counts first; the script's "
-    'mixed_precision replaces "auto" there, and counts where there is no such section, even next '
-    "to an fp16 section": (precision_of_script, precision_of_file),
+    "takes the wrong precision: a bf16 section in the file counts first, an empty one is off; the "
+    'script\'s mixed_precision replaces "auto" there, and counts where there is no such section, '
+    "even next to an fp16 section": (precision_of_script, precision_of_file),
     "keeps the optimizer's class with offload: Accelerate replaces an AdamW and the script's SGD "
     'with DeepSpeedCPUAdam, for every device but "none"': written_optimizer,
     "takes the engine's global batch for the samples of a step: the training loader's batches stay "

@@ -72,7 +72,9 @@ MISTAKES = {
         lambda case, hits: mean(padded(case, hits)) if case.params["stream"] else None
     ),
     "counts samples that the loader repeated to fill the last batch: gather returns all of them, "
-    "and a mean over ranks contains them": by(lambda case, hits: mean(padded(case, hits))),
+    "and sums and means over the ranks contain them": by(
+        lambda case, hits: mean(padded(case, hits))
+    ),
     "averages the accuracies of batches: the last one has fewer samples, so add up right answers "
     "and samples, and divide at the end": by(mean_of_batches),
     "returns the accuracy of its own rank's samples only": own_accuracy,

@@ -20,6 +20,7 @@ from autograder.exercises.lab11_deepspeed_accelerate.save_everything import (
     Average,
     Progress,
     new_model,
+    of_starts,
     stopping,
 )
 from autograder.exercises.lab11_deepspeed_accelerate.shared import with_weights
@@ -79,9 +80,11 @@ def reference(
     lost: Sequence[str] = (),
     epochs_from: Callable[[int], Iterable[int]] = itertools.count,
     skips_used: bool = True,
+    skips_always: bool = False,
 ) -> list[Plain]:
     """Train in one process. ``lost``: what starts anew at each start; ``epochs_from``: the epochs
-    whose order is drawn, from that of the last checkpoint; ``skips_used``: its first batches."""
+    whose order is drawn, from that of the last checkpoint; ``skips_used``: its first batches, or
+    those of every epoch (``skips_always``)."""
     given, saved = inputs[0], dict[str, Any]()
     losses: list[list[Tensor]] = [[] for _ in inputs]
     for start, end in enumerate(case.params["ends"]):
@@ -96,10 +99,12 @@ def reference(
                 part.load_state_dict(saved[name])
         epoch, used = divmod(progress.steps, len(batches_of(case, given, 0)))
         batches_left = itertools.chain.from_iterable(
-            batches_of(case, given, each) for each in epochs_from(epoch)
+            batches_of(case, given, each)[used if skips_always else 0 :]
+            for each in epochs_from(epoch)
         )
         own: list[list[float]] = [[] for _ in inputs]
-        for batches in itertools.islice(batches_left, used if skips_used else 0, None):
+        skipped = used if skips_used and not skips_always else 0
+        for batches in itertools.islice(batches_left, skipped, None):
             if progress.steps == end:
                 break
             for rank, indices in enumerate(batches):
@@ -117,7 +122,7 @@ def reference(
             each.append(torch.tensor(values, dtype=torch.float64))
         saved = {name: deepcopy(p.state_dict()) for name, p in zip(names, parts, strict=True)}
     final = torch.cat([each.flatten() for each in average.weights])
-    return [{"losses": each, "average": final} for each in losses]
+    return [{**of_starts(each), "average": final} for each in losses]
 
 
 MISTAKES = {
@@ -133,5 +138,10 @@ MISTAKES = {
         partial(reference, skips_used=False),
         partial(reference, epochs_from=lambda epoch: itertools.repeat(0)),
         partial(reference, epochs_from=lambda epoch: itertools.count(), skips_used=False),
+    ),
+    "sets the epoch only once after a restart: a loader from skip_first_batches does not count it, "
+    "so set it before each epoch": partial(reference, epochs_from=itertools.repeat),
+    "skips the used batches in every epoch: only the first epoch after a restart has them": partial(
+        reference, skips_always=True
     ),
 }

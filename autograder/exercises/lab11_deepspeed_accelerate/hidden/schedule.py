@@ -7,6 +7,7 @@ from typing import Any
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab11_deepspeed_accelerate.schedule import case_of
+from autograder.exercises.lab11_deepspeed_accelerate.shared import numbered
 
 NO_WARM_UP = "3 ranks, no warm-up, the loader ends between two steps"
 CASES = (
@@ -25,7 +26,7 @@ CASES = (
 BOUNDARIES = {
     "divides": "2 ranks",
     "does not divide": "4 ranks, accumulation of 2, 5 batches",
-    "one rank": "one rank, accumulation of 3",
+    "one rank": "one rank, no warm-up",
     "more ranks than elements": "not tested: a learning rate has no elements",
     "no warm-up": NO_WARM_UP,
 }
@@ -68,7 +69,7 @@ def reference(
         return None
     ends = last_micro_batches(case)
     done = [i * prepared(case) for i in range(len(ends))] if is_prepared else ends
-    return {"rates": [inputs[0] * rate(steps) for steps in done]}
+    return numbered("rates", [inputs[0] * rate(steps) for steps in done])
 
 
 def one(case: Case) -> float:

@@ -17,6 +17,7 @@ from autograder.exercises.lab11_deepspeed_accelerate.token_mean import (
     as_tensor,
     case_of,
     make_model,
+    of_one_step,
 )
 
 CASES = (
@@ -27,7 +28,7 @@ CASES = (
 )
 BOUNDARIES = {
     "divides": "4 ranks, 2 micro-batches",
-    "does not divide": "2 ranks, 3 micro-batches",
+    "does not divide": "2 ranks, 3 micro-batches, one of them all padding",
     "one rank": "not tested: it is the one process that ranks are compared with",
     "more ranks than elements": "2 ranks, one of them with padding only",
     "one micro-batch": "3 ranks, one micro-batch",
@@ -48,35 +49,40 @@ def reference(
     weights: Weights = right_weights,
     logged: Weights = right_weights,
     own_part: bool = False,
+    shifted: int = 0,
+    counted_from: int = 0,
 ) -> list[Plain]:
     """One process with the micro-batches of all ranks. ``weights``: in the gradient; ``logged``: in
-    the loss, of which each rank returns its ``own_part``, or all."""
+    the loss, of which each rank returns its ``own_part``, or all.  ``shifted``: labels of that many
+    positions later; ``counted_from``: the position from which they are counted."""
     model = make_model(inputs[0]["weights"])
-    parameters = list(model.parameters())
+    names, parameters = zip(*model.named_parameters(), strict=True)
     losses: list[list[float]] = [[] for _ in inputs]
-    gradients = []
+    gradients: dict[str, Plain] = {}
     for step in range(STEPS):
         batches = [given["steps"][step] for given in inputs]
-        tokens = torch.tensor([[(y != IGNORED).sum() for _, y in own] for own in batches]).double()
+        counted = [[y[:, counted_from:] != IGNORED for _, y in own] for own in batches]
+        tokens = torch.tensor([[each.sum() for each in own] for own in counted]).double()
         positions = torch.tensor([[y.numel() for _, y in own] for own in batches]).double()
         factors = weights(tokens, positions).expand_as(tokens)
         total, summed = torch.zeros(()), torch.zeros_like(tokens)
         for rank, own in enumerate(batches):
             for i, (ids, labels) in enumerate(own):
-                logits, targets = model(ids).flatten(0, 1), labels.flatten()
+                logits = model(ids[:, : ids.shape[1] - shifted]).flatten(0, 1)
+                targets = labels[:, shifted:].flatten()
                 loss = cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
                 if tokens[rank, i]:  # torch ignores it in backward even if its loss is nan
                     total = total + loss * factors[rank, i].item()
                 summed[rank, i] = loss.item()
         of_step = torch.autograd.grad(total, parameters)
-        gradients.append(list(of_step))
+        gradients |= of_one_step(step, dict(zip(names, of_step, strict=True)))
         with torch.no_grad():
             for parameter, gradient in zip(parameters, of_step, strict=True):
                 parameter.sub_(LR * gradient)
         parts = (summed * logged(tokens, positions)).sum(dim=1).tolist()
         for rank, part in enumerate(parts):
             losses[rank].append(part if own_part else sum(parts))
-    return [{"losses": as_tensor(own), "gradients": gradients} for own in losses]
+    return [{"losses": as_tensor(own), **gradients} for own in losses]
 
 
 def with_weights(*wrong: Weights) -> tuple[Callable[[Case, Any], list[Plain]], ...]:
@@ -99,6 +105,10 @@ MISTAKES = {
     "counts padding as tokens: count the labels that are not -100": with_weights(
         lambda tokens, positions: 1 / positions.sum()
     ),
+    "shifts the labels: here each belongs to the logits of its own position, as in the spec": (
+        partial(reference, shifted=1),
+        partial(reference, shifted=1, counted_from=1),
+    ),
     "has gradients that are too small: DDP divides them by the number of ranks, and "
     "accelerator.backward divides by the accumulation steps, so multiply by both": with_weights(
         lambda tokens, positions: 1 / tokens.sum() / len(tokens),
@@ -107,6 +117,9 @@ MISTAKES = {
     ),
     "returns its own part of the loss: add up the parts of all ranks": partial(
         reference, own_part=True
+    ),
+    "returns the sum of the losses: divide it by the tokens of all ranks": partial(
+        reference, logged=lambda tokens, positions: torch.ones(())
     ),
     "returns the mean of the ranks' parts: add them up": partial(
         reference, logged=lambda tokens, positions: 1 / tokens.sum() / len(tokens)
