@@ -93,10 +93,10 @@ def test_one_block_is_gathered_at_a_time(chapter):
     assert "measured 6 × 2.81" in chapter.text_of("expected = unit_step(units, 2")
 
 
-def test_more_messages_keep_fewer_bytes_gathered(chapter):
+def test_more_collectives_keep_fewer_bytes_gathered(chapter):
     rows = [list(map(float, list(row.values())[1:])) for row in chapter.table_of("rows = {choice")]
-    messages, largest, predicted, measured, sent = zip(*rows, strict=True)
-    assert messages == (2, 8, 11, 20, 38, 74)
+    counts, largest, predicted, measured, sent = zip(*rows, strict=True)
+    assert counts == (2, 8, 11, 20, 38, 74)
     assert list(largest) == sorted(largest, reverse=True)
     assert list(measured) == sorted(measured, reverse=True)
     assert measured == pytest.approx(predicted, rel=0.01)
@@ -104,8 +104,8 @@ def test_more_messages_keep_fewer_bytes_gathered(chapter):
     assert sent[0] < min(sent[1:])
     assert max(sent[1:]) / min(sent[1:]) < 1.02
     assert "measured 5 bytes" in chapter.text_of("predicted_root_only.compare(")
-    messages = chapter.text_of("predicted_messages.compare(")
-    assert "counted all-gathers: 49, reduce-scatters: 25" in messages
+    answer = chapter.text_of("predicted_collectives.compare(")
+    assert "counted all-gathers: 49, reduce-scatters: 25" in answer
     assert "<svg" in chapter.svg_of('label="with gradients and buckets"')
 
 
@@ -222,7 +222,7 @@ def test_hsdp_pays_off_on_slow_links_and_with_accumulation(chapter):
     fsdp, hsdp = zip(*((row[::2], row[1::2]) for row in rows), strict=True)
     gains = [[a / b for a, b in zip(*each, strict=True)] for each in zip(fsdp, hsdp, strict=True)]
     fast, fast_4, slow, slow_4 = gains
-    assert max(fast) < 1.01  # "not faster"
+    assert max(fast) < 1.01  # "save no time"
     assert min(fast_4) > 1.3
     assert min(slow) > 1.3
     assert min(slow_4) > max(slow) > max(fast_4)

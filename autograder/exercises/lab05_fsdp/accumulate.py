@@ -40,7 +40,7 @@ from shardlab.run.live_memory import RankMemory
 BYTES, MEMORY = "bytes", "memory"  # what a step should save
 # Moments of the steps that should save memory.
 BETWEEN, AT_A_BLOCK = "between micro-batches", "at a block"
-CARRIED = "carried by messages"
+CARRIED = "carried by collectives"
 LEARNING_RATE = 0.05
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -100,6 +102,17 @@ def observe(blocks: Sequence[nn.Sequential], seen: Seen, begun: list[str]) -> No
         call_in_backward(block[1], partial(note, IN_BACKWARD, k))
 
 
+def follow(blocks: Sequence[nn.Sequential], alive: list[ref[Tensor]]) -> None:
+    """Notes each block's output and the gradient of it, without keeping them alive."""
+
+    def note(_: nn.Module, given: Any, output: Tensor) -> None:
+        alive.append(ref(output))
+        output.register_hook(lambda gradient: alive.append(ref(gradient)))
+
+    for block in blocks:
+        block.register_forward_hook(note)
+
+
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     blocks = blocks_of(given["layers"])
     begun = [NOTHING_YET]
@@ -116,8 +129,10 @@ def driven(
     subject: Any, blocks: list[nn.Sequential], given: Any, case: Case, begun: list[str]
 ) -> Plain:
     seen: Seen = {IN_FORWARD: [], IN_BACKWARD: []}
-    found: dict[str, Any] = {"y": [], "gradients": [], AT_END: []}
+    found: dict[str, Any] = {"y": [], "gradients": [], AT_END: [], "left": []}
+    alive: list[ref[Tensor]] = []
     observe(blocks, seen, begun)
+    follow(blocks, alive)
     mark(START)
     slices = subject(list(blocks))
     if not isinstance(slices, list | tuple) or any(not isinstance(each, Tensor) for each in slices):
@@ -133,6 +148,8 @@ def driven(
         del output
         found[AT_END].append(with_memory(blocks))
         mark_settled(AT_END)
+        gc.collect()  # hooks of modules make cycles
+        found["left"].append(sum(tensor() is not None for tensor in alive))
         found["gradients"].append([each.grad for each in slices])
         optimizer.step()
         optimizer.zero_grad()
@@ -307,6 +324,17 @@ def _listed(units: Sequence[int]) -> str:
     return f"unit{'s' * (len(units) != 1)} {', '.join(map(str, units))}"
 
 
+@on_each_rank
+def keeps_tensors(output: Any) -> MistakeText:
+    if left := next(filter(None, output["left"]), 0):
+        return (
+            "keeps outputs of modules, or gradients of them, after backward: nothing of a step may "
+            "stay but the gradients of its slices",
+            f"{left} tensors",
+        )
+    return None
+
+
 returns_a_handle = raises(
     "RemovableHandle",
     "has a hook that returns a value: what a forward hook returns replaces the module's output",
@@ -368,6 +396,7 @@ EXERCISE = OnRanks(
         *shared.RULES,
         no_barrier,
         keeps_growing,
+        keeps_tensors,
     ),
     compares_calls=False,  # the last unit may stay whole
     signs=(returns_a_handle, uses_freed, no_gradient, NAMED_MISTAKES, shared.expensive),

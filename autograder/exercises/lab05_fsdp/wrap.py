@@ -22,7 +22,7 @@ from shardlab.run import Run
 
 STEPS = 2
 LEARNING_RATE = 0.1
-LARGEST, WHOLE, MESSAGES = "largest unit", "whole at once", "messages"
+LARGEST, WHOLE, COLLECTIVES = "largest unit", "whole at once", "collectives"
 
 
 def watch_whole(model: nn.Module) -> list[int]:
@@ -79,8 +79,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     return found | {WHOLE: max(whole), "losses": losses, "shards": shards}
 
 
-def messages(run: Run) -> list[int]:
-    """By rank: collectives of one step."""
+def collectives(run: Run) -> list[int]:
+    """By rank, in one step."""
     calls = [call.rank for call in run.calls]
     return [calls.count(rank) // STEPS for rank in range(run.world_size)]
 
@@ -150,13 +150,13 @@ def not_sharded(output: Any) -> MistakeText:
 
 
 @on_each_rank
-def too_few_messages(rank: int, attempt: Attempt) -> MistakeText:
+def too_few_collectives(rank: int, attempt: Attempt) -> MistakeText:
     """After the sign of a unit that is too large."""
     for spent in attempt.spent:
-        if spent.heading == MESSAGES and rank in spent.ranks_under:
+        if spent.heading == COLLECTIVES and rank in spent.ranks_under:
             ops = Counter(call.op for call in attempt.calls_of(rank))
             return (
-                "sends fewer messages than 3U − 1: call fully_shard with one module at a time, and "
+                "makes fewer collectives than 3U − 1: call fully_shard with one module at a time, and "
                 "let every unit but the root reshard after forward, as it does by default",
                 f"{ops[GATHER] // STEPS} all-gathers and {ops[SCATTER] // STEPS} reduce-scatters",
             )
@@ -205,8 +205,9 @@ EXERCISE = OnRanks(
             "4 ranks, blocks in blocks",
             4,
             [
-                # The most bytes in total, but less is left for the root than by the next.
-                [[(8, 12), (12, 8)], [(8, 41), (41, 8)], [(8, 40), (40, 8)], (8, 8)],
+                # The most bytes in total, but less is left for the root than by the next.  Without
+                # the largest block exactly unit_bytes, and its own 32 bytes are too many.
+                [[(8, 2), (2, 8)], [(8, 41), (41, 8)], [(8, 36), (36, 8)], (8, 8)],
                 [(8, 9), (9, 8), [(8, 30), (30, 20), (20, 8)]],
                 (8, 5),
             ],
@@ -226,7 +227,7 @@ EXERCISE = OnRanks(
             LARGEST,
         ),
         Budget(
-            "no message above unit_bytes",
+            "no all-gather above unit_bytes",
             gathered,
             lambda case: Limit(case.params["unit_bytes"]) if no_padding(case) else None,
             "largest all-gather",
@@ -238,7 +239,7 @@ EXERCISE = OnRanks(
             WHOLE,
         ),
         # The least number of units would reveal the answer.
-        Budget("as few messages as possible", messages, None, MESSAGES, unit=""),
+        Budget("as few collectives as possible", collectives, None, COLLECTIVES, unit=""),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, traffic),
     ),
     signs=(
@@ -247,16 +248,16 @@ EXERCISE = OnRanks(
         not_sharded,
         over_budget(
             LARGEST,
-            "has a unit that is too large, its module's own parameters included: some of the "
-            "modules in it must be units",
+            "has a unit that is too large (count bytes, not elements, and the module's own "
+            "parameters, too): some of the modules in it must be units",
         ),
-        too_few_messages,
+        too_few_collectives,
         over_budget(
-            MESSAGES,
-            "sends more messages than the fewest units: a module that fits into the unit around it "
-            "should join it, and of several that do not fit, the one with the most bytes left for "
-            "that unit should become a unit first",
-            unit="messages a step",
+            COLLECTIVES,
+            "has more units than are needed: a module that fits into the unit around it, up to "
+            "exactly unit_bytes, should join it, and of several that do not fit, the one with the "
+            "most bytes left for that unit should become a unit first",
+            unit="collectives a step",
         ),
         another_optimizer,
     ),

@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ BOUNDARIES = {
 }
 
 
-def train(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Plain]:
+def train(case: Case, inputs: Any, rule: shared.Rule = shared.mean, lr: float = LR) -> list[Plain]:
     """One process has the whole model, and computes each rank's batch in turn."""
     blocks = blocks_of([tensor.clone() for tensor in inputs[0]["layers"]])
     model = nn.Sequential(*blocks)
@@ -41,12 +42,15 @@ def train(case: Case, inputs: Any, rule: shared.Rule = shared.mean) -> list[Plai
         for block, *slices in zip(blocks, *combined, strict=True):
             whole = shared.flatten(list(block.parameters()))
             gradient = torch.cat(slices)[: len(whole)]
-            vector_to_parameters(whole - LR * gradient, block.parameters())
+            vector_to_parameters(whole - lr * gradient, block.parameters())
     return found
 
 
 reference = train
-MISTAKES = shared.by_wrong_rules(train)
+MISTAKES = shared.by_wrong_rules(train) | {
+    "computes with the same parameters in each step: the optimizer updates the slices that it is "
+    "given, so return each unit's own, no copy": partial(train, lr=0.0),
+}
 EQUIVALENT_ANSWERS = (
     EquivalentAnswer(
         "        units[k].free()\n        output.",

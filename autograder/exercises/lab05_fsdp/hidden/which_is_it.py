@@ -37,6 +37,7 @@ BOUNDARIES = {
         "the same operations, used for something else"
     ),
     "most parameters in the root": "the same operations, used for something else",
+    "resharded to a smaller group": "the same operations, used for something else",
 }
 _METHOD_OF = {
     json.dumps(trace): method for method, trace in (*VISIBLE.values(), *RECORDED.values())
@@ -75,8 +76,17 @@ def by(**how: Any) -> Wrong:
     return lambda trace: by_operations(trace, **how)
 
 
+def with_all_ranks(trace: Trace) -> str | None:
+    """As if each all-gather brought together slices of all ranks."""
+    gathers = (call["bytes"] for call in trace["calls"] if call["op"] == "all_gather")
+    whole = {each * trace["world_size"] for each in gathers}
+    return TP if trace["activation_bytes"] in whole else None
+
+
 SHARDED = (FSDP, KEPT, HSDP)
 MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
+    "multiplies a slice by world_size: an all-gather brings together the slices of the ranks in "
+    "its group": with_all_ranks,
     "takes FSDP for TP: the slices that all ranks gather together make up the whole model, so they "
     "are parameters, and each rank computes whole layers on its own samples": (
         takes(SHARDED, TP),
@@ -93,12 +103,14 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     ),
     "takes ZeRO-2 for FSDP: it gathers the updated parameters in the step; FSDP gathers them in "
     "forward, before it uses them": (takes((ZERO2,), KEPT), takes((ZERO2,), FSDP)),
-    "takes DDP for ZeRO-2: what is gathered in the step is a small part of Ψ, so it is not the "
-    "parameters": takes((DDP,), ZERO2),
+    "takes DDP for another method: what it gathers in all is a small part of Ψ, so it is not the "
+    "parameters": tuple(takes((DDP,), method) for method in (ZERO2, *SHARDED)),
     "takes FSDP for FSDP without resharding: it gathers again in backward what it freed after "
     "forward, which is less than half of Ψ if most parameters are in the root": (
         takes((FSDP,), KEPT)
     ),
+    "takes FSDP for HSDP: a smaller group may also gather again what FSDP has resharded to it; "
+    "HSDP all-reduces slices of the gradients across groups": takes((FSDP,), HSDP),
     "names the method by its operations without their sizes: the same operation may send "
     "parameters, gradients, activations, or small values for a log": (
         by(),
@@ -127,10 +139,5 @@ EQUIVALENT_ANSWERS = (
         'size > trace["parameter_bytes"] / 10',
         'size > trace["parameter_bytes"] / 11',
         "any part between the small calls and what a method sends",
-    ),
-    EquivalentAnswer(
-        'if ("all_reduce", "backward") in large:',
-        'if any(len(call["ranks"]) < trace["world_size"] for call in trace["calls"]):',
-        "only HSDP has groups of some of the ranks",
     ),
 )

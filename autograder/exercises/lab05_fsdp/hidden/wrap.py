@@ -56,7 +56,7 @@ CASES = (
 BOUNDARIES = {
     "divides": "2 ranks, a block is exactly as large as a unit may be",
     "does not divide": "3 ranks, one large block, six tiny ones",
-    "one rank": "not tested: one rank gathers nothing, and fully_shard sends no messages",
+    "one rank": "not tested: one rank gathers nothing, and fully_shard calls no collective",
     "more ranks than elements": "3 ranks, one large block, six tiny ones",
     "exactly the budget": "2 ranks, a block is exactly as large as a unit may be",
     "just above the budget": JUST_TOO_LARGE,
@@ -82,13 +82,13 @@ def units_in(case: Case) -> int:
     return units
 
 
-def message_limit(case: Case) -> Limit:
+def collective_limit(case: Case) -> Limit:
     """Two all-gathers and a reduce-scatter for each unit; the root stays whole after forward."""
     count = 3 * units_in(case) - 1
     return Limit(count, count)
 
 
-LIMITS = {"as few messages as possible": message_limit}
+LIMITS = {"as few collectives as possible": collective_limit}
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
