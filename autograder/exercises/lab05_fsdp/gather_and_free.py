@@ -22,6 +22,7 @@ from autograder.exercises.lab04_zero.shared import (
     samples,
     unit_bytes,
 )
+from autograder.exercises.lab05_fsdp.nested_model import steps as by_step
 from autograder.guest import growth
 from autograder.guest.moments import START, mark, mark_settled
 from shardlab.errors import RankError
@@ -150,7 +151,7 @@ def driven(
         mark_settled(AT_END)
         gc.collect()  # hooks of modules make cycles
         found["left"].append(sum(tensor() is not None for tensor in alive))
-        found["gradients"].append([each.grad for each in slices])
+        found["gradients"].append({f"unit {k}": each.grad for k, each in enumerate(slices)})
         optimizer.step()
         optimizer.zero_grad()
 
@@ -160,6 +161,7 @@ def driven(
 
     modules = {f"module {k}": block for k, block in enumerate(blocks)}
     steps = case.params.get("more_steps", 0)
+    found |= {key: by_step(found[key]) for key in ("y", "gradients")}
     return found | seen | {"grows": growth.found_in_more_steps(modules, one_step, steps)}
 
 
@@ -350,13 +352,16 @@ def uses_freed(attempt: Attempt) -> Finding | None:
     )
     where = re.search(r"(unit \d+ in \w+; with memory: [\w, ]+)$", error.message)
     if NOTHING_YET in error.message:
-        mistake = "takes a slice of a unit's buffer, which is freed: return each unit's own"
+        mistake = (
+            "uses a unit's buffer before it is gathered for the first time: the slices to return "
+            "are each unit's own"
+        )
     return Finding(f"rank {error.rank}", mistake, where[1] if where else "")
 
 
 @on_each_rank
 def no_gradient(output: Any) -> MistakeText:
-    if any(each is None for each in output["gradients"][0]):
+    if any(each is None for each in output["gradients"]["step 0"].values()):
         return (
             "returns a slice that has no .grad after backward: return each unit's own, and set its "
             ".grad in backward"

@@ -17,11 +17,18 @@ from autograder.exercise.signs import MistakeText, on_each_rank, over_budget, ra
 from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES
 from autograder.exercises.lab04_zero.shared import TOLERANCE, call_in_backward, loss_of
 from autograder.exercises.lab05_fsdp import nested_model
-from autograder.exercises.lab05_fsdp.nested_model import GATHER, SCATTER, whole_parameters
+from autograder.exercises.lab05_fsdp.nested_model import (
+    GATHER,
+    SCATTER,
+    local,
+    steps,
+    whole_parameters,
+)
 from shardlab.run import Run
 
 STEPS = 2
 LEARNING_RATE = 0.1
+OPTIONS = "momentum", "dampening", "weight_decay", "nesterov", "maximize"
 LARGEST, WHOLE, COLLECTIVES = "largest unit", "whole at once", "collectives"
 
 
@@ -60,11 +67,15 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     optimizer = subject(model, case.params["unit_bytes"])
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"wrap returns {optimizer!r:.50}, not an optimizer of torch.optim")
-    known = {id(each) for each in model.parameters()}
+    own = {id(each) for each in model.parameters()}
     groups = optimizer.param_groups
+    updated = {id(each) for group in groups for each in group["params"]}
+    options = [f" and {name}={groups[0][name]}" for name in OPTIONS if groups[0].get(name)]
     found = {
-        "optimizer": f"{type(optimizer).__name__} with learning rate {groups[0]['lr']}",
-        "strangers": any(id(each) not in known for group in groups for each in group["params"]),
+        "optimizer": f"{type(optimizer).__name__} with learning rate {groups[0]['lr']}"
+        + "".join(options),
+        "strangers": len(updated - own),
+        "left out": len(own - updated),
         "unsharded": [*whole_parameters(model)],
         LARGEST: largest_unit(model),
     }
@@ -75,8 +86,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    shards = [nested_model.local(each) for each in model.parameters()]
-    return found | {WHOLE: max(whole), "losses": losses, "shards": shards}
+    shards = {name: local(each) for name, each in model.named_parameters()}
+    return found | {WHOLE: max(whole), "losses": steps(losses), "shards": shards}
 
 
 def collectives(run: Run) -> list[int]:
@@ -139,6 +150,30 @@ def other_tensors(output: Any) -> MistakeText:
 
 
 @on_each_rank
+def leaves_out(output: Any) -> MistakeText:
+    if left_out := output["left out"]:
+        return (
+            "does not give the optimizer all of the model's parameters",
+            f"{left_out} are missing",
+        )
+    return None
+
+
+@on_each_rank
+def gathers_the_root_twice(rank: int, attempt: Attempt) -> MistakeText:
+    """Its units are as few as possible, and all of them are gathered twice."""
+    for spent in attempt.spent:
+        if spent.heading == COLLECTIVES and spent.used[rank] == spent.limit[rank] + 1:
+            ops = Counter(call.op for call in attempt.calls_of(rank))
+            if ops[GATHER] == 2 * ops[SCATTER]:
+                return (
+                    "gathers every unit twice, the root too: leave its options at their defaults, "
+                    "so that it stays whole from forward to backward"
+                )
+    return None
+
+
+@on_each_rank
 def not_sharded(output: Any) -> MistakeText:
     if names := output["unsharded"]:
         mistake = (
@@ -156,8 +191,8 @@ def too_few_collectives(rank: int, attempt: Attempt) -> MistakeText:
         if spent.heading == COLLECTIVES and rank in spent.ranks_under:
             ops = Counter(call.op for call in attempt.calls_of(rank))
             return (
-                "makes fewer collectives than 3U − 1: call fully_shard with one module at a time, and "
-                "let every unit but the root reshard after forward, as it does by default",
+                "makes fewer collectives than 3U − 1: call fully_shard with one module at a time, "
+                "and let every unit but the root reshard after forward, as it does by default",
                 f"{ops[GATHER] // STEPS} all-gathers and {ops[SCATTER] // STEPS} reduce-scatters",
             )
     return None
@@ -242,9 +277,9 @@ EXERCISE = OnRanks(
         Budget("as few collectives as possible", collectives, None, COLLECTIVES, unit=""),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, traffic),
     ),
+    rules=(other_tensors, leaves_out, another_optimizer),
     signs=(
         top_down,
-        other_tensors,
         not_sharded,
         over_budget(
             LARGEST,
@@ -252,6 +287,7 @@ EXERCISE = OnRanks(
             "parameters, too): some of the modules in it must be units",
         ),
         too_few_collectives,
+        gathers_the_root_twice,
         over_budget(
             COLLECTIVES,
             "has more units than are needed: a module that fits into the unit around it, up to "
@@ -259,6 +295,6 @@ EXERCISE = OnRanks(
             "most bytes left for that unit should become a unit first",
             unit="collectives a step",
         ),
-        another_optimizer,
     ),
+    compares_calls=False,  # FSDP makes them, on no line of the answer
 )
