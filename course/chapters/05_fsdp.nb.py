@@ -277,6 +277,16 @@ holds("all-gathers", calls["all_gather_single"], fsdp.all_gathers)
 holds("reduce-scatters", calls["reduce_scatter_single"], fsdp.reduce_scatters)
 
 # %% [markdown]
+# These formulas have no padding, and our model needs none. But `fully_shard` splits dimension 0 and pads it to a multiple of N: a layer of 50 rows has 52 on 4 ranks, and 64 on 64 ranks, 28 % more to gather and to keep.
+
+# %%
+def one_layer():
+    fully_shard(nn.Linear(130, 50))(torch.ones(1, 130)).sum().backward()
+
+gather, *_ = launch(one_layer, world_size=N, device="cpu", quiet=True).calls
+holds("bytes gathered, over those of the layer", N * gather.bytes / (4 * 131 * 50), 52 / 50)
+
+# %% [markdown]
 # ### What it is not
 #
 # FSDP shards parameters, and so does tensor parallelism ([chapter 07](07_tensor_parallel.ipynb)); the two are often confused. FSDP is **data parallelism**: a rank gathers a *whole* layer and computes all of it, for its own tokens. Tensor parallelism leaves each part of the matrix where it is: a rank computes with its part, for *all* tokens. Let us look at one matrix product in one block, done both ways by four ranks.
@@ -615,7 +625,7 @@ figure.tight_layout()
 #
 # The upper line adds gradients and communication buffers, which are as large as a unit each: a gathered unit arrives in a flat buffer before its parameters are copied out of it, and gradients are copied into one before they are reduced. With prefetching, one more unit is on its way.
 #
-# A block is the usual choice: among dozens of them, one is a small part of the model, its collectives are large, and while it computes, the next one arrives. (`quiet` hid a warning: the output of a Linear is a view, and an in-place operation on it would skip FSDP's backward hook.)
+# A block is the usual choice: among dozens of them, one is a small part of the model, its collectives are large, and while it computes, the next one arrives.
 #
 # ## When to free
 #
@@ -726,7 +736,7 @@ holds("one ahead: gathers begun before the previous block computed", begun_early
 #
 # The first four mistakes give no error. For the first we train on the same batch in each step, so that the loss should fall.
 #
-# **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before that still has the old ones, which nothing uses anymore.
+# **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before that still has the old ones, which nothing uses anymore. Nor may a forward pass come between the two: after it the root is whole, `model.parameters()` returns its whole tensors, and an optimizer that is built from them never updates the root.
 
 # %%
 def train_in_order(batch, sharded_first):
@@ -1437,6 +1447,7 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 # - **Calls**: count the collectives of one step in a profile. Each unit has two all-gathers (the root one) and one reduce-scatter, HSDP also one all-reduce.
 # - **Accumulation**: compare the gradients of m micro-batches with those of one batch m times as large, once.
 # - **Save**: call it on all ranks, and load the result once with another number of ranks.
+- **Gathers of your own**: FSDP's gathers pass gradients on, `dist.all_gather` does not. A contrastive loss over all ranks' features trains without error, but no gradient goes back through the other ranks' features.
 #
 # ## Where GPUs differ
 #

@@ -503,7 +503,7 @@ check("fsdp.accumulate", accumulate)
 # - `"ranks"`: the ranks of the call's group
 # - `"phase"`: `"forward"`, `"backward"` or `"step"` (the optimizer's)
 #
-# `trace` also has three numbers to compare these sizes with: `"world_size"`, `"parameter_bytes"` (the whole model in fp32; call it $\Psi$ here) and `"activation_bytes"` (the tensor that one block passes to the next, for the micro-batch that this rank computes). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Nine traces, A to I, are here; grading uses others, of other models and other numbers of ranks.
+# `trace` also has three numbers to compare these sizes with: `"world_size"`, `"parameter_bytes"` (the whole model in fp32; call it $\Psi$ here) and `"activation_bytes"` (the tensor that one block passes to the next, for the micro-batch that this rank computes). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Ten traces, A to J, are here; grading uses others, of other models and other numbers of ranks.
 #
 # Real traces also contain small calls that have nothing to do with the method: numbers of samples, losses or metrics of all ranks for a log, and norms for clipping. In forward and in the step they add up to less than a tenth of Ψ, and in backward there are none; what belongs to the method is more. A step may have several micro-batches. FSDP may gather in bf16, have most of its parameters in the root, which is not gathered again in backward, or reshard to a few ranks, which alone gather again.
 
@@ -512,7 +512,7 @@ def which_is_it_spec(name):
     """The method that the trace was recorded from."""
     return step_traces.load()[name][0]
 
-show_table({"trace": "", "method": ""}, [(name, which_is_it_spec(name)) for name in "ABCDEFGHI"])
+show_table({"trace": "", "method": ""}, [(name, which_is_it_spec(name)) for name in "ABCDEFGHIJ"])
 
 # %% [markdown]
 # Here is what each trace contains: for each phase, operation and group of ranks, the number of calls and the sum of their bytes.

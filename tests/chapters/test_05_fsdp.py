@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from shardlab import data, launch, measure, models
+from shardlab import DeadlockError, data, launch, measure, models
 from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
@@ -151,6 +151,39 @@ def test_an_optimizer_made_before_sharding_trains_nothing(chapter):
     assert before == [before[0]] * 3
 
 
+def a_forward_before_the_optimizer():
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    fully_shard(model[0])
+    fully_shard(model)
+    model(torch.ones(1, 4))
+    held = {id(parameter) for parameter in model.parameters()}
+    model(torch.ones(1, 4)).sum().backward()
+    return [id(parameter) in held for parameter in model.parameters()]
+
+
+def test_an_optimizer_after_a_forward_misses_the_root():
+    """It would hold the block's two parameters, and neither of the root's."""
+    run = launch(a_forward_before_the_optimizer, world_size=2, device="cpu", quiet=True)
+    assert run.outputs == [[True, True, False, False]] * 2
+
+
+def evaluate_batch_norm_on_rank_0():
+    import torch
+    import torch.distributed as dist
+
+    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4)).eval()
+    if dist.get_rank() == 0:
+        ddp(torch.ones(2, 4))
+
+
+def test_ddp_broadcasts_buffers_in_evaluation_too():
+    with pytest.raises(DeadlockError, match="broadcast"):
+        launch(evaluate_batch_norm_on_rank_0, world_size=2, device="cpu", quiet=True)
+
+
 def test_without_a_root_embeddings_differ(chapter):
     with_root, without = (
         float(row.split("by ")[1])
@@ -182,6 +215,10 @@ def test_a_method_sees_shards_unless_it_is_registered(chapter):
     printed = chapter.text_of("launch(call_a_method")
     assert "\naten.embedding.default got mixed torch.Tensor and DTensor\n" in printed
     assert "✓ after register_fsdp_forward_method" in printed
+
+
+def test_a_dimension_of_50_rows_is_padded(chapter):
+    assert "measured 1.04" in chapter.text_of("def one_layer")
 
 
 def test_evaluation_on_rank_0_alone_hangs(chapter):

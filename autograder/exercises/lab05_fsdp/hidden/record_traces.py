@@ -219,17 +219,23 @@ VISIBLE = {
     "B": Recipe(DDP, width=48, samples=16),
     "C": Recipe(TP, samples=24, rank=3),
     # Each of its calls is small, and a unit's slice times all ranks is as large as activations.
-    "D": Recipe(HSDP, blocks=6, samples=522, mesh=(2, 2), counts_samples=True, rank=2),
+    "D": Recipe(
+        HSDP, blocks=6, samples=522, mesh=(2, 2), counts_samples=True, collects=100, rank=2
+    ),
     "E": Recipe(ZERO2, width=40, rank=2),
     "F": Recipe(KEPT, width=24, blocks=4, micro_batches=2, mesh=(2,)),
     # The same operations, some of them for another purpose.
-    "G": Recipe(TP, samples=24, sequence_parallel=True, counts_samples=True, clips=True),
+    # What it collects is more than activations.
+    "G": Recipe(
+        TP, samples=24, sequence_parallel=True, counts_samples=True, clips=True, collects=300
+    ),
     "H": Recipe(
         DDP, counts_samples=True, logs_loss=True, collects=1000, micro_batches=2, mesh=(2,)
     ),
     "I": Recipe(
         FSDP, blocks=4, in_root=3, reshards=2, bf16=True, logs_loss=True, clips=True, rank=3
     ),
+    "J": Recipe(TP, width=28, samples=18, wide_head=True, frozen_below=True, mesh=(2,), rank=1),
 }
 # {case: {name: recipe}}
 OF_CASES = {
@@ -258,9 +264,9 @@ OF_CASES = {
         ),
         "kept": Recipe(KEPT, width=52, bf16=True, logs_loss=True, clips=True, rank=2),
         "HSDP": Recipe(
-            HSDP, width=36, mesh=(2, 2), counts_samples=True, logs_loss=True, clips=True, rank=1
+            HSDP, width=36, mesh=(2, 2), counts_samples=True, clips=True, collects=99, rank=1
         ),
-        "TP": Recipe(TP, width=40, samples=12, counts_samples=True, logs_loss=True, clips=True),
+        "TP": Recipe(TP, width=40, samples=12, counts_samples=True, clips=True, collects=300),
     },
     "six methods, in micro-batches": {
         "DDP": Recipe(DDP, width=40, blocks=2, micro_batches=3),

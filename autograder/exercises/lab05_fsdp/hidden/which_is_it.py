@@ -92,9 +92,9 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
         takes(SHARDED, TP),
         takes((FSDP, KEPT), TP),
     ),
-    "takes activations for parameters: each tensor that is sent has activation_bytes, whatever Ψ "
-    "is, and all of them together are not the model": (
-        *(takes((TP,), method) for method in SHARDED),
+    "misses TP: activation_bytes is the size of a whole tensor that it all-reduces, "
+    "reduce-scatters, or gathers from the slices of its group": (
+        *(takes((TP,), method) for method in (DDP, ZERO2, *SHARDED)),
     ),
     "misses HSDP's all-reduce: each rank's slices of the gradients are summed across the groups, "
     "in a call for each unit, which may be small by itself": (
@@ -106,9 +106,10 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "takes DDP for another method: what it gathers in all is a small part of Ψ, so it is not the "
     "parameters": tuple(takes((DDP,), method) for method in (ZERO2, *SHARDED)),
     "takes FSDP for FSDP without resharding: it gathers again in backward what it freed after "
-    "forward, which is less than half of Ψ if most parameters are in the root": (
-        takes((FSDP,), KEPT)
-    ),
+    "forward, which is less than half of Ψ if most parameters are in the root, and in a smaller "
+    "group if it reshards to one": takes((FSDP,), KEPT),
+    "takes FSDP without resharding for FSDP: it gathers nothing in backward, and in forward all "
+    "parameters for each micro-batch": takes((KEPT,), FSDP),
     "takes FSDP for HSDP: a smaller group may also gather again what FSDP has resharded to it; "
     "HSDP all-reduces slices of the gradients across groups": takes((FSDP,), HSDP),
     "names the method by its operations without their sizes: the same operation may send "
