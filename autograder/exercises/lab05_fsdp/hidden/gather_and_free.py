@@ -29,7 +29,7 @@ def train(case: Case, inputs: Any, rule: shared.Rule = shared.mean, lr: float = 
     """One process has the whole model, and computes each rank's batch in turn."""
     blocks = blocks_of([tensor.clone() for tensor in inputs[0]["layers"]])
     model = nn.Sequential(*blocks)
-    found: list[Any] = [{"y": [], "gradients": []} for _ in inputs]
+    found: list[Any] = [{"gradients": [], "y": []} for _ in inputs]
     for batches in zip(*(given["batches"] for given in inputs), strict=True):
         of_ranks = []
         for own, (x, targets) in zip(found, batches, strict=True):
