@@ -185,8 +185,10 @@ def unit_count(case: Case) -> int:
 
 
 def held_bytes(case: Case, units: float, slices: int) -> float:
-    """Bytes of ``units`` whole units, ``slices`` times this rank's slices of all units, and at most
-    each unit's activations and their gradients."""
+    """Bytes of ``units`` whole units, ``slices`` times this rank's slices of all units, and, while
+    units compute, at most each unit's activations and their gradients."""
+    if not units:
+        return shared.held_bytes(case, units, slices)
     width, *widths = case.params["widths"]
     activations = samples(case) * 2 * (width + max(widths[::2])) * unit_count(case)
     return shared.held_bytes(case, units, slices) + FLOAT_BYTES * activations
@@ -216,7 +218,7 @@ def wrong_slices(output: Any, case: Case) -> MistakeText:
     right = [size // FLOAT_BYTES // case.world_size for size in unit_bytes(case)]
     if output["sizes"] != right:
         evidence = f"{output['sizes']} elements, expected {right}"
-        return "should return one slice for each unit, of ⌈Ψ/N⌉ elements", evidence
+        return "should return one slice for each unit, in order, of ⌈Ψ/N⌉ elements", evidence
     return None
 
 
