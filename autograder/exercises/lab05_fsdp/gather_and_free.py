@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, keeps_growing, no_barrier, on_each_rank, raises
@@ -103,12 +103,15 @@ def observe(blocks: Sequence[nn.Sequential], seen: Seen, begun: list[str]) -> No
         call_in_backward(block[1], partial(note, IN_BACKWARD, k))
 
 
-def follow(blocks: Sequence[nn.Sequential], alive: list[ref[Tensor]]) -> None:
-    """Notes each block's output and the gradient of it, without keeping them alive."""
+def follow(blocks: Sequence[nn.Sequential], memory: list[StorageWeakRef]) -> None:
+    """Notes the memory of each block's output and of the gradient of it, without keeping it."""
 
     def note(_: nn.Module, given: Any, output: Tensor) -> None:
-        alive.append(ref(output))
-        output.register_hook(lambda gradient: alive.append(ref(gradient)))
+        add(output)
+        output.register_hook(add)
+
+    def add(tensor: Tensor) -> None:
+        memory.append(StorageWeakRef(tensor.untyped_storage()))
 
     for block in blocks:
         block.register_forward_hook(note)
@@ -131,9 +134,9 @@ def driven(
 ) -> Plain:
     seen: Seen = {IN_FORWARD: [], IN_BACKWARD: []}
     found: dict[str, Any] = {"y": [], "gradients": [], AT_END: [], "left": []}
-    alive: list[ref[Tensor]] = []
+    memory: list[StorageWeakRef] = []
     observe(blocks, seen, begun)
-    follow(blocks, alive)
+    follow(blocks, memory)
     mark(START)
     slices = subject(list(blocks))
     if not isinstance(slices, list | tuple) or any(not isinstance(each, Tensor) for each in slices):
@@ -144,13 +147,13 @@ def driven(
     model = nn.Sequential(*blocks)
     for inputs, targets in given["batches"]:
         output = model(inputs)
-        found["y"].append(output.detach())
+        found["y"].append(output.detach().clone())
         loss_of(output, targets).backward()
         del output
         found[AT_END].append(with_memory(blocks))
         mark_settled(AT_END)
         gc.collect()  # hooks of modules make cycles
-        found["left"].append(sum(tensor() is not None for tensor in alive))
+        found["left"].append(sum(not each.expired() for each in memory))
         found["gradients"].append({f"unit {k}": each.grad for k, each in enumerate(slices)})
         optimizer.step()
         optimizer.zero_grad()

@@ -201,7 +201,8 @@ def too_few_collectives(rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def another_optimizer(output: Any) -> MistakeText:
     if output["optimizer"] != (asked := f"SGD with learning rate {LEARNING_RATE}"):
-        return f"returns a different optimizer: the task asks for {asked}", output["optimizer"]
+        mistake = f"returns a different optimizer: the task asks for {asked}, and no other option"
+        return mistake, output["optimizer"]
     return None
 
 

@@ -129,7 +129,7 @@ def diagnosis_of(case, wrong):
         ({HSDP: FSDP}, "misses HSDP's all-reduce"),
         ({HSDP: KEPT}, "misses HSDP's all-reduce"),
         ({ZERO2: KEPT}, "takes ZeRO-2 for FSDP"),
-        ({DDP: ZERO2}, "takes DDP for another method"),
+        ({DDP: FSDP}, "takes DDP for another method"),
         ({FSDP: KEPT}, "takes FSDP for FSDP without resharding"),
         ({FSDP: HSDP}, "takes FSDP for HSDP"),
         ({FSDP: "fsdp"}, "should return one of 'DDP'"),

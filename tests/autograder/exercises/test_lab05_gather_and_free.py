@@ -300,10 +300,19 @@ def test_other_right_answers_pass(source):
         assert result.passed, result.diagnosis
 
 
+COPIES = changed(
+    "gather_and_free",
+    ("    def fetch(k):", "    slices = [unit.own.clone() for unit in units]\n\n    def fetch(k):"),
+    ("units[k].own.grad =", "slices[k].grad ="),
+    ("return [unit.own for unit in units]", "return slices"),
+)
+
+
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("source", "says"),
     [
+        (COPIES, "return each unit's own, no copy"),
         (
             changed("gather_and_free", ("[unit.own for", "[unit.own.clone() for")),
             "returns a slice that has no .grad",

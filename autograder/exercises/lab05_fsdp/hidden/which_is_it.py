@@ -83,6 +83,20 @@ def with_all_ranks(trace: Trace) -> str | None:
     return TP if trace["activation_bytes"] in whole else None
 
 
+def by_the_step(trace: Trace) -> str | None:
+    """Takes any gather in the step for that of the parameters."""
+    found = any((call["op"], call["phase"]) == ("all_gather", "step") for call in trace["calls"])
+    return ZERO2 if found else None
+
+
+def with_large_gathers(trace: Trace) -> str | None:
+    """Of TP: as if its gathers were of parameters."""
+    gathers = (call for call in trace["calls"] if call["op"] == "all_gather")
+    phases = {call["phase"] for call in gathers if call["bytes"] > 100}
+    found = FSDP if "backward" in phases else KEPT if "forward" in phases else DDP
+    return found if right(trace) == TP else None
+
+
 SHARDED = (FSDP, KEPT, HSDP)
 MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "multiplies a slice by world_size: an all-gather brings together the slices of the ranks in "
@@ -92,8 +106,11 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
         takes(SHARDED, TP),
         takes((FSDP, KEPT), TP),
     ),
+    "takes a small gather in the step for that of the parameters: what is gathered in the step is "
+    "a small part of Ψ, unless it is ZeRO-2": by_the_step,
     "misses TP: activation_bytes is the size of a whole tensor that it all-reduces, "
     "reduce-scatters, or gathers from the slices of its group": (
+        with_large_gathers,
         *(takes((TP,), method) for method in (DDP, ZERO2, *SHARDED)),
     ),
     "misses HSDP's all-reduce: each rank's slices of the gradients are summed across the groups, "
@@ -104,7 +121,7 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "takes ZeRO-2 for FSDP: it gathers the updated parameters in the step; FSDP gathers them in "
     "forward, before it uses them": (takes((ZERO2,), KEPT), takes((ZERO2,), FSDP)),
     "takes DDP for another method: what it gathers in all is a small part of Ψ, so it is not the "
-    "parameters": tuple(takes((DDP,), method) for method in (ZERO2, *SHARDED)),
+    "parameters": tuple(takes((DDP,), method) for method in SHARDED),
     "takes FSDP for FSDP without resharding: it gathers again in backward what it freed after "
     "forward, which is less than half of Ψ if most parameters are in the root, and in a smaller "
     "group if it reshards to one": takes((FSDP,), KEPT),
