@@ -151,37 +151,36 @@ def test_an_optimizer_made_before_sharding_trains_nothing(chapter):
     assert before == [before[0]] * 3
 
 
-def a_forward_before_the_optimizer():
-    import torch
-    from torch.distributed.fsdp import fully_shard
-
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
-    fully_shard(model[0])
-    fully_shard(model)
-    model(torch.ones(1, 4))
-    held = {id(parameter) for parameter in model.parameters()}
-    model(torch.ones(1, 4)).sum().backward()
-    return [id(parameter) in held for parameter in model.parameters()]
-
-
 def test_an_optimizer_after_a_forward_misses_the_root():
     """It would hold the block's two parameters, and neither of the root's."""
-    run = launch(a_forward_before_the_optimizer, world_size=2, device="cpu", quiet=True)
+
+    def forward_first():
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+        fully_shard(model[0])
+        fully_shard(model)
+        model(torch.ones(1, 4))
+        held = {id(parameter) for parameter in model.parameters()}
+        model(torch.ones(1, 4)).sum().backward()
+        return [id(parameter) in held for parameter in model.parameters()]
+
+    run = launch(forward_first, world_size=2, device="cpu", quiet=True)
     assert run.outputs == [[True, True, False, False]] * 2
 
 
-def evaluate_batch_norm_on_rank_0():
-    import torch
-    import torch.distributed as dist
-
-    ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4)).eval()
-    if dist.get_rank() == 0:
-        ddp(torch.ones(2, 4))
-
-
 def test_ddp_broadcasts_buffers_in_evaluation_too():
+    def evaluate_on_rank_0():
+        import torch
+        import torch.distributed as dist
+
+        ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4)).eval()
+        if dist.get_rank() == 0:
+            ddp(torch.ones(2, 4))
+
     with pytest.raises(DeadlockError, match="broadcast"):
-        launch(evaluate_batch_norm_on_rank_0, world_size=2, device="cpu", quiet=True)
+        launch(evaluate_on_rank_0, world_size=2, device="cpu", quiet=True)
 
 
 def test_without_a_root_embeddings_differ(chapter):
