@@ -15,7 +15,7 @@
 #
 # Stage 3 of ZeRO shards everything: parameters, gradients and optimizer states ([chapter 04](04_zero.ipynb)). PyTorch has the same idea built in, as **FSDP**, *fully sharded data parallel*. You call `fully_shard` on the parts of a model that should be gathered as a whole, and train as before.
 #
-# Which parts? That choice is the subject of this chapter: it decides how many bytes are whole at a time, how many messages are sent, and what can overlap. (`fully_shard` is the second version, FSDP2. The first, the class `FullyShardedDataParallel`, is deprecated.)
+# Which parts? That choice is the subject of this chapter: it decides how many bytes are whole at a time, how many collectives are called, and what can overlap. (`fully_shard` is the second version, FSDP2. The first is the class `FullyShardedDataParallel`.)
 #
 # The question: who holds what, when, and what does it cost?
 #
@@ -277,6 +277,16 @@ holds("all-gathers", calls["all_gather_single"], fsdp.all_gathers)
 holds("reduce-scatters", calls["reduce_scatter_single"], fsdp.reduce_scatters)
 
 # %% [markdown]
+# These formulas have no padding, and our model needs none. But `fully_shard` splits dimension 0 and pads it to a multiple of N: a layer of 50 rows has 52 on 4 ranks, and 64 on 64 ranks, 28 % more to gather and to keep.
+
+# %%
+def one_layer():
+    fully_shard(nn.Linear(130, 50))(torch.ones(1, 130)).sum().backward()
+
+gather, *_ = launch(one_layer, world_size=N, device="cpu", quiet=True).calls
+holds("bytes gathered, over those of the layer", N * gather.bytes / (4 * 131 * 50), 52 / 50)
+
+# %% [markdown]
 # ### What it is not
 #
 # FSDP shards parameters, and so does tensor parallelism ([chapter 07](07_tensor_parallel.ipynb)); the two are often confused. FSDP is **data parallelism**: a rank gathers a *whole* layer and computes all of it, for its own tokens. Tensor parallelism leaves each part of the matrix where it is: a rank computes with its part, for *all* tokens. Let us look at one matrix product in one block, done both ways by four ranks.
@@ -401,7 +411,7 @@ show_table(
 # %% [markdown]
 # ## A unit's life
 #
-# Each call of `fully_shard` makes one **unit** from the module's parameters that no earlier call took. All parameters of a unit are gathered in one message, used, and freed together. So inner modules must come first, and the root last.
+# Each call of `fully_shard` makes one **unit** from the module's parameters that no earlier call took. All parameters of a unit are gathered in one collective, used, and freed together. So inner modules must come first, and the root last.
 #
 # To see it happen, we mark when each block computes its forward, and run a single step with more tokens, on two ranks, so that each has its own core on most machines.
 
@@ -445,7 +455,7 @@ first, *_, last = (unit_at[start].replace("blocks.", "block ") or "the root" for
 predicted_order.compare(f"first {first}, last {last}")
 
 # %% [markdown]
-# Below is the recorded step of one rank, above it a simulation by FSDP's rules, both with their live bytes. Find the root, which is whole until backward ends, and a block that is gathered twice. Compare the order and the bytes; the times of the simulation come from its sliders. (Move "units": what happens to the peak, and to the number of messages?)
+# Below is the recorded step of one rank, above it a simulation by FSDP's rules, both with their live bytes. Find the root, which is whole until backward ends, and a block that is gathered twice. Compare the order and the bytes; the times of the simulation come from its sliders. (Move "units": what happens to the peak, and to the number of collectives?)
 
 # %%
 unit_life(life)
@@ -524,8 +534,8 @@ predicted_root_only = predict("Bytes per parameter, of parameters alone, with th
 predicted_root_only
 
 # %%
-predicted_messages = predict("Messages with 24 Linears", labels=["all-gathers", "reduce-scatters"])
-predicted_messages
+predicted_collectives = predict("Collectives with 24 Linears", labels=["all-gathers", "reduce-scatters"])
+predicted_collectives
 
 # %%
 choices = ["root only", "2 × 3 blocks", "3 × 2 blocks"]
@@ -554,10 +564,10 @@ named = {
     "two gathers for each unit, also for the root": [50, 25],
     "the Linears without the root": [48, 24],
 }
-predicted_messages.compare([made["all_gather_single"], made["reduce_scatter_single"]], named, "counted")
+predicted_collectives.compare([made["all_gather_single"], made["reduce_scatter_single"]], named, "counted")
 
 # %% [markdown]
-# The formula: a rank holds its slice of everything, the root, and the largest unit. The number of messages is two gathers and a reduce-scatter for each unit, less the root's second gather.
+# The formula: a rank holds its slice of everything, the root, and the largest unit. The number of collectives is two gathers and a reduce-scatter for each unit, less the root's second gather.
 
 # %%
 def unit_size(unit):
@@ -579,16 +589,16 @@ def cost_of(choice, run):
 # %%
 rows = {choice: cost_of(choice, run) for choice, run in by_choice.items()}
 show_table(
-    {"units": "", "messages": "d", "largest, KiB": ".0f", "formula, bytes per parameter": ".2f",
+    {"units": "", "collectives": "d", "largest, KiB": ".0f", "formula, bytes per parameter": ".2f",
      "measured": ".2f", "sent, in Ψ": ".2f"},
     [(choice, *row) for choice, row in rows.items()],
 )
 counts, _, formula_peaks, measured_peaks, _ = zip(*rows.values())
-holds("messages", counts, [predicted[choice].messages for choice in choices])
+holds("collectives", counts, [predicted[choice].messages for choice in choices])
 holds("bytes of parameters at the peak, per parameter", measured_peaks, formula_peaks, rtol=0.01)
 
 # %%
-messages = [predicted[choice].messages for choice in choices]
+counts = [predicted[choice].messages for choice in choices]
 formula_bytes = [predicted[choice].peak_parameter_bytes / parameters for choice in choices]
 alone, together = (
     [highest(run, *categories) / parameters for run in by_choice.values()]
@@ -598,24 +608,24 @@ alone, together = (
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.6))
 axes.axhline(4, color=palette.PLOT_INK, linestyle=":", label="a whole copy of the parameters")
-axes.plot(messages, formula_bytes, color=palette.PREDICTED, label="parameters, formula")
-axes.plot(messages, alone, "o", color=palette.MEASURED, label="parameters, measured")
+axes.plot(counts, formula_bytes, color=palette.PREDICTED, label="parameters, formula")
+axes.plot(counts, alone, "o", color=palette.MEASURED, label="parameters, measured")
 hollow = {"color": palette.MEASURED, "mfc": "none"}
-axes.plot(messages, together, "s:", **hollow, label="with gradients and buckets")
-for x, y, choice in zip(messages, together, choices, strict=True):
+axes.plot(counts, together, "s:", **hollow, label="with gradients and buckets")
+for x, y, choice in zip(counts, together, choices, strict=True):
     axes.annotate(choice, (x, y), (4, 5), textcoords="offset points", size=9)
-axes.set(xlabel="messages in a step", ylabel="highest bytes per parameter", xscale="log", ylim=(0, 12))
-axes.set_xticks(messages, messages)
+axes.set(xlabel="collectives in a step", ylabel="highest bytes per parameter", xscale="log", ylim=(0, 12))
+axes.set_xticks(counts, counts)
 axes.minorticks_off()
 axes.legend(frameon=False, fontsize=9)
 figure.tight_layout()
 
 # %% [markdown]
-# With the root alone, a rank has its slice *and* the whole model at the same time, 5 bytes per parameter: more than without sharding. Smaller units lower the peak, but units of half the size need about twice as many messages. The bytes stay the same. (The root alone sends fewer, as it is gathered only once.) Messages have a fixed cost (chapter 03), so many small ones are slow. On their GPUs, the authors of FSDP saw all-gathers of less than 33 million elements lose bandwidth quickly (Zhao et al. 2023, Figure 2b).
+# With the root alone, a rank has its slice *and* the whole model at the same time, 5 bytes per parameter: more than without sharding. Smaller units lower the peak, but units of half the size need about twice as many collectives. The bytes stay the same. (The root alone sends fewer, as it is gathered only once.) A collective has a fixed cost (chapter 03), so many small ones are slow. On their GPUs, the authors of FSDP saw all-gathers of less than 33 million elements lose bandwidth quickly (Zhao et al. 2023, Figure 2b).
 #
 # The upper line adds gradients and communication buffers, which are as large as a unit each: a gathered unit arrives in a flat buffer before its parameters are copied out of it, and gradients are copied into one before they are reduced. With prefetching, one more unit is on its way.
 #
-# A block is the usual choice: among dozens of them, one is a small part of the model, its messages are large, and while it computes, the next one arrives. (`quiet` hid a warning: the output of a Linear is a view, and an in-place operation on it would skip FSDP's backward hook.)
+# A block is the usual choice: among dozens of them, one is a small part of the model, its collectives are large, and while it computes, the next one arrives.
 #
 # ## When to free
 #
@@ -726,7 +736,7 @@ holds("one ahead: gathers begun before the previous block computed", begun_early
 #
 # The first four mistakes give no error. For the first we train on the same batch in each step, so that the loss should fall.
 #
-# **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before that still has the old ones, which nothing uses anymore.
+# **The optimizer comes first.** `fully_shard` replaces each parameter by a new one, a DTensor that holds the rank's slice. An optimizer that was created before that still has the old ones, which nothing uses anymore. Nor may a forward pass come between the two: after it the root is whole, `model.parameters()` returns its whole tensors, and an optimizer that is built from them never updates the root.
 
 # %%
 def train_in_order(batch, sharded_first):
@@ -848,7 +858,7 @@ print(by_method.stdout[0])
 holds("after register_fsdp_forward_method: the loss is that of model(…)", *by_method.outputs[0])
 
 # %% [markdown]
-# **Only rank 0 evaluates.** With DDP that works, because a forward pass sends nothing. With FSDP each forward gathers, so all ranks must take part. What will happen here?
+# **Only rank 0 evaluates.** With DDP that works if the model has no buffers. (Otherwise DDP's forward broadcasts them, in `eval()` too: with batch norm it hangs.) With FSDP each forward gathers, so all ranks must take part. What will happen here?
 
 # %%
 def evaluate_on_rank_0(batch):
@@ -1012,11 +1022,11 @@ show_table(
 )
 
 # %% [markdown]
-# - With a card for each GPU and one batch for each step, HSDP is not faster: the ring was already as fast as two thirds of NVLink. It can be if its two kinds of links work at the same time, which we did not count.
+# - With a card for each GPU and one batch for each step, fewer bytes between nodes save no time: the ring was already as fast as two thirds of NVLink. What HSDP saves there are latencies, which we did not count: a ring over 512 ranks takes 511 messages one after another for each all-gather, a ring over 8 takes 7.
 # - With a slow network it is faster, because fewer bytes leave the node.
 # - With accumulation the gain grows: FSDP gathers across nodes for every micro-batch, HSDP all-reduces once. In PyTorch you have to ask for that: `model.set_requires_all_reduce(False)`, and `True` before the last micro-batch.
 #
-# Two things are not in these seconds. A ring over 512 ranks takes 511 messages one after another for each all-gather of each unit, a ring over 8 takes 7. And the price of HSDP is memory, model states of $16\Psi/S$ bytes on each rank instead of $16\Psi/N$, however many nodes there are:
+# The price of HSDP is memory, model states of $16\Psi/S$ bytes on each rank instead of $16\Psi/N$, however many nodes there are:
 
 # %%
 def states_gb(ranks):
@@ -1080,7 +1090,7 @@ print(f"the embedding's gradient, reduced in bf16, differs by {100 * relative:.2
 # %% [markdown]
 # ### A model loaded in bf16
 #
-# The policy casts parameters down, never up: a shard keeps the dtype that its parameter had when `fully_shard` was called. Load a model in bf16, as `from_pretrained(…, dtype=torch.bfloat16)` does, and there are no fp32 masters: the optimizer updates bf16 numbers.
+# The policy casts what is gathered, never the shards: they keep the dtype that the parameters had when `fully_shard` was called. Load a model in bf16, and there are no fp32 masters: the optimizer updates bf16 numbers. (`from_pretrained` does that for every checkpoint stored in bf16, because transformers 5 defaults to `dtype="auto"`.)
 #
 # Let us fine-tune with a small learning rate. First we need a model to start from; its loss is computed in fp32, so that we see small changes.
 
@@ -1272,7 +1282,7 @@ holds("in forward, up", in_forward, shard_bytes, unit="bytes")
 holds("in backward, up and down", in_backward, up_again + shard_bytes, unit="bytes")
 
 # %% [markdown]
-# Each shard goes up before every gather, so twice per step (the root's once), and its gradient comes down. All of that is fp32, although the policy computes in bf16: a shard is cast on the device. So a rank moves $8\Psi/N$ bytes up and $4\Psi/N$ down for each batch, where DeepSpeed's ZeRO-Offload in chapter 06 moves $2\Psi/N$ up and $4\Psi/N$ down. The optimizer's step then runs on the host, with PyTorch's AdamW. It is all or nothing: DeepSpeed can offload only the optimizer, or use NVMe.
+# Each shard goes up before every gather, so twice per step (the root's once), and its gradient comes down. All of that is fp32, although the policy computes in bf16: a shard is cast on the device. So a rank moves $8\Psi/N$ bytes up and $4\Psi/N$ down for each batch. When DeepSpeed's stage 3 offloads the optimizer, $6\Psi/N$ bytes of gradients go down by its code, 2 in bf16 and 4 in fp32, and $2\Psi/N$ of them up again; the updated bf16 parameters take another $2\Psi/N$ up. The optimizer's step then runs on the host, with PyTorch's AdamW. It is all or nothing: DeepSpeed can offload only the optimizer, or use NVMe.
 #
 # ## Accumulation
 #
@@ -1437,6 +1447,7 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 # - **Calls**: count the collectives of one step in a profile. Each unit has two all-gathers (the root one) and one reduce-scatter, HSDP also one all-reduce.
 # - **Accumulation**: compare the gradients of m micro-batches with those of one batch m times as large, once.
 # - **Save**: call it on all ranks, and load the result once with another number of ranks.
+- **Gathers of your own**: FSDP's gathers pass gradients on, `dist.all_gather` does not. A contrastive loss over all ranks' features trains without error, but no gradient goes back through the other ranks' features.
 #
 # ## Where GPUs differ
 #
@@ -1446,7 +1457,7 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 #
 # ## What to remember
 #
-# - A unit is whole only while it computes. At the peak a rank holds its slice of everything, the root, and the largest unit. Smaller units lower the peak and send the same bytes in more messages: two all-gathers and a reduce-scatter for each unit.
+# - A unit is whole only while it computes. At the peak a rank holds its slice of everything, the root, and the largest unit. Smaller units lower the peak and send the same bytes in more collectives: two all-gathers and a reduce-scatter for each unit.
 # - The root stays whole from forward to backward, and backward prefetches by itself. `reshard_after_forward=False` saves the second gather, for a whole copy of the parameters between forward and backward.
 # - FSDP is data parallelism: a rank computes whole layers for its own tokens, and sends parameters and gradients. What tensor parallelism sends grows with the tokens.
 # - HSDP: within a row $\frac{3(S-1)}{S} \Psi$, across $\frac{2(R-1)}{R} \cdot \frac{\Psi}{S}$. From each node $2\Psi$ leave instead of $3\Psi$, for model states of $16\Psi/S$.

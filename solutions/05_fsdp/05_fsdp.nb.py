@@ -78,7 +78,7 @@ mesh_spec(replicas=2, shards=4)
 # </details>
 # <details><summary>Hint 3 · across</summary>
 #
-# After the reduce-scatter a rank has 1/S of the gradient, summed over its group. Only this shard is all-reduced, over R ranks.
+# How much of the gradient does a rank still have after the reduce-scatter? Only that is all-reduced. Over how many ranks?
 # </details>
 
 # %% nbgrader={"grade_id": "hsdp_bytes", "solution": true}
@@ -241,7 +241,13 @@ gather_and_free_spec(3)
 #
 # The last one is for one tensor, so register it in each forward pass. For the end of a unit's backward pass use `unit.when_gradients_are_complete(function)`. PyTorch's `register_full_backward_hook` does not work here: for a module whose input needs no gradient, such as the first one, it is called before the module's gradients are computed.
 #
-# **Budget** · sends ≤ 1.02 × ideal bytes per rank and step, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit · at most two units have memory at any time · live in forward ≤ 1.02 × (the slices + two units + activations) · live in backward ≤ 1.02 × (the slices and their gradients + two units + one exchange of a unit's gradients, which holds them twice, as sent and as received + activations). gloo has two threads, and each may keep the tensors of its last exchange a moment longer, so the budget allows two more exchanges · no unit has memory after backward, and nothing grows from step to step, not even a list of numbers · no barrier: the collectives wait for each other.
+# **Budget** · no barrier: the collectives wait for each other. In each step
+#
+# - a rank sends ≤ 1.02 × ideal bytes, ideal = $\frac{3(N-1)}{N}\,\Psi$: two all-gathers and one reduce-scatter of each padded unit;
+# - at most two units have memory at any time, and none after backward;
+# - live in forward ≤ 1.02 × (the slices + two units + activations);
+# - live in backward ≤ 1.02 × (the slices and their gradients + two units + three exchanges of a unit's gradients + activations). An exchange holds them twice, as sent and as received. One is your own; gloo's two threads may each keep another a moment longer;
+# - after backward nothing of the step is left but the slices' gradients: no output or gradient of a module, and nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · one function for both directions</summary>
 #
@@ -253,7 +259,7 @@ gather_and_free_spec(3)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Three inner functions: `before(k, following, *_)`, which is called before forward with `following = k + 1` and before backward with `following = k - 1`; `after_forward(k, module, inputs, output)`, which frees the unit and registers the hook for backward on `output`; and `after_backward(k)`, which takes the gradients, frees the unit, and sets its slice's `.grad`. Note that -1 is an index, too: `units[-1]` is the last unit.
+# Three inner functions: `before(k, following, *_)` for both directions, `after_forward(k, module, inputs, output)` and `after_backward(k)`. Two of them free a unit. Which one has the tensor on which the hook for backward is registered? And note that -1 is an index, too: `units[-1]` is the last unit.
 # </details>
 
 # %% nbgrader={"grade_id": "gather_and_free", "solution": true}
@@ -311,7 +317,7 @@ check("fsdp.gather_and_free", gather_and_free)
 # Now PyTorch's own `fully_shard`. Each call makes one **unit**: the parameters of that module, without those that an earlier call took. A unit is gathered as a whole, computes, and is freed. So the choice of units has two costs:
 #
 # - **memory**: while a layer computes, its unit is whole, and so are the units that contain it, up to the root.
-# - **messages**: in a step every unit is gathered twice, for forward and for backward, and its gradients are reduce-scattered once. The root stays whole after forward and is gathered once. So $U$ units send $3U - 1$ messages.
+# - **collectives**: in a step every unit is gathered twice, for forward and for backward, and its gradients are reduce-scattered once. The root stays whole after forward and is gathered once. So $U$ units make $3U - 1$ collectives.
 #
 # `wrap(model, unit_bytes)` calls `fully_shard` on some modules of `model`, and on `model` itself, so that **no unit has more than `unit_bytes` bytes of parameters, and there are as few units as possible**. It then builds and returns the optimizer, `torch.optim.SGD` with learning rate 0.1. The check trains the model with it for two steps; losses and parameters must equal those of one process on all ranks' batches.
 #
@@ -321,7 +327,7 @@ check("fsdp.gather_and_free", gather_and_free)
 
 # %%
 def wrap_spec(sizes, unit_bytes):
-    """One level: the sizes of a root's children  ->  (sizes of the units, the root's last; messages)"""
+    """One level: the sizes of a root's children  ->  (sizes of the units, the root's last; collectives)"""
     in_the_root, units = sorted(sizes), []
     while sum(in_the_root) > unit_bytes:
         units.append(in_the_root.pop())
@@ -330,9 +336,7 @@ def wrap_spec(sizes, unit_bytes):
 wrap_spec([30, 50, 10, 50], unit_bytes=50)
 
 # %% [markdown]
-# **Budget** · no unit above `unit_bytes` · parameters that are whole at one time ≤ `unit_bytes` × the number of units that can contain each other (the root, a block, a layer: 3) · exactly $3U - 1$ messages per step, where $U$ is the least possible number of units.
-#
-# We count messages rather than bytes, because gloo sends twice as many bytes for a reduce-scatter as a ring would (lab 04). The number of messages is the same with every backend.
+# **Budget** · no unit above `unit_bytes`; one of exactly `unit_bytes` is allowed · parameters that are whole at one time ≤ `unit_bytes` × the number of units that can contain each other (the root, a block, a layer: 3) · exactly $3U - 1$ collectives per step, where $U$ is the least possible number of units. Their number, unlike their bytes, is the same with every backend.
 #
 # <details><summary>Hint 1 · the order of calls</summary>
 #
@@ -344,7 +348,7 @@ wrap_spec([30, 50, 10, 50], unit_bytes=50)
 # </details>
 # <details><summary>Hint 3 · all levels</summary>
 #
-# A recursive function: `rest(module)` returns the bytes that this module leaves for the unit that contains it. It calls itself for each of `module.children()`, applies hint 2, and returns its own parameters, `module.parameters(recurse=False)`, plus what the remaining children leave. A module without children leaves its own parameters. Read the sizes before you shard.
+# A recursive function whose result is the number of bytes that a module leaves for the unit that contains it. A layer leaves all its bytes. What does a block leave, once hint 2 is applied to its children? Think of the block's own parameters, too: `module.parameters(recurse=False)`. Read the sizes before you shard.
 # </details>
 
 # %% nbgrader={"grade_id": "wrap", "solution": true}
@@ -391,7 +395,7 @@ def peak_bytes(run):
     return max(sum(phase.at_peak.values()) for phase in in_step)
 
 show_table(
-    {"unit_bytes": "", "messages": "d", "bytes live at the peak": ",d"},
+    {"unit_bytes": "", "collectives": "d", "bytes live at the peak": ",d"},
     [(name, len(run.calls) // 2, peak_bytes(run)) for name, run in runs.items()],
 )
 
@@ -427,9 +431,10 @@ def accumulate_spec(gradients_by_rank):
 accumulate_spec([[torch.tensor([1.0, 2.0]), torch.tensor([3.0, 2.0])]] * 2)
 
 # %% [markdown]
-# **Budget** · `save="bytes"`: each rank sends $\frac{2(N-1)}{N}\,\Psi$ elements in a step, as many as in DDP's all-reduce, for any number of micro-batches: each unit is gathered once and reduce-scattered once · `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, $2\Psi/N$; when a block begins its forward or backward pass ≤ 1.02 × ($2\Psi/N$ + 2 × (the root + the largest block)), because these two units are whole, and so may be their gradients; no activations live between micro-batches, except the losses themselves · no barrier.
+# **Budget** · no barrier.
 #
-# What a rank sends is computed from the recorded calls, as if each were a ring: $\frac{N-1}{N}$ of the whole tensor for an all-gather or a reduce-scatter. On the wire a reduce-scatter takes twice as many bytes here, because gloo runs it as an all-reduce.
+# - `save="bytes"`: each rank sends $\frac{2(N-1)}{N}\,\Psi$ elements in a step, as in DDP's all-reduce, for any number of micro-batches. This is computed from the recorded calls, as if each were a ring. (On the wire gloo's reduce-scatter takes twice as many bytes.)
+# - `save="memory"`: parameters and gradients live between micro-batches ≤ 1.02 × their shards, $2\Psi/N$, and no activations, except the losses themselves. When a block begins its forward or backward pass ≤ 1.02 × ($2\Psi/N$ + 2 × (the root + the largest block)): these two units are whole, and so may be their gradients.
 #
 # <details><summary>Hint 1 · the mean</summary>
 #
@@ -498,14 +503,16 @@ check("fsdp.accumulate", accumulate)
 # - `"ranks"`: the ranks of the call's group
 # - `"phase"`: `"forward"`, `"backward"` or `"step"` (the optimizer's)
 #
-# `trace` also has three numbers to compare these sizes with: `"world_size"`, `"parameter_bytes"` (the whole model in fp32; call it $\Psi$ here) and `"activation_bytes"` (the tensor that one block passes to the next, for the micro-batch that this rank computes). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Nine traces, A to I, are here; grading uses others, of other models and other numbers of ranks.
+# `trace` also has three numbers to compare these sizes with: `"world_size"`, `"parameter_bytes"` (the whole model in fp32; call it $\Psi$ here) and `"activation_bytes"` (the tensor that one block passes to the next, for the micro-batch that this rank computes). All traces are from real runs: DDP, FSDP, HSDP and TP are PyTorch's, ZeRO-2 is DeepSpeed's. (In a step with one micro-batch, DeepSpeed's stage 1 makes the same kinds of calls as stage 2, so ZeRO-1 is not among the names.) Ten traces, A to J, are here; grading uses others, of other models and other numbers of ranks.
+#
+# Real traces also contain small calls that have nothing to do with the method: numbers of samples, losses or metrics of all ranks for a log, and norms for clipping. In forward and in the step they add up to less than a tenth of Ψ, and in backward there are none; what belongs to the method is more. A step may have several micro-batches. FSDP may gather in bf16, have most of its parameters in the root, which is not gathered again in backward, or reshard to a few ranks, which alone gather again.
 
 # %%
 def which_is_it_spec(name):
     """The method that the trace was recorded from."""
     return step_traces.load()[name][0]
 
-show_table({"trace": "", "method": ""}, [(name, which_is_it_spec(name)) for name in "ABCDEFGHI"])
+show_table({"trace": "", "method": ""}, [(name, which_is_it_spec(name)) for name in "ABCDEFGHIJ"])
 
 # %% [markdown]
 # Here is what each trace contains: for each phase, operation and group of ranks, the number of calls and the sum of their bytes.
@@ -526,9 +533,7 @@ for name, (method, trace) in step_traces.load().items():
     show_table(columns, summary(trace), caption=f"{name}: {method}, {trace['world_size']} ranks, {sizes}")
 
 # %% [markdown]
-# **Budget** · no communication: this is arithmetic.
-#
-# Real traces also contain small calls that have nothing to do with the method: the loss is averaged over the ranks for a log (H and I), metrics are gathered after the step (H), or squared norms are summed before gradients are clipped (I). In forward and in the step such calls add up to less than a tenth of Ψ, and in backward there are none; what belongs to the method is more. Some runs gather parameters in bf16 (I), some have most of the parameters in the root, which is not gathered again in backward (I), some have several micro-batches in a step (H). Two methods may call the same operations in the same phases, so look at sizes: what do the gathered tensors add up to?
+# **Budget** · no communication: this is arithmetic. Two methods may call the same operations in the same phases, so look at sizes.
 #
 # <details><summary>Hint 1 · what is in the tensor</summary>
 #
@@ -540,7 +545,7 @@ for name, (method, trace) in step_traces.load().items():
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Compute the bytes of each call's whole tensor. If one of them equals `activation_bytes`, return `"TP"`. Otherwise add them up in a `Counter` with the keys `(op, phase)`, and ignore each sum that is less than a tenth of Ψ: these are the small calls. HSDP is FSDP within groups, and the slices of the gradients are then all-reduced across the groups.
+# First look for a whole tensor of `activation_bytes` among all calls. Then add up whole tensors in a `Counter` with the keys `(op, phase)`, and compare each sum, not each call, with a tenth of Ψ. Which keys tell the remaining five methods apart? HSDP is FSDP within groups, and the slices of the gradients are then all-reduced across the groups.
 # </details>
 
 # %% nbgrader={"grade_id": "which_is_it", "solution": true}
@@ -718,7 +723,9 @@ check("fsdp.stalled", stalled)
 # %% [markdown]
 # ## 7 · Does FSDP help?
 #
-# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs with 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states and what the largest unit adds to them in backward (computed in bf16, reduced in fp32), and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
+# A model has 40 blocks of 0.5 billion parameters each and a head of 4 billion, one `Linear`. It is trained in bf16 with fp32 masters and Adam, 16 bytes per parameter, on one node of 8 GPUs with 80 GB each. A colleague writes: "The head does not fit next to the rest, so let us use FSDP: it will split the head's matrix multiplication. And since FSDP moves all parameters in every step, it must send more than tensor parallelism; with longer sequences both will send more." What is right, what is wrong? Give each rank's bytes of model states and what the largest unit adds to them in backward, and say which of the two methods' traffic grows with the number of tokens. Would you also use tensor parallelism for the head? Four to eight sentences.
+#
+# What a unit takes for each of its parameters, while it is whole: 2 bytes for the bf16 copy; in backward 2 more for its bf16 gradient; then the copy is freed, and while the gradient is reduced, 4 bytes for an fp32 copy of it.
 
 # %% [markdown] nbgrader={"grade_id": "does_fsdp_help", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

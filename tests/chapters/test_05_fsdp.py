@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from shardlab import data, launch, measure, models
+from shardlab import DeadlockError, data, launch, measure, models
 from tests.chapters.reopened_notebook import try_the_pictures
 from tests.chapters.running_chapter import run
 
@@ -93,10 +93,10 @@ def test_one_block_is_gathered_at_a_time(chapter):
     assert "measured 6 × 2.81" in chapter.text_of("expected = unit_step(units, 2")
 
 
-def test_more_messages_keep_fewer_bytes_gathered(chapter):
+def test_more_collectives_keep_fewer_bytes_gathered(chapter):
     rows = [list(map(float, list(row.values())[1:])) for row in chapter.table_of("rows = {choice")]
-    messages, largest, predicted, measured, sent = zip(*rows, strict=True)
-    assert messages == (2, 8, 11, 20, 38, 74)
+    counts, largest, predicted, measured, sent = zip(*rows, strict=True)
+    assert counts == (2, 8, 11, 20, 38, 74)
     assert list(largest) == sorted(largest, reverse=True)
     assert list(measured) == sorted(measured, reverse=True)
     assert measured == pytest.approx(predicted, rel=0.01)
@@ -104,8 +104,8 @@ def test_more_messages_keep_fewer_bytes_gathered(chapter):
     assert sent[0] < min(sent[1:])
     assert max(sent[1:]) / min(sent[1:]) < 1.02
     assert "measured 5 bytes" in chapter.text_of("predicted_root_only.compare(")
-    messages = chapter.text_of("predicted_messages.compare(")
-    assert "counted all-gathers: 49, reduce-scatters: 25" in messages
+    answer = chapter.text_of("predicted_collectives.compare(")
+    assert "counted all-gathers: 49, reduce-scatters: 25" in answer
     assert "<svg" in chapter.svg_of('label="with gradients and buckets"')
 
 
@@ -151,6 +151,38 @@ def test_an_optimizer_made_before_sharding_trains_nothing(chapter):
     assert before == [before[0]] * 3
 
 
+def test_an_optimizer_after_a_forward_misses_the_root():
+    """It would hold the block's two parameters, and neither of the root's."""
+
+    def forward_first():
+        import torch
+        from torch.distributed.fsdp import fully_shard
+
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+        fully_shard(model[0])
+        fully_shard(model)
+        model(torch.ones(1, 4))
+        held = {id(parameter) for parameter in model.parameters()}
+        model(torch.ones(1, 4)).sum().backward()
+        return [id(parameter) in held for parameter in model.parameters()]
+
+    run = launch(forward_first, world_size=2, device="cpu", quiet=True)
+    assert run.outputs == [[True, True, False, False]] * 2
+
+
+def test_ddp_broadcasts_buffers_in_evaluation_too():
+    def evaluate_on_rank_0():
+        import torch
+        import torch.distributed as dist
+
+        ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.BatchNorm1d(4)).eval()
+        if dist.get_rank() == 0:
+            ddp(torch.ones(2, 4))
+
+    with pytest.raises(DeadlockError, match="broadcast"):
+        launch(evaluate_on_rank_0, world_size=2, device="cpu", quiet=True)
+
+
 def test_without_a_root_embeddings_differ(chapter):
     with_root, without = (
         float(row.split("by ")[1])
@@ -182,6 +214,10 @@ def test_a_method_sees_shards_unless_it_is_registered(chapter):
     printed = chapter.text_of("launch(call_a_method")
     assert "\naten.embedding.default got mixed torch.Tensor and DTensor\n" in printed
     assert "✓ after register_fsdp_forward_method" in printed
+
+
+def test_a_dimension_of_50_rows_is_padded(chapter):
+    assert "measured 1.04" in chapter.text_of("def one_layer")
 
 
 def test_evaluation_on_rank_0_alone_hangs(chapter):
@@ -222,7 +258,7 @@ def test_hsdp_pays_off_on_slow_links_and_with_accumulation(chapter):
     fsdp, hsdp = zip(*((row[::2], row[1::2]) for row in rows), strict=True)
     gains = [[a / b for a, b in zip(*each, strict=True)] for each in zip(fsdp, hsdp, strict=True)]
     fast, fast_4, slow, slow_4 = gains
-    assert max(fast) < 1.01  # "not faster"
+    assert max(fast) < 1.01  # "save no time"
     assert min(fast_4) > 1.3
     assert min(slow) > 1.3
     assert min(slow_4) > max(slow) > max(fast_4)

@@ -27,8 +27,10 @@ from autograder.exercises.lab05_fsdp.nested_model import (
     GATHER,
     SCATTER,
     Block,
+    local,
     padded_elements,
     shard,
+    steps,
     whole_parameters,
 )
 from autograder.guest import growth
@@ -40,7 +42,7 @@ from shardlab.run.live_memory import RankMemory
 BYTES, MEMORY = "bytes", "memory"  # what a step should save
 # Moments of the steps that should save memory.
 BETWEEN, AT_A_BLOCK = "between micro-batches", "at a block"
-CARRIED = "carried by messages"
+CARRIED = "carried by collectives"
 LEARNING_RATE = 0.05
 
 
@@ -86,7 +88,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
             subject(model, micro_batches, loss_of, saving)
         found["micro-batches"].append([*map(id, micro_batches)] == handed)
         mark_if_measured(BETWEEN)
-        found["gradients"].append([nested_model.local(each.grad) for each in model.parameters()])
+        shards = {name: local(each.grad) for name, each in model.named_parameters()}
+        found["gradients"].append(shards)
         found["order"].append([*events])
         whole = [*whole_parameters(model)]
         found["whole"].append(whole)
@@ -101,7 +104,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
 
     roots = {"model": model, "the answer": subject}
     grows = growth.found_in_more_steps(roots, one_step, case.params["more_steps"])
-    return found | {"grows": grows}
+    return found | {"gradients": steps(found["gradients"]), "grows": grows}
 
 
 def sums(model: nn.Module) -> list[float]:
@@ -253,8 +256,8 @@ def steps_itself(output: Any) -> MistakeText:
 
 @on_each_rank
 def no_gradients(output: Any, case: Case) -> MistakeText:
-    for save, gradients in zip(case.params["saves"], output["gradients"], strict=True):
-        if any(each is None for each in gradients):
+    for save, gradients in zip(case.params["saves"], output["gradients"].values(), strict=True):
+        if any(each is None for each in gradients.values()):
             return (
                 "ends without a gradient in its shards: the last backward pass must reduce-scatter "
                 "it, with set_requires_gradient_sync(True), and nothing may reset it afterwards",
@@ -274,10 +277,16 @@ def repeats_exchanges(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     scatters = sum(call.op == SCATTER for call in calls)
     if max(of_units, scatters) <= len(sizes) * steps:
         return None  # it sends something else
+    why = []
+    if of_units > len(sizes) * steps:
+        why.append("its parameters do not change, so keep them whole until the last backward")
+    if scatters > len(sizes) * steps:
+        why.append(
+            "let its gradients add up where they are, with set_requires_gradient_sync(False), "
+            "until the last micro-batch"
+        )
     return (
-        "exchanges a unit more than once in a step that should save bytes: its parameters do not "
-        "change, so keep them whole until the last backward; let its gradients add up where they "
-        "are, with set_requires_gradient_sync(False), until the last micro-batch",
+        f"exchanges a unit more than once in a step that should save bytes: {'; '.join(why)}",
         f"{of_units / steps:g} all-gathers, {scatters / steps:g} reduce-scatters a step, "
         f"{len(sizes)} units",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Finding, OnRanks, Plain
 from autograder.exercise.signs import MistakeText, keeps_growing, no_barrier, on_each_rank, raises
@@ -20,6 +22,7 @@ from autograder.exercises.lab04_zero.shared import (
     samples,
     unit_bytes,
 )
+from autograder.exercises.lab05_fsdp.nested_model import steps as by_step
 from autograder.guest import growth
 from autograder.guest.moments import START, mark, mark_settled
 from shardlab.errors import RankError
@@ -100,6 +103,20 @@ def observe(blocks: Sequence[nn.Sequential], seen: Seen, begun: list[str]) -> No
         call_in_backward(block[1], partial(note, IN_BACKWARD, k))
 
 
+def follow(blocks: Sequence[nn.Sequential], memory: list[StorageWeakRef]) -> None:
+    """Notes the memory of each block's output and of the gradient of it, without keeping it."""
+
+    def note(_: nn.Module, given: Any, output: Tensor) -> None:
+        add(output)
+        output.register_hook(add)
+
+    def add(tensor: Tensor) -> None:
+        memory.append(StorageWeakRef(tensor.untyped_storage()))
+
+    for block in blocks:
+        block.register_forward_hook(note)
+
+
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     blocks = blocks_of(given["layers"])
     begun = [NOTHING_YET]
@@ -116,8 +133,10 @@ def driven(
     subject: Any, blocks: list[nn.Sequential], given: Any, case: Case, begun: list[str]
 ) -> Plain:
     seen: Seen = {IN_FORWARD: [], IN_BACKWARD: []}
-    found: dict[str, Any] = {"y": [], "gradients": [], AT_END: []}
+    found: dict[str, Any] = {"y": [], "gradients": [], AT_END: [], "left": []}
+    memory: list[StorageWeakRef] = []
     observe(blocks, seen, begun)
+    follow(blocks, memory)
     mark(START)
     slices = subject(list(blocks))
     if not isinstance(slices, list | tuple) or any(not isinstance(each, Tensor) for each in slices):
@@ -128,12 +147,14 @@ def driven(
     model = nn.Sequential(*blocks)
     for inputs, targets in given["batches"]:
         output = model(inputs)
-        found["y"].append(output.detach())
+        found["y"].append(output.detach().clone())
         loss_of(output, targets).backward()
         del output
         found[AT_END].append(with_memory(blocks))
         mark_settled(AT_END)
-        found["gradients"].append([each.grad for each in slices])
+        gc.collect()  # hooks of modules make cycles
+        found["left"].append(sum(not each.expired() for each in memory))
+        found["gradients"].append({f"unit {k}": each.grad for k, each in enumerate(slices)})
         optimizer.step()
         optimizer.zero_grad()
 
@@ -143,6 +164,7 @@ def driven(
 
     modules = {f"module {k}": block for k, block in enumerate(blocks)}
     steps = case.params.get("more_steps", 0)
+    found |= {key: by_step(found[key]) for key in ("y", "gradients")}
     return found | seen | {"grows": growth.found_in_more_steps(modules, one_step, steps)}
 
 
@@ -166,8 +188,10 @@ def unit_count(case: Case) -> int:
 
 
 def held_bytes(case: Case, units: float, slices: int) -> float:
-    """Bytes of ``units`` whole units, ``slices`` times this rank's slices of all units, and at most
-    each unit's activations and their gradients."""
+    """Bytes of ``units`` whole units, ``slices`` times this rank's slices of all units, and, while
+    units compute, at most each unit's activations and their gradients."""
+    if not units:
+        return shared.held_bytes(case, units, slices)
     width, *widths = case.params["widths"]
     activations = samples(case) * 2 * (width + max(widths[::2])) * unit_count(case)
     return shared.held_bytes(case, units, slices) + FLOAT_BYTES * activations
@@ -197,7 +221,7 @@ def wrong_slices(output: Any, case: Case) -> MistakeText:
     right = [size // FLOAT_BYTES // case.world_size for size in unit_bytes(case)]
     if output["sizes"] != right:
         evidence = f"{output['sizes']} elements, expected {right}"
-        return "should return one slice for each unit, of ⌈Ψ/N⌉ elements", evidence
+        return "should return one slice for each unit, in order, of ⌈Ψ/N⌉ elements", evidence
     return None
 
 
@@ -307,6 +331,17 @@ def _listed(units: Sequence[int]) -> str:
     return f"unit{'s' * (len(units) != 1)} {', '.join(map(str, units))}"
 
 
+@on_each_rank
+def keeps_tensors(output: Any) -> MistakeText:
+    if left := next(filter(None, output["left"]), 0):
+        return (
+            "keeps outputs of modules, or gradients of them, after backward: nothing of a step may "
+            "stay but the gradients of its slices",
+            f"{left} tensors",
+        )
+    return None
+
+
 returns_a_handle = raises(
     "RemovableHandle",
     "has a hook that returns a value: what a forward hook returns replaces the module's output",
@@ -322,13 +357,16 @@ def uses_freed(attempt: Attempt) -> Finding | None:
     )
     where = re.search(r"(unit \d+ in \w+; with memory: [\w, ]+)$", error.message)
     if NOTHING_YET in error.message:
-        mistake = "takes a slice of a unit's buffer, which is freed: return each unit's own"
+        mistake = (
+            "uses a unit's buffer before it is gathered for the first time: the slices to return "
+            "are each unit's own"
+        )
     return Finding(f"rank {error.rank}", mistake, where[1] if where else "")
 
 
 @on_each_rank
 def no_gradient(output: Any) -> MistakeText:
-    if any(each is None for each in output["gradients"][0]):
+    if any(each is None for each in output["gradients"]["step 0"].values()):
         return (
             "returns a slice that has no .grad after backward: return each unit's own, and set its "
             ".grad in backward"
@@ -368,6 +406,7 @@ EXERCISE = OnRanks(
         *shared.RULES,
         no_barrier,
         keeps_growing,
+        keeps_tensors,
     ),
     compares_calls=False,  # the last unit may stay whole
     signs=(returns_a_handle, uses_freed, no_gradient, NAMED_MISTAKES, shared.expensive),

@@ -95,10 +95,16 @@ def padded_elements(parameters: Iterable[Tensor], world_size: int) -> int:
     return sum(-(-len(each) // world_size) * world_size * each[0].numel() for each in parameters)
 
 
-def shards_by_rank(tensors: Sequence[Tensor], world_size: int) -> list[list[Tensor]]:
+def shards_by_rank(tensors: Mapping[str, Tensor], world_size: int) -> list[dict[str, Tensor]]:
     """As fully_shard splits: between rows, ⌈rows/N⌉ on each of the first ranks."""
-    by_tensor = []
-    for tensor in tensors:
+    found: list[dict[str, Tensor]] = [{} for _ in range(world_size)]
+    for name, tensor in tensors.items():
         rows = -(-len(tensor) // world_size)
-        by_tensor.append([tensor[rank * rows : (rank + 1) * rows] for rank in range(world_size)])
-    return [list(own) for own in zip(*by_tensor, strict=True)]
+        for rank, own in enumerate(found):
+            own[name] = tensor[rank * rows : (rank + 1) * rows]
+    return found
+
+
+def steps(values: Iterable[Any]) -> dict[str, Any]:
+    """By step: a difference is shown with the names of where it is."""
+    return {f"step {step}": value for step, value in enumerate(values)}

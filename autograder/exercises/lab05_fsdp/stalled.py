@@ -12,7 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autograder.exercise import Attempt, Budget, Case, Finding, Limit, OnRanks, Plain, sent_bytes
-from autograder.exercise.signs import MistakeText, never_waited, on_each_call, on_each_rank
+from autograder.exercise.signs import (
+    HALF_PRECISION,
+    MistakeText,
+    never_waited,
+    on_each_call,
+    on_each_rank,
+    raises,
+)
 from autograder.exercises.common import BUDGET_FROM_BYTES
 from autograder.exercises.lab05_fsdp.nested_model import padded_elements, shard, whole_parameters
 from autograder.exercises.lab05_fsdp.wrap import top_down
@@ -109,7 +116,8 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     model, optimizer = returned
     parameters = list(model.parameters())
     before = [shard(each).detach().clone() for each in parameters]
-    updated = [each for group in optimizer.param_groups for each in group["params"]]
+    updated = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    own = {id(each) for each in parameters}
     usual = torch.optim.AdamW([torch.zeros(1)]).defaults
     changed = {
         option: group[option]
@@ -120,10 +128,12 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     found = {
         "returned": "",
         "whole": len(whole_parameters(model)),
+        "trains": model.training,
         "optimizer": type(optimizer).__name__,
         "lr": [group["lr"] / lr for group in optimizer.param_groups],
         "options": ", ".join(f"{option}={value}" for option, value in changed.items()),
-        "updates the model": {id(each) for each in updated} == {id(each) for each in parameters},
+        "strangers": len(updated - own),
+        "left out": len(own - updated),
         "dtypes": sorted({str(each.dtype).removeprefix("torch.") for each in before}),
     }
     if found["whole"]:  # it may not even run
@@ -162,18 +172,30 @@ def another_optimizer(output: Any) -> MistakeText:
 def not_sharded(output: Any) -> MistakeText:
     if output["whole"]:
         return "has parameters that are not sharded: fully_shard each block, then the model"
-    if not output["updates the model"]:
+    if output["strangers"]:
         return (
             "gives the optimizer parameters that are not the model's: build it after fully_shard, "
             "which replaces them"
         )
+    if left_out := output["left out"]:
+        return (
+            "does not give the optimizer all of the model's parameters",
+            f"{left_out} are missing",
+        )
     return None
+
+
+@on_each_rank
+def is_in_eval_mode(output: Any) -> MistakeText:
+    return None if output["trains"] else "returns the model in eval mode: fine-tuning trains it"
 
 
 @on_each_rank
 def masters_are_not_fp32(output: Any) -> MistakeText:
     if (dtypes := output["dtypes"]) == ["float32"]:
         return None
+    if not set(dtypes) & {*HALF_PRECISION}:
+        return "trains parameters that are not float32", ", ".join(dtypes)
     moved, elements = output["moved"]
     return (
         "trains parameters that are not float32: an update below half the distance to the next "
@@ -186,12 +208,12 @@ def masters_are_not_fp32(output: Any) -> MistakeText:
 def wrong_dtype(call: Call) -> MistakeText:
     evidence = f"{call.bytes:,} bytes"
     if call.op.startswith("all_gather") and call.dtype != "bfloat16":
-        return (
-            f"gathers parameters in {call.dtype}, not in bfloat16: param_dtype of a "
-            "MixedPrecisionPolicy casts before the all-gather; autocast only casts inside layers, "
-            "after it",
-            evidence,
+        why = (
+            ": param_dtype of a MixedPrecisionPolicy casts before the all-gather; autocast only "
+            "casts inside layers, after it"
         )
+        mistake = f"gathers parameters in {call.dtype}, not in bfloat16"
+        return mistake + (why if call.dtype == "float32" else ""), evidence
     if call.op.startswith("reduce_scatter") and call.dtype != "float32":
         return (
             f"reduces gradients in {call.dtype}: reduce_dtype is param_dtype unless it is given, "
@@ -258,10 +280,20 @@ EXERCISE = OnRanks(
         changes_the_rate,
         another_optimizer,
         not_sharded,
+        is_in_eval_mode,
         masters_are_not_fp32,
         wrong_dtype,
         has_other_units,
         never_waited,
     ),
-    signs=(top_down,),
+    signs=(
+        top_down,
+        raises(
+            "must have the same dtype",
+            "computes with tensors of two dtypes: give the policy to every fully_shard, of the "
+            "blocks and of the root",
+            quoted=True,
+        ),
+    ),
+    compares_calls=False,  # FSDP makes them, on no line of the answer
 )

@@ -27,7 +27,7 @@ EXERCISE = Formula(
     points=3,
     cases=(
         questions("one of each method", *traces(*"ABCDEF")),
-        questions("the same operations, used for something else", *traces(*"GHI")),
+        questions("the same operations, used for something else", *traces(*"GHIJ")),
     ),
     forms=(not_a_name,),
     shown=shown,

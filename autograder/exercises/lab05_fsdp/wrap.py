@@ -17,12 +17,19 @@ from autograder.exercise.signs import MistakeText, on_each_rank, over_budget, ra
 from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES
 from autograder.exercises.lab04_zero.shared import TOLERANCE, call_in_backward, loss_of
 from autograder.exercises.lab05_fsdp import nested_model
-from autograder.exercises.lab05_fsdp.nested_model import GATHER, SCATTER, whole_parameters
+from autograder.exercises.lab05_fsdp.nested_model import (
+    GATHER,
+    SCATTER,
+    local,
+    steps,
+    whole_parameters,
+)
 from shardlab.run import Run
 
 STEPS = 2
 LEARNING_RATE = 0.1
-LARGEST, WHOLE, MESSAGES = "largest unit", "whole at once", "messages"
+OPTIONS = "momentum", "dampening", "weight_decay", "nesterov", "maximize"
+LARGEST, WHOLE, COLLECTIVES = "largest unit", "whole at once", "collectives"
 
 
 def watch_whole(model: nn.Module) -> list[int]:
@@ -60,11 +67,15 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     optimizer = subject(model, case.params["unit_bytes"])
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"wrap returns {optimizer!r:.50}, not an optimizer of torch.optim")
-    known = {id(each) for each in model.parameters()}
+    own = {id(each) for each in model.parameters()}
     groups = optimizer.param_groups
+    updated = {id(each) for group in groups for each in group["params"]}
+    options = [f" and {name}={groups[0][name]}" for name in OPTIONS if groups[0].get(name)]
     found = {
-        "optimizer": f"{type(optimizer).__name__} with learning rate {groups[0]['lr']}",
-        "strangers": any(id(each) not in known for group in groups for each in group["params"]),
+        "optimizer": f"{type(optimizer).__name__} with learning rate {groups[0]['lr']}"
+        + "".join(options),
+        "strangers": len(updated - own),
+        "left out": len(own - updated),
         "unsharded": [*whole_parameters(model)],
         LARGEST: largest_unit(model),
     }
@@ -75,12 +86,12 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-    shards = [nested_model.local(each) for each in model.parameters()]
-    return found | {WHOLE: max(whole), "losses": losses, "shards": shards}
+    shards = {name: local(each) for name, each in model.named_parameters()}
+    return found | {WHOLE: max(whole), "losses": steps(losses), "shards": shards}
 
 
-def messages(run: Run) -> list[int]:
-    """By rank: collectives of one step."""
+def collectives(run: Run) -> list[int]:
+    """By rank, in one step."""
     calls = [call.rank for call in run.calls]
     return [calls.count(rank) // STEPS for rank in range(run.world_size)]
 
@@ -139,6 +150,30 @@ def other_tensors(output: Any) -> MistakeText:
 
 
 @on_each_rank
+def leaves_out(output: Any) -> MistakeText:
+    if left_out := output["left out"]:
+        return (
+            "does not give the optimizer all of the model's parameters",
+            f"{left_out} are missing",
+        )
+    return None
+
+
+@on_each_rank
+def gathers_the_root_twice(rank: int, attempt: Attempt) -> MistakeText:
+    """Its units are as few as possible, and all of them are gathered twice."""
+    for spent in attempt.spent:
+        if spent.heading == COLLECTIVES and spent.used[rank] == spent.limit[rank] + 1:
+            ops = Counter(call.op for call in attempt.calls_of(rank))
+            if ops[GATHER] == 2 * ops[SCATTER]:
+                return (
+                    "gathers every unit twice, the root too: leave its options at their defaults, "
+                    "so that it stays whole from forward to backward"
+                )
+    return None
+
+
+@on_each_rank
 def not_sharded(output: Any) -> MistakeText:
     if names := output["unsharded"]:
         mistake = (
@@ -150,14 +185,14 @@ def not_sharded(output: Any) -> MistakeText:
 
 
 @on_each_rank
-def too_few_messages(rank: int, attempt: Attempt) -> MistakeText:
+def too_few_collectives(rank: int, attempt: Attempt) -> MistakeText:
     """After the sign of a unit that is too large."""
     for spent in attempt.spent:
-        if spent.heading == MESSAGES and rank in spent.ranks_under:
+        if spent.heading == COLLECTIVES and rank in spent.ranks_under:
             ops = Counter(call.op for call in attempt.calls_of(rank))
             return (
-                "sends fewer messages than 3U − 1: call fully_shard with one module at a time, and "
-                "let every unit but the root reshard after forward, as it does by default",
+                "makes fewer collectives than 3U − 1: call fully_shard with one module at a time, "
+                "and let every unit but the root reshard after forward, as it does by default",
                 f"{ops[GATHER] // STEPS} all-gathers and {ops[SCATTER] // STEPS} reduce-scatters",
             )
     return None
@@ -166,7 +201,8 @@ def too_few_messages(rank: int, attempt: Attempt) -> MistakeText:
 @on_each_rank
 def another_optimizer(output: Any) -> MistakeText:
     if output["optimizer"] != (asked := f"SGD with learning rate {LEARNING_RATE}"):
-        return f"returns a different optimizer: the task asks for {asked}", output["optimizer"]
+        mistake = f"returns a different optimizer: the task asks for {asked}, and no other option"
+        return mistake, output["optimizer"]
     return None
 
 
@@ -205,8 +241,9 @@ EXERCISE = OnRanks(
             "4 ranks, blocks in blocks",
             4,
             [
-                # The most bytes in total, but less is left for the root than by the next.
-                [[(8, 12), (12, 8)], [(8, 41), (41, 8)], [(8, 40), (40, 8)], (8, 8)],
+                # The most bytes in total, but less is left for the root than by the next.  Without
+                # the largest block exactly unit_bytes, and its own 32 bytes are too many.
+                [[(8, 2), (2, 8)], [(8, 41), (41, 8)], [(8, 36), (36, 8)], (8, 8)],
                 [(8, 9), (9, 8), [(8, 30), (30, 20), (20, 8)]],
                 (8, 5),
             ],
@@ -226,7 +263,7 @@ EXERCISE = OnRanks(
             LARGEST,
         ),
         Budget(
-            "no message above unit_bytes",
+            "no all-gather above unit_bytes",
             gathered,
             lambda case: Limit(case.params["unit_bytes"]) if no_padding(case) else None,
             "largest all-gather",
@@ -238,26 +275,27 @@ EXERCISE = OnRanks(
             WHOLE,
         ),
         # The least number of units would reveal the answer.
-        Budget("as few messages as possible", messages, None, MESSAGES, unit=""),
+        Budget("as few collectives as possible", collectives, None, COLLECTIVES, unit=""),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, traffic),
     ),
+    rules=(other_tensors, leaves_out, another_optimizer),
     signs=(
         top_down,
-        other_tensors,
         not_sharded,
         over_budget(
             LARGEST,
-            "has a unit that is too large, its module's own parameters included: some of the "
-            "modules in it must be units",
+            "has a unit that is too large (count bytes, not elements, and the module's own "
+            "parameters, too): some of the modules in it must be units",
         ),
-        too_few_messages,
+        too_few_collectives,
+        gathers_the_root_twice,
         over_budget(
-            MESSAGES,
-            "sends more messages than the fewest units: a module that fits into the unit around it "
-            "should join it, and of several that do not fit, the one with the most bytes left for "
-            "that unit should become a unit first",
-            unit="messages a step",
+            COLLECTIVES,
+            "has more units than are needed: a module that fits into the unit around it, up to "
+            "exactly unit_bytes, should join it, and of several that do not fit, the one with the "
+            "most bytes left for that unit should become a unit first",
+            unit="collectives a step",
         ),
-        another_optimizer,
     ),
+    compares_calls=False,  # FSDP makes them, on no line of the answer
 )

@@ -146,8 +146,9 @@ def test_the_reference_is_sgd_on_all_batches_together(case):
         gather_and_free.loss_of(y, targets).backward()
         tolerances = {"rtol": GATHER_AND_FREE.tolerance / 2, "atol": GATHER_AND_FREE.tolerance / 2}
         for rank, outputs in enumerate(y.detach().chunk(n)):
-            torch.testing.assert_close(expected[rank]["y"][step], outputs, **tolerances)
-            for block, got in zip(model, expected[rank]["gradients"][step], strict=True):
+            torch.testing.assert_close(expected[rank]["y"][f"step {step}"], outputs, **tolerances)
+            gradients = expected[rank]["gradients"][f"step {step}"].values()
+            for block, got in zip(model, gradients, strict=True):
                 flat = rules.flatten([each.grad for each in block.parameters()], n)
                 torch.testing.assert_close(got, flat.chunk(n)[rank], **tolerances)
         sgd.step()
@@ -311,7 +312,7 @@ COPIES = changed(
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (COPIES, "in 'y'"),
+        (COPIES, "return each unit's own, no copy"),
         (
             changed("gather_and_free", ("[unit.own for", "[unit.own.clone() for")),
             "returns a slice that has no .grad",

@@ -46,8 +46,8 @@ def test_the_reference_of_wrap_trains_on_all_batches_together(case):
         shared.loss_of(model, batch).backward()
         optimizer.step()
     expected = WRAP.expect(case, inputs)
-    for index, parameter in enumerate(model.parameters()):
-        joined = torch.cat([own["shards"][index] for own in expected])
+    for name, parameter in model.named_parameters():
+        joined = torch.cat([own["shards"][name] for own in expected])
         torch.testing.assert_close(joined, parameter.detach(), rtol=2e-6, atol=2e-6)
 
 
@@ -59,8 +59,8 @@ def test_the_reference_of_accumulate_is_the_gradient_of_all_micro_batches_togeth
     of_first_step = [each for given in inputs for each in given["batches"][:count]]
     shared.loss_of(model, whole_batch(of_first_step)).backward()
     expected = ACCUMULATE.expect(case, inputs)
-    for index, parameter in enumerate(model.parameters()):
-        joined = torch.cat([own["gradients"][0][index] for own in expected])
+    for name, parameter in model.named_parameters():
+        joined = torch.cat([own["gradients"]["step 0"][name] for own in expected])
         torch.testing.assert_close(joined, parameter.grad, rtol=2e-6, atol=2e-6)
 
 
@@ -85,7 +85,8 @@ def each_mistake():
 
 
 def flat_of(outputs):
-    return torch.cat([each.flatten() for own in outputs for g in own["gradients"] for each in g])
+    by_step = (step for own in outputs for step in own["gradients"].values())
+    return torch.cat([each.flatten() for step in by_step for each in step.values()])
 
 
 # ---- wrap: what its budgets allow ---------------------------------------------------------------

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {wrap = 4.0}
-# says = {wrap = "sends more messages than the fewest units"}
+# says = {wrap = "has more units than are needed"}
 # ///
 
 # %% nbgrader={"grade_id": "wrap", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "05_fsdp"
 # loses = {which_is_it = 2.0}
-# says = {which_is_it = "takes activations for parameters"}
+# says = {which_is_it = "misses TP"}
 # ///
 
 # %% nbgrader={"grade_id": "which_is_it", "solution": true}

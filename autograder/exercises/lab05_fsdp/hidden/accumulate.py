@@ -12,7 +12,7 @@ from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.lab04_zero.shared import loss_of
 from autograder.exercises.lab05_fsdp import nested_model
 from autograder.exercises.lab05_fsdp.accumulate import BYTES, LEARNING_RATE, MEMORY, case_of
-from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, shards_by_rank
+from autograder.exercises.lab05_fsdp.nested_model import SAMPLES, shards_by_rank, steps
 
 BLOCK = [(8, 7), (7, 8)]
 
@@ -69,8 +69,8 @@ def of_the_last(gradients: Any, factor: Callable[[int, int], float]) -> Any:
 def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
     """One process that adds up the gradients of all ranks' micro-batches."""
     model = nested_model.nested_model(case.params, inputs[0]["parameters"])
-    parameters, count = list(model.parameters()), case.params["micro_batches"]
-    steps = []
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    count, by_step = case.params["micro_batches"], []
     for step in range(len(case.params["saves"])):
         of_step = slice(step * count, (step + 1) * count)
         gradients = rule(
@@ -79,14 +79,14 @@ def reference(case: Case, inputs: Any, rule: Rule = mean) -> list[Plain]:
                 for batches in (given["batches"][of_step] for given in inputs)
             ]
         )
-        steps.append(shards_by_rank(gradients, case.world_size))
+        whole = dict(zip(names, gradients, strict=True))
+        by_step.append(shards_by_rank(whole, case.world_size))
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.sub_(LEARNING_RATE * gradient)
     order = [f"forward of {SAMPLES} samples", "backward"] * count
-    orders = [order] * len(steps)
-    found = {"order": orders, "changed": [False] * len(steps)}
-    return [found | {"gradients": list(own)} for own in zip(*steps, strict=True)]
+    found = {"order": [order] * len(by_step), "changed": [False] * len(by_step)}
+    return [found | {"gradients": steps(own)} for own in zip(*by_step, strict=True)]
 
 
 def by(

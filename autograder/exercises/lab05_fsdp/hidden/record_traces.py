@@ -40,9 +40,11 @@ class Recipe:
     bucket_mb: float = 0.03  # DDP
     only_root: bool = False  # FSDP: the whole model is one unit
     in_root: int = 0  # FSDP: the number of last blocks that are not units: they belong to the root
-    reshards: bool = True  # HSDP: whether parameters are freed after forward
+    # Whether parameters are freed after forward, or to how many ranks each unit is resharded then.
+    reshards: bool | int = True
     bf16: bool = False  # FSDP: gathers in bf16
     micro_batches: int = 1
+    counts_samples: bool = False  # gathers the ranks' numbers of samples before forward
     logs_loss: bool = False  # averages the loss over the ranks
     collects: int = 0  # the number of metrics that it collects from each rank, after the step
     clips: bool = False  # clips the norm of the gradient
@@ -84,14 +86,11 @@ def prepared(model: nn.Module, recipe: Recipe) -> nn.Module:
     options: dict[str, Any] = {"mesh": init_device_mesh("cpu", recipe.mesh, mesh_dim_names=names)}
     if recipe.bf16:
         options["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
-    if recipe.method == KEPT or not recipe.reshards:
-        options["reshard_after_forward"] = False
+    reshards = recipe.method != KEPT and recipe.reshards
     blocks = [] if recipe.only_root else list(model.children())
     for block in blocks[: len(blocks) - recipe.in_root]:
-        fully_shard(block, **options)
-    if recipe.only_root:
-        options.pop("reshard_after_forward", None)  # by default the root is not resharded
-    fully_shard(model, **options)
+        fully_shard(block, reshard_after_forward=reshards, **options)
+    fully_shard(model, **options)  # by default the root is not resharded
     return model
 
 
@@ -152,7 +151,11 @@ def train(recipe: Recipe) -> int:
 
 
 def loss_of(model: nn.Module, recipe: Recipe) -> Tensor:
-    loss: Tensor = model(batch_of(recipe)).square().mean()
+    batch = batch_of(recipe)
+    if recipe.counts_samples:
+        count = torch.tensor([float(len(batch))])
+        dist.all_gather([count.clone() for _ in range(recipe.world_size)], count)
+    loss: Tensor = model(batch).square().mean()
     if recipe.logs_loss:
         logged = loss.detach().clone()
         dist.all_reduce(logged)
@@ -215,13 +218,24 @@ VISIBLE = {
     "A": Recipe(FSDP, rank=1, mesh=(3,)),  # padded
     "B": Recipe(DDP, width=48, samples=16),
     "C": Recipe(TP, samples=24, rank=3),
-    "D": Recipe(HSDP, blocks=6, mesh=(2, 2), rank=2),  # each of its calls is small
+    # Each of its calls is small, and a unit's slice times all ranks is as large as activations.
+    "D": Recipe(
+        HSDP, blocks=6, samples=522, mesh=(2, 2), counts_samples=True, collects=100, rank=2
+    ),
     "E": Recipe(ZERO2, width=40, rank=2),
-    "F": Recipe(KEPT, width=24, blocks=4, mesh=(2,)),
+    "F": Recipe(KEPT, width=24, blocks=4, micro_batches=2, mesh=(2,)),
     # The same operations, some of them for another purpose.
-    "G": Recipe(TP, samples=24, sequence_parallel=True),
-    "H": Recipe(DDP, logs_loss=True, collects=1000, micro_batches=2, mesh=(2,)),
-    "I": Recipe(FSDP, blocks=4, in_root=3, bf16=True, logs_loss=True, clips=True, rank=3),
+    # What it collects is more than activations.
+    "G": Recipe(
+        TP, samples=24, sequence_parallel=True, counts_samples=True, clips=True, collects=300
+    ),
+    "H": Recipe(
+        DDP, counts_samples=True, logs_loss=True, collects=1000, micro_batches=2, mesh=(2,)
+    ),
+    "I": Recipe(
+        FSDP, blocks=4, in_root=3, reshards=2, bf16=True, logs_loss=True, clips=True, rank=3
+    ),
+    "J": Recipe(TP, width=28, samples=18, wide_head=True, frozen_below=True, mesh=(2,), rank=1),
 }
 # {case: {name: recipe}}
 OF_CASES = {
@@ -230,7 +244,7 @@ OF_CASES = {
         "ZeRO-2": Recipe(ZERO2, width=72, blocks=2, samples=11, mesh=(2,)),
         "FSDP": Recipe(FSDP, width=21, blocks=6, mesh=(3,), rank=2),
         "kept": Recipe(KEPT, width=25, blocks=2, mesh=(3,), rank=1),
-        "HSDP": Recipe(HSDP, width=20, blocks=5, mesh=(2, 3), rank=4),
+        "HSDP": Recipe(HSDP, width=24, blocks=5, samples=394, mesh=(2, 3), rank=4),
         "TP": Recipe(TP, width=24, blocks=5, samples=5, mesh=(3,), rank=2),
         "TP, wide": Recipe(TP, width=20, samples=30, wide_head=True, frozen_below=True, mesh=(3,)),
     },
@@ -243,19 +257,21 @@ OF_CASES = {
         "TP, wide": Recipe(TP, samples=32, wide_head=True, mesh=(4,), rank=1),
     },
     "six methods that log and clip": {
-        "DDP": Recipe(DDP, width=44, logs_loss=True, collects=1000, rank=1),
-        "ZeRO-2": Recipe(ZERO2, width=36, logs_loss=True, clips=True),
+        "DDP": Recipe(DDP, width=44, counts_samples=True, collects=1000, rank=1),
+        "ZeRO-2": Recipe(ZERO2, width=36, counts_samples=True, logs_loss=True, clips=True),
         "FSDP": Recipe(
             FSDP, width=28, blocks=4, in_root=3, bf16=True, logs_loss=True, clips=True, mesh=(2,)
         ),
         "kept": Recipe(KEPT, width=52, bf16=True, logs_loss=True, clips=True, rank=2),
-        "HSDP": Recipe(HSDP, width=36, mesh=(2, 2), logs_loss=True, clips=True, rank=1),
-        "TP": Recipe(TP, width=40, samples=12, logs_loss=True, clips=True),
+        "HSDP": Recipe(
+            HSDP, width=36, mesh=(2, 2), counts_samples=True, clips=True, collects=99, rank=1
+        ),
+        "TP": Recipe(TP, width=40, samples=12, counts_samples=True, clips=True, collects=300),
     },
     "six methods, in micro-batches": {
         "DDP": Recipe(DDP, width=40, blocks=2, micro_batches=3),
         "ZeRO-2": Recipe(ZERO2, width=24, blocks=2, micro_batches=3),
-        "FSDP": Recipe(FSDP, width=36, blocks=4, in_root=3, micro_batches=3),
+        "FSDP": Recipe(FSDP, width=36, blocks=4, in_root=3, reshards=2, micro_batches=3),
         "kept": Recipe(KEPT, width=36, blocks=3, micro_batches=2, mesh=(3,)),
         "HSDP": Recipe(HSDP, blocks=2, mesh=(2, 2), micro_batches=2, reshards=False, rank=3),
         "TP": Recipe(TP, blocks=2, samples=20, micro_batches=2, sequence_parallel=True),

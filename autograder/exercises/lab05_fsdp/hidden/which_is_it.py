@@ -37,6 +37,7 @@ BOUNDARIES = {
         "the same operations, used for something else"
     ),
     "most parameters in the root": "the same operations, used for something else",
+    "resharded to a smaller group": "the same operations, used for something else",
 }
 _METHOD_OF = {
     json.dumps(trace): method for method, trace in (*VISIBLE.values(), *RECORDED.values())
@@ -75,16 +76,42 @@ def by(**how: Any) -> Wrong:
     return lambda trace: by_operations(trace, **how)
 
 
+def with_all_ranks(trace: Trace) -> str | None:
+    """As if each all-gather brought together slices of all ranks."""
+    gathers = (call["bytes"] for call in trace["calls"] if call["op"] == "all_gather")
+    whole = {each * trace["world_size"] for each in gathers}
+    return TP if trace["activation_bytes"] in whole else None
+
+
+def by_the_step(trace: Trace) -> str | None:
+    """Takes any gather in the step for that of the parameters."""
+    found = any((call["op"], call["phase"]) == ("all_gather", "step") for call in trace["calls"])
+    return ZERO2 if found else None
+
+
+def with_large_gathers(trace: Trace) -> str | None:
+    """Of TP: as if its gathers were of parameters."""
+    gathers = (call for call in trace["calls"] if call["op"] == "all_gather")
+    phases = {call["phase"] for call in gathers if call["bytes"] > 100}
+    found = FSDP if "backward" in phases else KEPT if "forward" in phases else DDP
+    return found if right(trace) == TP else None
+
+
 SHARDED = (FSDP, KEPT, HSDP)
 MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
+    "multiplies a slice by world_size: an all-gather brings together the slices of the ranks in "
+    "its group": with_all_ranks,
     "takes FSDP for TP: the slices that all ranks gather together make up the whole model, so they "
     "are parameters, and each rank computes whole layers on its own samples": (
         takes(SHARDED, TP),
         takes((FSDP, KEPT), TP),
     ),
-    "takes activations for parameters: each tensor that is sent has activation_bytes, whatever Ψ "
-    "is, and all of them together are not the model": (
-        *(takes((TP,), method) for method in SHARDED),
+    "takes a small gather in the step for that of the parameters: what is gathered in the step is "
+    "a small part of Ψ, unless it is ZeRO-2": by_the_step,
+    "misses TP: activation_bytes is the size of a whole tensor that it all-reduces, "
+    "reduce-scatters, or gathers from the slices of its group": (
+        with_large_gathers,
+        *(takes((TP,), method) for method in (DDP, ZERO2, *SHARDED)),
     ),
     "misses HSDP's all-reduce: each rank's slices of the gradients are summed across the groups, "
     "in a call for each unit, which may be small by itself": (
@@ -93,12 +120,15 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     ),
     "takes ZeRO-2 for FSDP: it gathers the updated parameters in the step; FSDP gathers them in "
     "forward, before it uses them": (takes((ZERO2,), KEPT), takes((ZERO2,), FSDP)),
-    "takes DDP for ZeRO-2: what is gathered in the step is a small part of Ψ, so it is not the "
-    "parameters": takes((DDP,), ZERO2),
+    "takes DDP for another method: what it gathers in all is a small part of Ψ, so it is not the "
+    "parameters": tuple(takes((DDP,), method) for method in SHARDED),
     "takes FSDP for FSDP without resharding: it gathers again in backward what it freed after "
-    "forward, which is less than half of Ψ if most parameters are in the root": (
-        takes((FSDP,), KEPT)
-    ),
+    "forward, which is less than half of Ψ if most parameters are in the root, and in a smaller "
+    "group if it reshards to one": takes((FSDP,), KEPT),
+    "takes FSDP without resharding for FSDP: it gathers nothing in backward, and in forward all "
+    "parameters for each micro-batch": takes((KEPT,), FSDP),
+    "takes FSDP for HSDP: a smaller group may also gather again what FSDP has resharded to it; "
+    "HSDP all-reduces slices of the gradients across groups": takes((FSDP,), HSDP),
     "names the method by its operations without their sizes: the same operation may send "
     "parameters, gradients, activations, or small values for a log": (
         by(),
@@ -127,10 +157,5 @@ EQUIVALENT_ANSWERS = (
         'size > trace["parameter_bytes"] / 10',
         'size > trace["parameter_bytes"] / 11',
         "any part between the small calls and what a method sends",
-    ),
-    EquivalentAnswer(
-        'if ("all_reduce", "backward") in large:',
-        'if any(len(call["ranks"]) < trace["world_size"] for call in trace["calls"]):',
-        "only HSDP has groups of some of the ranks",
     ),
 )

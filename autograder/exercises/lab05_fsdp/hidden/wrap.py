@@ -13,7 +13,7 @@ from autograder.exercise.hidden import with_random_delays
 from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab04_zero.shared import loss_of
 from autograder.exercises.lab05_fsdp import nested_model
-from autograder.exercises.lab05_fsdp.nested_model import shards_by_rank
+from autograder.exercises.lab05_fsdp.nested_model import shards_by_rank, steps
 from autograder.exercises.lab05_fsdp.wrap import EQUAL_BLOCKS, LEARNING_RATE, STEPS, TINY, case_of
 
 ALL_FITS, JUST_TOO_LARGE = "3 ranks, everything fits", "2 ranks, a block is just too large"
@@ -56,7 +56,7 @@ CASES = (
 BOUNDARIES = {
     "divides": "2 ranks, a block is exactly as large as a unit may be",
     "does not divide": "3 ranks, one large block, six tiny ones",
-    "one rank": "not tested: one rank gathers nothing, and fully_shard sends no messages",
+    "one rank": "not tested: one rank gathers nothing, and fully_shard calls no collective",
     "more ranks than elements": "3 ranks, one large block, six tiny ones",
     "exactly the budget": "2 ranks, a block is exactly as large as a unit may be",
     "just above the budget": JUST_TOO_LARGE,
@@ -82,13 +82,13 @@ def units_in(case: Case) -> int:
     return units
 
 
-def message_limit(case: Case) -> Limit:
+def collective_limit(case: Case) -> Limit:
     """Two all-gathers and a reduce-scatter for each unit; the root stays whole after forward."""
     count = 3 * units_in(case) - 1
     return Limit(count, count)
 
 
-LIMITS = {"as few messages as possible": message_limit}
+LIMITS = {"as few collectives as possible": collective_limit}
 
 
 def reference(case: Case, inputs: Any) -> list[Plain]:
@@ -102,6 +102,6 @@ def reference(case: Case, inputs: Any) -> list[Plain]:
         torch.stack(each).mean().backward()
         optimizer.step()
         losses.append([loss.item() for loss in each])
-    shards = shards_by_rank([each.detach() for each in model.parameters()], case.world_size)
-    by_rank = zip(zip(*losses, strict=True), shards, strict=True)
-    return [{"losses": list(own), "shards": parts} for own, parts in by_rank]
+    whole = {name: each.detach() for name, each in model.named_parameters()}
+    by_rank = zip(zip(*losses, strict=True), shards_by_rank(whole, case.world_size), strict=True)
+    return [{"losses": steps(own), "shards": parts} for own, parts in by_rank]
