@@ -18,6 +18,7 @@ from autograder.exercise import (
     Limit,
     OnRanks,
     Plain,
+    equal,
     sent_bytes,
 )
 from autograder.exercise.process_memory import process_memory_budget
@@ -37,7 +38,7 @@ from shardlab.run import Run
 
 BLOCK = 64  # weights that share an absmax
 SAMPLES = 4
-STEPS, LR = 2, 0.0005
+STEPS, LR = 2, 0.0005  # and one step more, in which all gradients are 0
 TOLERANCE = 1e-5
 BETWEEN = "between forward and backward"
 
@@ -90,13 +91,13 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     mark(START)
     steps, losses = [], [0] * STEPS
 
-    def one_step(step: int = 0) -> None:
+    def one_step(step: int = 0, is_solved: bool = False) -> None:
         inputs, targets = given["batches"][step]
 
         def loss_of(y: Tensor) -> Tensor:
             mark(BETWEEN)
             losses[step] += 1
-            return (y - targets).square().sum() / len(y)
+            return (y - (y.detach() if is_solved else targets)).square().sum() / len(y)
 
         subject(layers, inputs, loss_of, case.params["alpha"], LR)
 
@@ -109,6 +110,8 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         "calls of loss_of": [*losses],
         "adapters": steps,
     }
+    one_step(is_solved=True)
+    found["moved without a gradient"] = not all(map(torch.equal, adapters, steps[-1]))
     roots = {"the answer": subject, "layers": layers}
     return found | {"grows": found_in_more_steps(roots, one_step, case.params["more_steps"])}
 
@@ -157,9 +160,10 @@ def reductions(case: Case) -> int:
 def wire_limit(case: Case) -> Limit | None:
     if not is_large(case) or case.world_size == 1:
         return None
-    ideal = STEPS * ring_sent_bytes(adapter_bytes(case), case.world_size)
+    steps = STEPS + 1
+    ideal = steps * ring_sent_bytes(adapter_bytes(case), case.world_size)
     # gloo's own, for one all-reduce: measured below 600 bytes
-    return Limit(1.02 * ideal + 1000 * STEPS * reductions(case), 0.9 * ideal)
+    return Limit(1.02 * ideal + 1000 * steps * reductions(case), 0.9 * ideal)
 
 
 def process_limit(case: Case) -> float | None:
@@ -176,9 +180,19 @@ KEPT = Budget(
 
 
 @on_each_rank
+def moves_without_a_gradient(output: Any, expected: Any) -> MistakeText:
+    """A rule: in the other steps, a small weight decay is below the tolerance."""
+    if output["moved without a gradient"] and equal(
+        expected["adapters"], output["adapters"], TOLERANCE
+    ):
+        return "changes adapters whose gradient is 0: the step has no weight decay and no momentum"
+    return None
+
+
+@on_each_rank
 def reduces_more(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     """A rule: what more calls send may be few bytes."""
-    limit = (STEPS + case.params["more_steps"]) * reductions(case)
+    limit = (STEPS + 1 + case.params["more_steps"]) * reductions(case)
     if (calls := len(attempt.calls_of(rank))) > limit:
         mistake = "calls all_reduce more than once for each A and each B: nothing else is sent"
         return mistake, f"{calls} calls, at most {limit} are needed"
@@ -201,7 +215,7 @@ EXERCISE = OnRanks(
         process_memory_budget(BETWEEN, process_limit),
     ),
     allows=frozenset({"all_reduce"}),
-    rules=(never_waited, reduces_more, keeps_growing),
+    rules=(never_waited, reduces_more, moves_without_a_gradient, keeps_growing),
     signs=(
         NAMED_MISTAKES,
         over_budget(

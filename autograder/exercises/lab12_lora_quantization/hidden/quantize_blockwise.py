@@ -69,16 +69,20 @@ def codes_by(
             found.append(rule(block / divisor, given["points"]))
         return torch.cat(found).view(given["weights"].shape)
 
-    return lambda case, inputs: {"codes": [codes(each) for each in inputs[0]["tensors"]]}
+    return lambda case, inputs: {
+        "codes": {each["name"]: codes(each) for each in inputs[0]["tensors"]}
+    }
 
 
 def absmax_by(scale: Callable[[Tensor, Any], Tensor]) -> Callable[[Case, Any], Plain]:
     """``scale``: of a block, and the tensor that it is from."""
     return lambda case, inputs: {
-        "absmax": [
-            torch.stack([scale(block, given["weights"]) for block in blocks_of(given)])
+        "absmax": {
+            given["name"]: torch.stack(
+                [scale(block, given["weights"]) for block in blocks_of(given)]
+            )
             for given in inputs[0]["tensors"]
-        ]
+        }
     }
 
 
@@ -102,7 +106,7 @@ def code_0_for_zeros(scaled: Tensor, points: Tensor) -> Tensor:
     return nearest(scaled, points) if scaled.any() else torch.zeros(len(scaled))
 
 
-SMALL = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # what is often added to a divisor
+SMALL = (1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # what is often added to a divisor
 MISTAKES = {
     "uses one scale for the whole tensor: each block has its own": absmax_by(
         lambda block, weights: magnitude(weights)
