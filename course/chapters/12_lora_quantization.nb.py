@@ -227,7 +227,7 @@ show_table(
 )
 
 # %% [markdown]
-# So LoRA saves about a third of the arithmetic at most, and less with a larger r. (Two differences from the formula: it leaves out the adapters' own products, and the first layer, whose input is a frozen embedding, needs no gradient of its input for $W$.) The gain is in memory and messages.
+# So LoRA saves about a third of the arithmetic at most, and less with a larger r. (The formula leaves out the adapters' own products, and counts a gradient that the first layer's input, a frozen embedding, does not need.) The gain is in memory and messages.
 #
 # ### What DDP sends
 #
@@ -1409,11 +1409,11 @@ regained = (nearest - feedback) / (nearest - unrounded)
 holds("share of the added loss that feedback recovers", regained, above=0.5)
 
 # %% [markdown]
-# The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours, with 128 sequences of 2,048 tokens to calibrate and no training.
+# The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours.
 #
-# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1% of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run AWQ here.
+# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. Before rounding, it multiplies the weights of the input channels with the largest activations by a factor above 1, and divides the inputs by the same factor. The product does not change, but the rounding error of these channels counts for less.
 #
-# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales, for this config int8 with [one scale per row](https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.Int8WeightOnlyConfig.html), and dequantizes where an operation needs it. So the modules stay as they are, and `torch.compile`, autograd and torch.distributed can work with such weights. torchao is not part of the course's environment, so we do not run it here.
+# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales and dequantizes where an operation needs it. (We run neither AWQ nor torchao here.)
 #
 # ## A kernel that dequantizes
 #
@@ -1752,7 +1752,7 @@ holds("65B, 16 bit", full_gb, above=780, unit="GB")
 holds("65B, QLoRA: base and adapters", base_gb + adapters_gb, below=48, unit="GB")
 
 # %% [markdown]
-# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2%, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number. It explains only part of the last one, and the paper does not itemize the rest.
+# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2%, in 16 bits), 567 MB for the gradients of their inputs (18 MB with checkpointing, [chapter 09](09_activation_checkpointing.ipynb)), and 5,048 MB for the 4-bit base. The formula reproduces the first number and only part of the last one, which the paper does not itemize.
 
 # %%
 matrices, embeddings = llama_sizes["7B"]
