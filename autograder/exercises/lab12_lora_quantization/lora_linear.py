@@ -107,12 +107,16 @@ def load_adapter(layer: Any, a: Tensor, b: Tensor) -> None:
         own.copy_(value)
 
 
+def after(i: int) -> str:
+    return f"after action {i + 1}, {ACTIONS[i]}"
+
+
 def run_actions(
     layers: Sequence[Any], model: Callable[[Tensor], Tensor], train: Callable[[], None], x: Tensor
 ) -> dict[str, Any]:
     """The outputs for x, and the base weights, after each of ACTIONS."""
-    found: dict[str, Any] = {"y": [], "weights": []}
-    for action in ACTIONS:
+    found: dict[str, Any] = {"y": {}, "weights": {}}
+    for i, action in enumerate(ACTIONS):
         if action == TRAIN:
             train()
         elif action == LOAD:
@@ -123,8 +127,10 @@ def run_actions(
             for layer in layers:
                 getattr(layer, action)()
         with torch.no_grad():
-            found["y"].append(model(x))
-        found["weights"].append([layer.linear.weight.detach().clone() for layer in layers])
+            found["y"][after(i)] = model(x)
+        for number, layer in enumerate(layers, 1):
+            weight = layer.linear.weight.detach().clone()
+            found["weights"][f"layer {number}, {after(i)}"] = weight
     found["adapters"] = adapters_of(layers)
     with torch.no_grad():
         for layer in layers:
@@ -236,11 +242,10 @@ def restores_another_weight(output: Any, given: Any) -> MistakeText:
     if any(names != ADAPTER for names in output["trained in the end"]):
         return None  # training has changed them
     sign = 1  # of the loaded base
-    for action, weights in zip(ACTIONS, output["weights"], strict=True):
+    for i, action in enumerate(ACTIONS):
         sign = -sign if action == LOAD else sign
-        for (first, _), now in zip(
-            given["layers"], weights if action == UNMERGE else (), strict=False
-        ):
+        for number, (first, _) in enumerate(given["layers"] if action == UNMERGE else (), 1):
+            now = output["weights"][f"layer {number}, {after(i)}"]
             was = sign * first
             if output["form"]["linear is the given one"] and not now.any():  # as it was created
                 return "restores the weight that linear had in __init__: keep it in merge()"
@@ -260,7 +265,7 @@ def restores_another_weight(output: Any, given: Any) -> MistakeText:
 @on_each_rank
 def not_random(output: Any) -> MistakeText:
     """A rule: a row of A that is zero or equal to another adds nothing that can be learned."""
-    for a, _ in output["started"]:
+    for a, b in output["started"]:
         if not a.any():
             return "starts with an A of zeros: B then gets no gradient, nor does A if B is 0"
         if not a.isfinite().all():
@@ -269,6 +274,8 @@ def not_random(output: Any) -> MistakeText:
             )
         if torch.linalg.matrix_rank(a.double()) < min(a.shape):
             return "starts with an A of dependent rows: draw all entries at random"
+        if b.any():
+            return "changes the model's output before the first step: B starts at zero"
     pairs = combinations((a for a, _ in output["started"]), 2)
     if any(torch.equal(a, other) for a, other in pairs if a.shape == other.shape):
         return "gives two layers the same A: draw each one at random"
@@ -302,8 +309,6 @@ def other_parameters(output: Any) -> MistakeText:
 def jumps(output: Any, expected: Any) -> MistakeText:
     if torch.allclose(output["fresh"], expected["fresh"], TOLERANCE, TOLERANCE):
         return None
-    if any(b.any() for _, b in output["started"]):
-        return "changes the model's output before the first step: B starts at zero"
     return "does not compute W·x + b, with the bias, while B is zero"
 
 
@@ -370,6 +375,10 @@ EXERCISE = OnRanks(
         raises(
             f"ValueError: {MISSING}",
             "has no parameters A and B when DDP wraps it: create both in __init__, as nn.Parameter",
+        ),
+        raises(
+            "ValueError: A is ",
+            "has A or B of another shape: A is [r, in], and B is [out, r]",
         ),
         raises(
             "does not require grad",
