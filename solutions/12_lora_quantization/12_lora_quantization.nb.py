@@ -53,7 +53,7 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # Write the class `LoRALinear(linear, r, alpha)`. It has
 #
-# - `linear`: the given `nn.Linear`, frozen, weight and bias (which may be `None`); and the parameters `A`, random, and `B`, zero. Nothing else is trained, and nothing else is a parameter or a buffer;
+# - `linear`: the given `nn.Linear`, frozen, weight and bias (which may be `None`); and the parameters `A`, drawn at random for each layer, and `B`, zero. Nothing else is trained, and nothing else is a parameter or a buffer;
 # - `forward(x)`, x [batch, in], as above. The gradient of x is that of the whole layer;
 # - `merge()`: adds the adapter to `linear.weight`, so that `forward` does not compute it and costs no more than without an adapter. A second `merge()` changes nothing;
 # - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing.
