@@ -122,7 +122,7 @@ def run_actions(
         elif action == LOAD:
             for layer in layers:
                 base = layer.linear.state_dict()
-                layer.linear.load_state_dict({name: -value for name, value in base.items()})
+                layer.linear.load_state_dict({name: value / 2 for name, value in base.items()})
         else:
             for layer in layers:
                 getattr(layer, action)()
@@ -241,15 +241,15 @@ def restores_another_weight(output: Any, given: Any) -> MistakeText:
     """A rule: `unmerge` restores the weights bit for bit."""
     if any(names != ADAPTER for names in output["trained in the end"]):
         return None  # training has changed them
-    sign = 1  # of the loaded base
+    factor = 1.0  # of the loaded base
     for i, action in enumerate(ACTIONS):
-        sign = -sign if action == LOAD else sign
+        factor /= 2 if action == LOAD else 1
         for number, (first, _) in enumerate(given["layers"] if action == UNMERGE else (), 1):
             now = output["weights"][f"layer {number}, {after(i)}"]
-            was = sign * first
+            was = factor * first
             if output["form"]["linear is the given one"] and not now.any():  # as it was created
                 return "restores the weight that linear had in __init__: keep it in merge()"
-            if torch.equal(now, -was):
+            if factor < 1 and torch.equal(now, first):
                 return (
                     "restores an older base: save the weight in each merge(), and restore it once"
                 )
