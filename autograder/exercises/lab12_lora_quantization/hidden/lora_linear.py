@@ -69,6 +69,8 @@ class Layer(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> None:
+        if self.before and self.but == "overwrites the original":
+            self.before = [self.linear.weight.clone()]
         if self.before and self.but != "merges again":
             return
         update = self.merged_scale * (self.B @ self.A)
@@ -153,7 +155,10 @@ MISTAKES = {
         wrong(but="transposes")
     ),
     "leaves the weight merged in unmerge: keep a clone() of the original, which a second merge() "
-    "does not overwrite, and copy it back": wrong(but="stays merged"),
+    "does not overwrite, and copy it back": (
+        wrong(but="stays merged"),
+        wrong(but="overwrites the original"),
+    ),
     "merges again although it is already merged": wrong(but="merges again"),
     "adds the adapter in forward although it is merged: the weight already contains it": (
         wrong(but="adds when merged")
