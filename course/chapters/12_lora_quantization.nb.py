@@ -227,11 +227,11 @@ show_table(
 )
 
 # %% [markdown]
-# So LoRA saves about a third of the arithmetic at most, and less with a larger r. (Two differences from the formula: it leaves out the adapters' own products, and the first layer, whose input is a frozen embedding, needs no gradient of its input for $W$.) The gain is in memory and messages.
+# So LoRA saves about a third of the arithmetic at most, and less with a larger r. (The formula leaves out the adapters' own products, and counts a gradient that the first layer's input, a frozen embedding, does not need.) The gain is in memory and messages.
 #
 # ### What DDP sends
 #
-# DDP all-reduces gradients. It ignores parameters that are frozen when it wraps the model. **With r = 4 on two ranks, by what factor does LoRA reduce the bytes that each rank sends per step, compared with full fine-tuning?** The table of bytes above has what you need.
+# **With r = 4 on two ranks with DDP, by what factor does LoRA reduce the bytes that each rank sends per step, compared with full fine-tuning?**
 
 # %%
 predicted_lora_ratio = predict("Bytes sent, full over LoRA, r 4")
@@ -264,9 +264,8 @@ for name, count in trained.items():
     holds(f"{name}: sent by each rank", ddp_sent[name], lora.sent_bytes(count, 2), rtol=0.03, unit="bytes")
 
 # %% [markdown]
-# The ratio is Ψ over the adapters' elements, here that of a small model. GPT-3 with r 8 sends 0.0215% of the bytes of full training: the share in the table of published counts.
-
-# %% [markdown]
+# DDP all-reduces gradients, and ignores parameters that are frozen when it wraps the model. So what remains is the adapters' share of Ψ: for GPT-3 with r 8, the 0.0215% in the table of published counts.
+#
 # ### To scale
 #
 # $W$, $A$ and $B$ are drawn to scale. Change r, the width and the modules, and compare what is trained, held and sent with full fine-tuning. The frozen weights (hatched) remain in memory; later in this chapter, quantization makes them smaller.
@@ -277,7 +276,7 @@ lora_shapes(models.SIZES["0.3M"].width, models.SIZES["0.3M"].layers, r=8, world_
 # %% [markdown]
 # ### LoRA under FSDP and ZeRO-3
 #
-# Both shard frozen parameters as well. A frozen weight is still needed in forward, and again in backward for the gradient of the input. **Which calls will get smaller with LoRA under FSDP?**
+# Both shard frozen parameters as well. **Which calls will get smaller with LoRA under FSDP?**
 
 # %%
 predicted_smaller = predict("Smaller with LoRA, under FSDP", options=["all-gathers", "reduce-scatters", "both", "neither"])
@@ -346,7 +345,7 @@ gathered = [4 / 2 * (root + 2 * (in_blocks + adapters)) for adapters in (0, trai
 holds("FSDP: all-gathers, full and LoRA", [passed["FSDP", name][0] for name in trained], gathered, unit="bytes")
 
 # %% [markdown]
-# Reduce-scatters shrink to the adapters' gradients; all-gathers do not, because frozen weights are still gathered for forward and for backward. Under FSDP they grow by the adapters; DeepSpeed gathers somewhat less than before. This is the share of full fine-tuning's traffic that remains:
+# Reduce-scatters shrink to the adapters' gradients; all-gathers do not, because frozen weights are still gathered for forward and, for the gradient of its input, for backward. Under FSDP they grow by the adapters; DeepSpeed gathers somewhat less than before. This is the share of full fine-tuning's traffic that remains:
 
 # %%
 remains = {}
@@ -636,16 +635,16 @@ in_both_orders = [each.get_nb_trainable_parameters()[0] for each in (prepared_fi
 holds("trained parameters, prepared before and after", in_both_orders, [adapter_count, 0])
 
 # %% [markdown]
-# **Checkpointing without gradients.** Reentrant activation checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) asks whether an *input* of the block needs a gradient. The first block's input comes from a frozen embedding, which does not. Then the block's output does not either, and neither does the next block's. `activation_checkpointing_enable` of transformers checkpoints a model's layers, and so can we, by hand:
+# **Checkpointing without gradients.** Reentrant activation checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) asks whether an *input* of a layer needs a gradient. If none does, the layer's output does not either, whatever is trained in it. transformers can checkpoint a model's layers, and so can we, by hand:
 
 # %%
 def by_transformers(llama, use_reentrant):
     llama.get_base_model().activation_checkpointing_enable({"use_reentrant": use_reentrant})
 
-def by_hand(llama, use_reentrant):
+def by_hand(llama, use_reentrant, layers=slice(None)):
     def checkpointed(forward):
         return lambda x, **others: checkpoint(functools.partial(forward, **others), x, use_reentrant=use_reentrant)
-    for block in llama.get_base_model().model.layers:
+    for block in llama.get_base_model().model.layers[layers]:
         block.forward = checkpointed(block.forward)
 
 # %%
@@ -664,23 +663,26 @@ def adapters_with_gradient(checkpoint_layers, use_reentrant, prepare=lambda llam
     return sum(p.grad is not None for name, p in llama.named_parameters() if "lora_" in name), reported
 
 # %% [markdown]
-# Our Llama has 8 adapter tensors, A and B of two matrices in two layers. **With `use_reentrant=True`, how many of them get a gradient in each way?** The versions are peft 0.21 and transformers 5.23.
+# Our Llama has 8 adapter tensors, A and B of two matrices in two layers. Its embedding is frozen. **If we wrap only one of the layers, with `use_reentrant=True`, how many of the 8 get a gradient?**
 
 # %%
-predicted_adapters = predict("Adapter tensors with a gradient, of 8", labels=["by transformers", "by hand"])
+predicted_adapters = predict("Adapter tensors with a gradient, of 8", labels=["first layer wrapped", "second layer wrapped"])
 predicted_adapters
 
 # %%
-reentrant = {way.__name__: adapters_with_gradient(way, True) for way in (by_transformers, by_hand)}
+one_wrapped = [functools.partial(by_hand, layers=layers) for layers in (slice(1), slice(1, 2))]
 predicted_adapters.compare(
-    [found for found, _ in reentrant.values()],
-    {"what reentrant checkpointing alone does": [0, 0], "what it is if checkpointing changes only memory": [8, 8]},
+    [adapters_with_gradient(way, True)[0] for way in one_wrapped],
+    {"what it is if every wrapped layer gets none": [4, 4], "what it is if checkpointing changes only memory": [8, 8]},
 )
+
+# %% [markdown]
+# The first layer's input comes from the frozen embedding. The second layer's comes from adapters, if the first layer is not wrapped. If both are:
 
 # %%
 attempts = {
-    "by transformers, reentrant": reentrant["by_transformers"],
-    "by hand, reentrant": reentrant["by_hand"],
+    "by transformers, reentrant": adapters_with_gradient(by_transformers, True),
+    "by hand, reentrant": adapters_with_gradient(by_hand, True),
     'by hand, reentrant, modules_to_save=["norm"]': adapters_with_gradient(by_hand, True, modules_to_save=["norm"]),
     "by hand, reentrant, enable_input_require_grads()": adapters_with_gradient(by_hand, True, lambda llama: llama.enable_input_require_grads()),
     "by hand, use_reentrant=False": adapters_with_gradient(by_hand, False),
@@ -954,7 +956,7 @@ holds("bitsandbytes.nn.Linear8bitLt: threshold", layer_defaults["threshold"].def
 holds("transformers.BitsAndBytesConfig: llm_int8_threshold", BitsAndBytesConfig().llm_int8_threshold, 6.0)
 
 # %% [markdown]
-# If you replace the layers of a model yourself, pass `threshold=6.0`.
+# If you replace the layers of a model yourself, pass `threshold=6.0` and `has_fp16_weights=False`: by default, the weights stay in fp16 and are quantized in each forward.
 #
 # ### NF4: code points where the weights are
 #
@@ -1239,7 +1241,7 @@ decoded |= {"int4": absmax_everywhere(4, "block of 64"), "int4, one scale for a 
 all_formats = FORMATS | {"int4": quantization.Format(64, 36), "int4, one scale for a tensor": quantization.Format(1, 0.5)}
 
 # %% [markdown]
-# int4 and int8 are absmax in blocks of 64 with fp32 scales. **int4, NF4 and Q4_0 all take 4.5 bits. Which of them adds the least to the loss?**
+# int4 and int8 are absmax in blocks of 64 with fp32 scales. (LLM.int8() has one scale for each row instead: at width 4,096, that is 8.01 bits.) **int4, NF4 and Q4_0 all take 4.5 bits. Which of them adds the least to the loss?**
 
 # %%
 predicted_format = predict("The format of 4.5 bits that adds the least loss", options=["int4", "NF4", "Q4_0"])
@@ -1407,11 +1409,11 @@ regained = (nearest - feedback) / (nearest - unrounded)
 holds("share of the added loss that feedback recovers", regained, above=0.5)
 
 # %% [markdown]
-# The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours, with 128 sequences of 2,048 tokens to calibrate and no training.
+# The real GPTQ has a Cholesky decomposition in place of our updates of $H^{-1}$, batches of 128 columns, a scale for each group of weights, and inputs from the *rounded* earlier layers. The paper quantizes 175 billion parameters in about 4 GPU-hours.
 #
-# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. About 1% of the input channels matter most, those with the largest activations. Before rounding, AWQ multiplies their weights by a factor above 1 and divides the inputs by the same factor, which changes nothing in the product; then the rounding error of these channels counts for less. It searches for the factors on a small calibration set, without gradients and without solving for each column as GPTQ does, and all weights get the same number of bits. We do not run AWQ here.
+# **AWQ** (Lin et al. 2023) also starts from activations, but only to choose scales. Before rounding, it multiplies the weights of the input channels with the largest activations by a factor above 1, and divides the inputs by the same factor. The product does not change, but the rounding error of these channels counts for less.
 #
-# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales, for this config int8 with [one scale per row](https://docs.pytorch.org/ao/stable/api_reference/generated/torchao.quantization.Int8WeightOnlyConfig.html), and dequantizes where an operation needs it. So the modules stay as they are, and `torch.compile`, autograd and torch.distributed can work with such weights. torchao is not part of the course's environment, so we do not run it here.
+# **torchao**, PyTorch's own library for quantization, replaces the weights of linear layers in place: `quantize_(model, Int8WeightOnlyConfig())`. The new weight is a [tensor subclass](https://docs.pytorch.org/ao/stable/subclass_basic.html), which holds codes and scales and dequantizes where an operation needs it. (We run neither AWQ nor torchao here.)
 #
 # ## A kernel that dequantizes
 #
@@ -1720,8 +1722,7 @@ holds("quantizing again raises it by", again_in_4_bits - after["4 bits"], above=
 
 # %% [markdown]
 # Evaluate the model that you will deploy, not the one that you trained.
-
-# %% [markdown]
+#
 # ### What a real model takes
 #
 # The paper's example: fine-tuning a 65-billion-parameter model in 16 bits takes more than 780 GB, with QLoRA less than 48 GB. The first is 2 bytes for a parameter, 2 for its gradient and 8 for Adam's states. For the second we need the shapes of LLaMA's matrices (Touvron et al. 2023), and adapters with 0.2% of the parameters:
@@ -1751,7 +1752,7 @@ holds("65B, 16 bit", full_gb, above=780, unit="GB")
 holds("65B, QLoRA: base and adapters", base_gb + adapters_gb, below=48, unit="GB")
 
 # %% [markdown]
-# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2%, in 16 bits), 567 MB for the gradients of their inputs, and 5,048 MB for the 4-bit base. Checkpointing ([chapter 09](09_activation_checkpointing.ipynb)) lowers the 567 MB to 18 MB. So without checkpointing, a single sequence takes far more than the adapters. The formula reproduces the first number. It explains only part of the last one, and the paper does not itemize the rest.
+# What remains of the 48 GB is for activations. For LLaMA 7B and a batch of one sequence, the paper reports 26 MB for the LoRA parameters (0.2%, in 16 bits), 567 MB for the gradients of their inputs (18 MB with checkpointing, [chapter 09](09_activation_checkpointing.ipynb)), and 5,048 MB for the 4-bit base. The formula reproduces the first number and only part of the last one, which the paper does not itemize.
 
 # %%
 matrices, embeddings = llama_sizes["7B"]
@@ -1822,12 +1823,12 @@ show_table(
 # %% [markdown]
 # On a CPU with AVX-512 instructions, version 0.50.2 looks for a new scale at the start of each row. If a row of 96 weights ends in the middle of a block of 64, all later rows get the scales of other blocks, and nothing is reported. (The codes are right; other CPUs decode them correctly.) Widths of large models are multiples of 64, so few users run into this. Whatever you quantize, dequantize it once and look at the error.
 #
-# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA's settings. FSDP needs one more setting: it shards floating-point tensors only, and FSDP1 flattens a unit's parameters into one tensor of one dtype. So the packed bytes are stored under the dtype of the other parameters ([bitsandbytes on FSDP-QLoRA](https://huggingface.co/docs/bitsandbytes/fsdp_qlora)):
+# With transformers, a `BitsAndBytesConfig` selects all this. Its defaults are not QLoRA's settings. FSDP1 needs one more: it flattens a unit's parameters into one tensor of one dtype, so the packed bytes are stored under the dtype of the other parameters ([bitsandbytes on FSDP-QLoRA](https://huggingface.co/docs/bitsandbytes/fsdp_qlora)). `fully_shard` also shards uint8. A floating-point storage dtype has to equal its `param_dtype`: it would convert the packed bytes as if they were numbers.
 
 # %%
 default = BitsAndBytesConfig(load_in_4bit=True).to_dict()
 qlora_paper = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}
-qlora_paper |= {"bnb_4bit_quant_storage": "bfloat16, under FSDP"}
+qlora_paper |= {"bnb_4bit_quant_storage": "bfloat16, under FSDP1"}
 show_table({"setting": "", "default": str, "QLoRA": str}, [(name, default[name], value) for name, value in qlora_paper.items()])
 
 # %%

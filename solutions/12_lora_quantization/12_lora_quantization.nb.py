@@ -53,12 +53,14 @@ plt.style.use(palette.PLOT_STYLE)
 #
 # Write the class `LoRALinear(linear, r, alpha)`. It has
 #
-# - `linear`: the given `nn.Linear`, frozen, weight and bias (which may be `None`); and the parameters `A`, random, and `B`, zero. Nothing else is trained, and nothing else is a parameter or a buffer;
+# - `linear`: the given `nn.Linear`, frozen, weight and bias (which may be `None`); and the parameters `A`, drawn at random for each layer, and `B`, zero. Nothing else is trained, and nothing else is a parameter or a buffer;
 # - `forward(x)`, x [batch, in], as above. The gradient of x is that of the whole layer;
 # - `merge()`: adds the adapter to `linear.weight`, so that `forward` does not compute it and costs no more than without an adapter. A second `merge()` changes nothing;
-# - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing. The base may be loaded after `__init__`.
+# - `unmerge()`: restores the weight, **bit for bit**, so that training can continue. Without a preceding `merge()` it changes nothing.
 #
-# The check inspects your A and B, then draws its own, wraps layers in `DistributedDataParallel`, trains, merges, unmerges, and continues training.
+# Another base may be loaded into `linear` whenever the layer is not merged: after `__init__`, and again after `unmerge()`.
+#
+# The check inspects your A and B, then draws its own. It wraps layers in `DistributedDataParallel`, trains, merges, unmerges, loads another base, and continues.
 
 # %%
 @torch.no_grad()
@@ -70,7 +72,7 @@ def lora_spec(linear, a, b, alpha, x):
 lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, torch.ones(1, 3))
 
 # %% [markdown]
-# **Budget** · sends ≤ 1.05 × the adapters' gradients per step: one ring all-reduce of A's and B's gradients · keeps nothing that grows from step to step, not even a list of numbers.
+# **Budget** · sends ≤ 1.05 × one ring all-reduce of A's and B's gradients per step · keeps nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · freezing</summary>
 #
@@ -78,7 +80,7 @@ lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, to
 # </details>
 # <details><summary>Hint 2 · the start</summary>
 #
-# With B = 0, the model starts unchanged. A must not be zero as well: the gradient of B contains A, and the gradient of A contains B. `nn.init.kaiming_uniform_(tensor)` draws the entries in place: the more inputs, the smaller the entries. The check accepts any random start.
+# With B = 0, the model starts unchanged. A must not be zero as well: the gradient of B contains A, and the gradient of A contains B. `torch.empty` does not initialize. `nn.init.kaiming_uniform_(tensor)` draws the entries in place: the more inputs, the smaller the entries. The check accepts any random start.
 # </details>
 # <details><summary>Hint 3 · the frozen weight in backward</summary>
 #
@@ -86,7 +88,7 @@ lora_spec(nn.Linear(3, 2, bias=False), torch.ones(1, 3), torch.ones(2, 1), 4, to
 # </details>
 # <details><summary>Hint 4 · merging</summary>
 #
-# In fp32, (W + ΔW) − ΔW is not W: bits that the sum rounded away do not come back. What could you keep while the weight is merged? A plain tensor attribute is neither a parameter nor a buffer, and that is what you want: DDP broadcasts buffers in each forward pass. Merge under `torch.no_grad()`.
+# In fp32, (W + ΔW) − ΔW is not W: bits that the sum rounded away do not come back. What could you keep while the weight is merged, and for how long? DDP broadcasts buffers in each forward pass, so let it be a plain tensor attribute. Merge under `torch.no_grad()`.
 # </details>
 
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}
@@ -204,7 +206,7 @@ show_table({"parameter": "", "shape": ""}, list(shapes_of("0.1M").items())[:18])
 # </details>
 # <details><summary>Hint 3 · FLOPs</summary>
 #
-# Two sums: one over the frozen matrices that are multiplied, one over the adapters, which are trained. Norms and biases are in neither.
+# Two sums: one over the frozen matrices that are multiplied, one over the adapters, which are trained. Norms and biases are in neither. Are the frozen matrices of the targets still multiplied?
 # </details>
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}
@@ -262,7 +264,9 @@ check("lora_quantization.count_and_ship", count_and_ship)
 # - without `points`: int8. Code c, from −127 to 127, stands for c / 127.
 # - with `points`, a tensor of increasing values from −1 on, such as NF4's 16: code i stands for `points[i]`.
 #
-# Return `(codes, absmax)`. `codes` has the shape of `weights`, and dtype int8 or, with `points`, uint8. `absmax` is fp32, [⌈n / block⌉]. Codes are not packed here: a 4-bit code takes a byte. In a block of zeros, absmax is 0, and each code is the one that stands for 0. `weights` is fp32 and must not change.
+# Return `(codes, absmax)`. `codes` has the shape of `weights`, and dtype int8 or, with `points`, uint8. `absmax` is fp32, [⌈n / block⌉]. Codes are not packed here: a 4-bit code takes a byte. `weights` is fp32 and must not change.
+#
+# In a block of zeros, absmax is 0, and each code is the one that stands for 0. All other blocks are quantized with their own absmax, however small it is: in the check down to 10⁻¹³.
 #
 # The spec restores the weights:
 
@@ -278,7 +282,9 @@ def dequantize_spec(codes, absmax, block, points=None):
 NF4
 
 # %% [markdown]
-# **Budget** · no communication · exactly the nearest codes: the checked weights are never halfway between two. So no restored int8 weight is further than absmax / 254 from the original and, with `points`, none is further than absmax × half of the largest gap between two of them.
+# **Budget** · no communication · exactly the nearest codes.
+#
+# The checked weights are never halfway between two codes. A restored int8 weight is within absmax / 254 of the original. With `points`, it is within absmax × half of the largest gap between two points.
 #
 # <details><summary>Hint 1 · blocks as rows</summary>
 #
@@ -286,11 +292,11 @@ NF4
 # </details>
 # <details><summary>Hint 2 · zeros</summary>
 #
-# 0 / 0 is NaN, and no point is nearest to NaN. If absmax is 0, any other divisor gives what you want. Which absmax do you return?
+# 0 / 0 is NaN. No point is nearest to NaN, and int8 has no NaN either. If absmax is 0, any other divisor gives what you want. Which absmax do you return?
 # </details>
-# <details><summary>Hint 3 · the nearest, nearly there</summary>
+# <details><summary>Hint 3 · the nearest</summary>
 #
-# For int8, multiply by 127 and round before you convert: a conversion drops the fraction. For `points`, an extra dimension at the end broadcasts each scaled weight against all points; the index of the smallest distance is the code. Conversion to the dtype comes last.
+# For int8, a conversion drops the fraction: what has to come before it? For `points`, scaled weights of shape [blocks, block, 1] broadcast against all points, to [blocks, block, points]. Which index along the last dimension is the code?
 # </details>
 
 # %% nbgrader={"grade_id": "quantize_blockwise", "solution": true}
@@ -368,9 +374,9 @@ def unpack_q4_0_spec(blocks):
 #
 # Suppose a block contains −1 and, later, 1. Then d is 1/8, and the level of 1 is 8 + 8.5 without its fraction: 16, which needs five bits. What would the fifth bit do to the other half of the byte?
 # </details>
-# <details><summary>Hint 3 · bytes, nearly there</summary>
+# <details><summary>Hint 3 · bytes</summary>
 #
-# `<<` shifts a uint8 tensor, and `|` joins two of them. `tensor.view(torch.uint8)` shows a contiguous tensor's bytes without converting numbers: a [blocks, 1] tensor of a 2-byte dtype becomes [blocks, 2]. Join both parts along dimension 1.
+# `tensor.view(torch.uint8)` shows a contiguous tensor's bytes without converting numbers: a [blocks, 1] tensor of a 2-byte dtype becomes [blocks, 2]. The levels become [blocks, 16]: `<<` shifts a uint8 tensor, and `|` joins two of them.
 # </details>
 
 # %% nbgrader={"grade_id": "pack_q4_0", "solution": true}
@@ -413,8 +419,9 @@ check("lora_quantization.pack_q4_0", pack_q4_0)
 # `outliers(x, w, threshold)` returns approximately `x @ w.T`, fp32, for x `[rows, features]` and w `[out, features]`:
 #
 # - a feature is an outlier if its largest magnitude in x **exceeds** the threshold. (This is the paper's definition; bitsandbytes also includes features that just reach the threshold.) The product of the outlier features is computed in fp32, with the corresponding columns of w;
-# - the other features are quantized: each row of x and each row of w has a scale. A scale is the largest magnitude **among the row's regular features**, divided by 127; a code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
-# - a row of zeros gives zeros. There may be no outlier; at least one feature is regular. Do not change x and w.
+# - the other features are quantized: each row of x and each row of w has a scale. A scale is the largest magnitude **among the row's regular features**, divided by 127. A code is value / scale, rounded to the nearest, in int8. (No value in the check lies near the middle of two codes.) The codes are multiplied as integers and summed in int32, and the sums are multiplied by both scales;
+# - a row of zeros gives zeros. Other rows keep their own scale, however small: in the check, magnitudes are between 10⁻¹² and 10¹²;
+# - there may be no outlier; at least one feature is regular. Do not change x and w.
 
 # %%
 def outliers_spec(x, w):
@@ -432,11 +439,11 @@ outliers_spec(torch.tensor([[60.0, 0.2]]), torch.tensor([[0.0, 1.0], [0.5, 1.0]]
 # </details>
 # <details><summary>Hint 2 · the scales</summary>
 #
-# `amax(dim=1, keepdim=True)` gives a column of scales, by which you can divide the whole matrix. A row whose scale is 0 would give 0/0: `clamp` the scale to a tiny minimum.
+# `amax(dim=1, keepdim=True)` gives a column, by which you can divide the whole matrix. A row whose scale is 0 would give 0/0, which is NaN, and int8 has no NaN. Divide such a row by another number, and only such a row.
 # </details>
 # <details><summary>Hint 3 · the sums</summary>
 #
-# torch adds int8 products in int8, where they overflow: convert the codes with `.int()` first. Element (i, j) of the sums belongs to row i of x and to row j of w, so the scales of w have to lie along the columns.
+# torch adds int8 products in int8, where they overflow. Element (i, j) of the sums belongs to row i of x and to row j of w: which shapes do the two sets of scales need, to multiply [rows, out]?
 # </details>
 
 # %% nbgrader={"grade_id": "outliers", "solution": true}
@@ -511,10 +518,12 @@ def qlora_forward_spec(layers, x, alpha):
 #
 # - `layers` is a list of dicts. `packed` and `absmax` are the frozen base, equal on all ranks: they never change and get no gradient. `A` `[r, in]` and `B` `[out, r]` are the adapters, `nn.Parameter`s, equal on all ranks as well, with the same r in all layers. The layers follow one another, as in the spec.
 # - `loss_of(y)` is the mean loss over this rank's samples; call it once, with the output of the last layer.
-# - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`. It is called once for each batch; gradients of the previous step must not count.
+# - The step takes the **mean of the ranks' gradients** and changes A and B in place: `A -= lr * gradient`, without weight decay or momentum. It is called once for each batch; gradients of the previous step must not count.
 # - `dequantize_nf4` is given. You decide when to call it: use a `torch.autograd.Function` that dequantizes in forward and **again** in backward.
 #
-# **Budget** · between forward and backward no dequantized weight is alive, nor anything else as large: only the packed base, the adapters and a few activations for each layer · each rank sends ≤ 1.02 × the ideal bytes plus 1 kB for each all-reduce, at most one for A and one for B of each layer; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce` · keeps nothing that grows from step to step · adapters equal those of one process after each of two steps, within 10⁻⁵.
+# **Budget** · between forward and backward, nothing as large as a dequantized weight is alive · sends ≤ 1.02 × the ideal + 1 kB for each all-reduce; ideal = $\frac{2(N-1)}{N}$ · bytes of the adapters in fp32 · only `all_reduce`, at most one for A and one for B of each layer · keeps nothing that grows from step to step.
+#
+# After each of two steps, the adapters equal those of one process within 10⁻⁵. In a third step the gradients are 0, and no adapter changes.
 #
 # <details><summary>Hint 1 · what the Function keeps</summary>
 #
@@ -528,9 +537,9 @@ def qlora_forward_spec(layers, x, alpha):
 #
 # Leave them to autograd: only the base needs your Function. Multiply x by the two thin matrices one after the other. `B @ A` is as large as the base, and autograd would keep it.
 # </details>
-# <details><summary>Hint 4 · nearly there</summary>
+# <details><summary>Hint 4 · the gradients</summary>
 #
-# `torch.autograd.grad(loss, adapters)` returns the gradients as a tuple and leaves `.grad` alone, so nothing has to be cleared. All-reduce each, divide by the number of ranks, and change the adapter under `torch.no_grad()`.
+# `torch.autograd.grad(loss, adapters)` returns the gradients as a tuple and leaves `.grad` alone, so nothing has to be cleared. What remains is what DDP and the optimizer would do: for each adapter, two lines.
 # </details>
 
 # %% nbgrader={"grade_id": "qlora_step", "solution": true}
@@ -609,7 +618,7 @@ check("lora_quantization.qlora_step", qlora_step)
 # 3. "DDP sends a gradient of every parameter, about 26 GB in bf16 per rank and step."
 # 4. "A frozen base needs no backward, so a step takes a third of the time."
 # 5. "At the end we merge the adapters into the 4-bit base: merging is exact, so nothing is lost."
-# 6. "To save memory I wrapped each layer in `torch.utils.checkpoint` with `use_reentrant=True`. The embedding is frozen, too. It runs without an error, so it works."
+# 6. "To save memory I wrapped each layer in `torch.utils.checkpoint` with `use_reentrant=True`. The embedding is frozen, too; the last norm, which is not wrapped, is trained. It runs without an error, so it works."
 #
 # Judge each claim: what is right, what is wrong, and which error would be silent? Give the bytes of the base with and without double quantization (8-bit codes for the absmax, in blocks of 256 with an fp32 scale), of the optimizer's states, and those that a rank sends in a step. Write six to ten sentences.
 
@@ -625,7 +634,7 @@ check("lora_quantization.qlora_step", qlora_step)
 #
 # 5\. Wrong, and silent: the sum W + (α/r) · B · A is exact in fp32 up to rounding, but it has to be rounded to 16 code points again. Small updates stay below half a gap and vanish; others are rounded. Merge into 16-bit weights, or keep the adapters separate.
 #
-# 6\. Wrong, and silent apart from a warning: the reentrant checkpoint calls backward only if an input requires a gradient. The frozen embedding's output does not, so the adapters in the wrapped layers get none, and the loss does not fall. `use_reentrant=False`, or an embedding output that requires a gradient (`enable_input_require_grads()`), fixes it; check `.grad` after the first step.
+# 6\. Wrong, and silent apart from a warning: the output of a reentrant checkpoint requires a gradient only if an input does. The frozen embedding's output does not, so no layer's output does, and no adapter gets a gradient. Only the norm is trained. (Without it, backward would raise an error.) `use_reentrant=False`, or an embedding output that requires a gradient (`enable_input_require_grads()`), fixes it; check `.grad` after the first step.
 #
 # Points: 1 for the numbers (7.3 and 6.7 GB, 105 MB, 52 MB; 0.5 if one is missing), 1 for claims 4, 5 and 6: two thirds, the rounding, the missing gradients (0.5 if one is missing or not called silent).
 # ### END SOLUTION

@@ -19,6 +19,11 @@ TINY = {
     "blocks.0.up.bias": (32,),
     "blocks.0.down.weight": (8, 32),
     "blocks.0.down.bias": (8,),
+    # Words of targets and of embeddings, elsewhere than second to last:
+    "up.query.mix.weight": (8, 12),
+    "token.project.weight": (8, 12),
+    "encoder.position.weight": (9, 8),
+    "blocks.0.gate.value": (12, 8),
     "norm.weight": (8,),
     "norm.bias": (8,),
     "head.weight": (50, 8),
@@ -50,12 +55,12 @@ EXERCISE = Formula(
         questions(
             "one block, square weights",
             (TINY, 2, ("query", "value"), 2, 100),
-            (TINY, 3, ("query", "head"), 1, 7),
+            (TINY, 13, ("query", "head"), 1, 7),
         ),
         questions(
             "one block, weights that are not square",
             (TINY, 4, ("up", "down"), 4, 96),
-            (TINY, 5, ("query", "value", "up"), 3, 50),
+            (TINY, 5, ("query", "value", "scale_up"), 3, 50),
             (TINY, 1, ("down",), 8, 3),
         ),
         questions(

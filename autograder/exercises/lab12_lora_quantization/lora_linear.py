@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,26 @@ from autograder.guest.growth import STEPS, found_in_more_steps
 from shardlab import measure
 from shardlab.run import Run
 
-TRAIN, MERGE, UNMERGE = "train", "merge", "unmerge"
-ACTIONS = (UNMERGE, TRAIN, MERGE, MERGE, UNMERGE, UNMERGE, TRAIN, TRAIN, MERGE)
+TRAIN, MERGE, UNMERGE, LOAD = "train", "merge", "unmerge", "load another base"
+ACTIONS = (
+    UNMERGE,
+    TRAIN,
+    MERGE,
+    MERGE,
+    UNMERGE,
+    LOAD,
+    UNMERGE,
+    TRAIN,
+    MERGE,
+    UNMERGE,
+    TRAIN,
+    MERGE,
+)
 SAMPLES = 5
 WITHIN = 0.05
 TOLERANCE = 2e-5  # what the order of additions may change
 ADAPTER = ["A", "B"]
+FROZEN, MISSING = "A and B require no gradient", "there are no A and B"
 WITH_NAN = "y when merged, with adapters of NaN"
 
 
@@ -93,20 +107,30 @@ def load_adapter(layer: Any, a: Tensor, b: Tensor) -> None:
         own.copy_(value)
 
 
+def after(i: int) -> str:
+    return f"after action {i + 1}, {ACTIONS[i]}"
+
+
 def run_actions(
     layers: Sequence[Any], model: Callable[[Tensor], Tensor], train: Callable[[], None], x: Tensor
 ) -> dict[str, Any]:
     """The outputs for x, and the base weights, after each of ACTIONS."""
-    found: dict[str, Any] = {"y": [], "weights": []}
-    for action in ACTIONS:
+    found: dict[str, Any] = {"y": {}, "weights": {}}
+    for i, action in enumerate(ACTIONS):
         if action == TRAIN:
             train()
+        elif action == LOAD:
+            for layer in layers:
+                base = layer.linear.state_dict()
+                layer.linear.load_state_dict({name: value / 2 for name, value in base.items()})
         else:
             for layer in layers:
                 getattr(layer, action)()
         with torch.no_grad():
-            found["y"].append(model(x))
-        found["weights"].append([layer.linear.weight.detach().clone() for layer in layers])
+            found["y"][after(i)] = model(x)
+        for number, layer in enumerate(layers, 1):
+            weight = layer.linear.weight.detach().clone()
+            found["weights"][f"layer {number}, {after(i)}"] = weight
     found["adapters"] = adapters_of(layers)
     with torch.no_grad():
         for layer in layers:
@@ -148,11 +172,17 @@ def names_of_all(layers: Sequence[nn.Module]) -> list[list[str]]:
 
 def drive(subject: Any, given: Any, case: Case) -> Plain:
     bases = [empty_layer(*each) for each in given["layers"]]
-    layers = [subject(base, case.params["r"], case.params["alpha"]) for base in bases]
+    torch.use_deterministic_algorithms(True)  # torch.empty gives NaN, not what memory contains
+    try:
+        layers = [subject(base, case.params["r"], case.params["alpha"]) for base in bases]
+    finally:
+        torch.use_deterministic_algorithms(False)
     for base, values in zip(bases, given["layers"], strict=True):
         load_base(base, *values)
     model = stacked(layers)
     trained, registered = names_trained(layers), names_of_all(layers)
+    if not any(trained):  # DDP would only say that nothing requires a gradient
+        raise ValueError(FROZEN if set(ADAPTER) <= set(registered[0]) else MISSING)
     own_base = all(layer.linear is base for layer, base in zip(layers, bases, strict=True))
     with measure("wrap"):
         replica = DistributedDataParallel(model)
@@ -211,11 +241,18 @@ def restores_another_weight(output: Any, given: Any) -> MistakeText:
     """A rule: `unmerge` restores the weights bit for bit."""
     if any(names != ADAPTER for names in output["trained in the end"]):
         return None  # training has changed them
-    after = [weights for a, weights in zip(ACTIONS, output["weights"], strict=True) if a == UNMERGE]
-    for weights in after:
-        for (was, _), now in zip(given["layers"], weights, strict=True):
+    factor = 1.0  # of the loaded base
+    for i, action in enumerate(ACTIONS):
+        factor /= 2 if action == LOAD else 1
+        for number, (first, _) in enumerate(given["layers"] if action == UNMERGE else (), 1):
+            now = output["weights"][f"layer {number}, {after(i)}"]
+            was = factor * first
             if output["form"]["linear is the given one"] and not now.any():  # as it was created
                 return "restores the weight that linear had in __init__: keep it in merge()"
+            if factor < 1 and torch.equal(now, first):
+                return (
+                    "restores an older base: save the weight in each merge(), and restore it once"
+                )
             if not torch.equal(was, now) and torch.allclose(was, now, TOLERANCE, TOLERANCE):
                 mistake = (
                     "leaves rounding errors in the weight after unmerge: (W + ΔW) − ΔW is not W in "
@@ -228,11 +265,20 @@ def restores_another_weight(output: Any, given: Any) -> MistakeText:
 @on_each_rank
 def not_random(output: Any) -> MistakeText:
     """A rule: a row of A that is zero or equal to another adds nothing that can be learned."""
-    for a, _ in output["started"]:
+    for a, b in output["started"]:
         if not a.any():
             return "starts with an A of zeros: B then gets no gradient, nor does A if B is 0"
-        if not a.isfinite().all() or torch.linalg.matrix_rank(a.double()) < min(a.shape):
-            return "starts with an A of inf, nan or dependent rows: draw all entries at random"
+        if not a.isfinite().all():
+            return (
+                "leaves A as torch.empty returns it, whatever that is: draw all entries at random"
+            )
+        if torch.linalg.matrix_rank(a.double()) < min(a.shape):
+            return "starts with an A of dependent rows: draw all entries at random"
+        if b.any():
+            return "changes the model's output before the first step: B starts at zero"
+    pairs = combinations((a for a, _ in output["started"]), 2)
+    if any(torch.equal(a, other) for a, other in pairs if a.shape == other.shape):
+        return "gives two layers the same A: draw each one at random"
     return None
 
 
@@ -246,9 +292,11 @@ def in_merge(sign: Sign) -> Sign:
 @on_each_rank
 def other_parameters(output: Any) -> MistakeText:
     for names in output["trained"]:
+        if missing := {*ADAPTER} - {*names}:
+            return f"has an adapter of which {missing.pop()} requires no gradient: train A and B"
         if names != ADAPTER:
             mistake = "should train A and B, and nothing else: freeze linear's weight and bias"
-            return mistake, f"trained: {', '.join(names) or 'nothing'}"
+            return mistake, f"trained: {', '.join(names)}"
     if any(name != ADAPTER for name in output["trained in the end"]):
         return (
             "makes the base trainable while merging: change its weight in place, under "
@@ -261,8 +309,6 @@ def other_parameters(output: Any) -> MistakeText:
 def jumps(output: Any, expected: Any) -> MistakeText:
     if torch.allclose(output["fresh"], expected["fresh"], TOLERANCE, TOLERANCE):
         return None
-    if any(b.any() for _, b in output["started"]):
-        return "changes the model's output before the first step: B starts at zero"
     return "does not compute W·x + b, with the bias, while B is zero"
 
 
@@ -321,6 +367,18 @@ EXERCISE = OnRanks(
             "Expected to have finished reduction",
             "has parameters that require a gradient and get none, which DDP waits for: set "
             "requires_grad to False on the base, and let A and B both take part in forward's graph",
+        ),
+        raises(
+            f"ValueError: {FROZEN}",
+            "has A and B that require no gradient: make them nn.Parameters, and freeze only linear",
+        ),
+        raises(
+            f"ValueError: {MISSING}",
+            "has no parameters A and B when DDP wraps it: create both in __init__, as nn.Parameter",
+        ),
+        raises(
+            "ValueError: A is ",
+            "has A or B of another shape: A is [r, in], and B is [out, r]",
         ),
         raises(
             "does not require grad",

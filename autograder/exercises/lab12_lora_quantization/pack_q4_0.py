@@ -90,7 +90,7 @@ EXERCISE = OnRanks(
             "a block of zeros, and tiny weights",
             block_of(0.0),
             block_of(4e-6),
-            block_of(-1.1e-7),
+            block_of(-1.1e-13),
             block_of(0.3),
         ),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,7 @@ from autograder.exercise import (
     Limit,
     OnRanks,
     Plain,
+    equal,
     sent_bytes,
 )
 from autograder.exercise.process_memory import process_memory_budget
@@ -37,7 +38,7 @@ from shardlab.run import Run
 
 BLOCK = 64  # weights that share an absmax
 SAMPLES = 4
-STEPS, LR = 2, 0.0005
+STEPS, LR = 2, 0.0005  # and one step more, in which all gradients are 0
 TOLERANCE = 1e-5
 BETWEEN = "between forward and backward"
 
@@ -80,6 +81,14 @@ def draw_step(case: Case, rng: np.random.Generator) -> list[Plain]:
     return [{"layers": layers, "batches": [batch() for _ in range(STEPS)]} for _ in ranks]
 
 
+def named(step: int, adapters: Sequence[Tensor]) -> dict[str, Tensor]:
+    """``adapters``: A and B of each layer."""
+    return {
+        f"{'AB'[i % 2]} of layers[{i // 2}] after step {step + 1}": each
+        for i, each in enumerate(adapters)
+    }
+
+
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     layers = given["layers"]
     for layer in layers:
@@ -88,27 +97,32 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
     base = [layer[name] for layer in layers for name in ("packed", "absmax")]
     copies = [each.clone() for each in base]
     mark(START)
-    steps, losses = [], [0] * STEPS
+    steps: dict[str, Tensor] = {}
+    losses = {f"step {step + 1}": 0 for step in range(STEPS)}
 
-    def one_step(step: int = 0) -> None:
+    def one_step(step: int = 0, is_solved: bool = False) -> None:
         inputs, targets = given["batches"][step]
 
         def loss_of(y: Tensor) -> Tensor:
             mark(BETWEEN)
-            losses[step] += 1
-            return (y - targets).square().sum() / len(y)
+            losses[f"step {step + 1}"] += 1
+            return (y - (y.detach() if is_solved else targets)).square().sum() / len(y)
 
         subject(layers, inputs, loss_of, case.params["alpha"], LR)
 
     for step in range(STEPS):
         one_step(step)
-        steps.append([each.detach().clone() for each in adapters])
+        steps |= named(step, [each.detach().clone() for each in adapters])
     found = {
         "base unchanged": all(map(torch.equal, base, copies)),
         "base has a gradient": any(each.grad is not None for each in base),
-        "calls of loss_of": [*losses],
+        "calls of loss_of": {**losses},
         "adapters": steps,
     }
+    one_step(is_solved=True)
+    found["moved without a gradient"] = any(
+        not torch.equal(each, steps[name]) for name, each in named(STEPS - 1, adapters).items()
+    )
     roots = {"the answer": subject, "layers": layers}
     return found | {"grows": found_in_more_steps(roots, one_step, case.params["more_steps"])}
 
@@ -130,10 +144,10 @@ def adapter_bytes(case: Case) -> int:
 
 
 def kept_bytes(case: Case) -> int:
-    """For each layer, a few tensors as large as its input or output, and the adapters' gradients
-    of the previous step.  A dequantized weight would be as large as 64 or more of them."""
+    """For each layer, a few tensors as large as its input or output, the adapters' gradients of the
+    previous step, and `drive`'s copies.  A dequantized weight would be as large as 64 or more."""
     activations = 3 * SAMPLES * weights_and_widths(case)[1]
-    return 8192 + FLOAT_BYTES * activations + adapter_bytes(case)
+    return 8192 + FLOAT_BYTES * activations + 2 * adapter_bytes(case)
 
 
 def live_rise(run: Run) -> list[int]:
@@ -157,9 +171,10 @@ def reductions(case: Case) -> int:
 def wire_limit(case: Case) -> Limit | None:
     if not is_large(case) or case.world_size == 1:
         return None
-    ideal = STEPS * ring_sent_bytes(adapter_bytes(case), case.world_size)
+    steps = STEPS + 1
+    ideal = steps * ring_sent_bytes(adapter_bytes(case), case.world_size)
     # gloo's own, for one all-reduce: measured below 600 bytes
-    return Limit(1.02 * ideal + 1000 * STEPS * reductions(case), 0.9 * ideal)
+    return Limit(1.02 * ideal + 1000 * steps * reductions(case), 0.9 * ideal)
 
 
 def process_limit(case: Case) -> float | None:
@@ -175,10 +190,23 @@ KEPT = Budget(
 )
 
 
+def moves(output: Any) -> MistakeText:
+    if output["moved without a gradient"]:
+        return "changes adapters whose gradient is 0: the step has no weight decay and no momentum"
+    return None
+
+
+@on_each_rank
+def moves_without_a_gradient(output: Any, expected: Any) -> MistakeText:
+    """A rule: in the other steps, a small weight decay is below the tolerance."""
+    is_right = equal(expected["adapters"], output["adapters"], TOLERANCE)
+    return moves(output) if is_right else None
+
+
 @on_each_rank
 def reduces_more(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     """A rule: what more calls send may be few bytes."""
-    limit = (STEPS + case.params["more_steps"]) * reductions(case)
+    limit = (STEPS + 1 + case.params["more_steps"]) * reductions(case)
     if (calls := len(attempt.calls_of(rank))) > limit:
         mistake = "calls all_reduce more than once for each A and each B: nothing else is sent"
         return mistake, f"{calls} calls, at most {limit} are needed"
@@ -188,8 +216,10 @@ def reduces_more(rank: int, case: Case, attempt: Attempt) -> MistakeText:
 EXERCISE = OnRanks(
     points=4,
     cases=(
-        adapters_case("1 rank, one layer", 1, [24, 40], r=3, alpha=8.0, more_steps=MORE_STEPS),
-        adapters_case("2 ranks, 3 layers", 2, [32, 64, 64, 20], r=5, alpha=4.0),
+        adapters_case("1 rank, one layer", 1, [24, 40], r=3, alpha=8.0),
+        adapters_case(
+            "2 ranks, 3 layers", 2, [32, 64, 64, 20], r=5, alpha=4.0, more_steps=MORE_STEPS
+        ),
         adapters_case("2 ranks, 4 layers of 256 KiB in fp32", 2, [256] * 5, r=3, alpha=2.0),
     ),
     inputs=draw_step,
@@ -201,14 +231,15 @@ EXERCISE = OnRanks(
         process_memory_budget(BETWEEN, process_limit),
     ),
     allows=frozenset({"all_reduce"}),
-    rules=(never_waited, reduces_more, keeps_growing),
+    rules=(never_waited, reduces_more, moves_without_a_gradient, keeps_growing),
     signs=(
         NAMED_MISTAKES,
         over_budget(
             KEPT.heading,
-            "keeps something as large as a weight between forward and backward: keep only the "
-            "packed codes, dequantize them again in backward, and do not form B·A",
+            "keeps more between forward and backward than the packed base, the adapters and a few "
+            "activations: dequantize again in backward, do not form B·A, keep no states",
         ),
+        on_each_rank(moves),
     ),
     memory=True,
 )

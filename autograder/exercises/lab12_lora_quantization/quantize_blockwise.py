@@ -11,22 +11,23 @@ import torch
 
 from autograder.exercise import Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.guest.integer_nan import IntegerNan
 from shardlab.estimate.quantization import nf4_code_points
 
 POINTS = {  # weights are drawn near them
     "int8": [code / 127 for code in range(-127, 128)],
     "nf4": nf4_code_points(),
-    "8 points": [-1.0, -0.53, -0.21, 0.0, 0.13, 0.34, 0.61, 0.87],
+    "8 points": [-1.0, -0.42, 0.0, 0.13, 0.28, 0.47, 0.66, 0.87],
 }
 # Largest offset from a point, as a fraction of the distance to the next one: closer to the
 # midpoint, another order of operations may give the other point's code.
 MAX_OFFSET = 0.49
-TINY = 4e-7  # 1e-8 more would be another divisor
+TINY = 4e-13  # whatever is added to it makes another divisor
 
 
-def weights_of(shape: tuple[int, ...], block: int, kind: str, **blocks: int) -> dict[str, Any]:
-    """A tensor to quantize. ``blocks``: see `draw_tensor`."""
-    return {"shape": shape, "block": block, "kind": kind, **blocks}
+def weights_of(shape: tuple[int, ...], block: int, kind: str, **others: Any) -> dict[str, Any]:
+    """A tensor to quantize. ``others``: see `draw_tensor`."""
+    return {"shape": shape, "block": block, "kind": kind, **others}
 
 
 def tensors_case(name: str, *tensors: dict[str, Any]) -> Case:
@@ -44,19 +45,23 @@ def draw_tensor(
     kind: str,
     zeros: int | None = None,
     tiny: int | None = None,
+    called: str = "",
 ) -> Plain:
-    """The largest magnitude is negative in the first block, positive in the next, and so on.
+    """The largest magnitude is negative in the first block, positive in the next, and so on.  A
+    last block that is not full has small weights, so that what is padded with shows.
 
-    ``zeros``: a block of zeros, if any.  ``tiny``: one of tiny weights.
+    ``zeros``: a block of zeros, if any.  ``tiny``: one of tiny weights.  ``called``: in messages.
     """
     size, factors = math.prod(shape), {zeros: 0.0, tiny: TINY}
+    if size % block:
+        factors.setdefault(size // block, 0.1)
     blocks = [
         draw_block(rng, min(block, size - start), kind, i % 2 == 0) * factors.get(i, 1.0)
         for i, start in enumerate(range(0, size, block))
     ]
     weights = torch.from_numpy(np.concatenate(blocks)).float().view(shape)
     points = None if kind == "int8" else torch.tensor(POINTS[kind])
-    return {"weights": weights, "block": block, "points": points}
+    return {"name": called or kind, "weights": weights, "block": block, "points": points}
 
 
 def draw_block(rng: np.random.Generator, size: int, kind: str, negative: bool) -> Any:
@@ -71,23 +76,34 @@ def draw_block(rng: np.random.Generator, size: int, kind: str, negative: bool) -
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
-    output: dict[str, Any] = {"codes": [], "absmax": [], "returned": "", "unchanged": True}
+    output: dict[str, Any] = {"codes": {}, "absmax": {}, "returned": "", "unchanged": True}
+    output["NaN in codes"] = False
     for each in given["tensors"]:
         weights = each["weights"].clone()
         points = () if each["points"] is None else (each["points"].clone(),)
-        returned = subject(weights, each["block"], *points)
-        if not isinstance(returned, tuple | list) or len(returned) != 2:
-            return {"returned": type(returned).__name__}
-        output["codes"].append(returned[0])
-        output["absmax"].append(returned[1])
+        with IntegerNan() as converted:
+            returned = subject(weights, each["block"], *points)
+        parts = returned if isinstance(returned, tuple | list) else [returned]
+        if len(parts) != 2 or not all(isinstance(part, torch.Tensor) for part in parts):
+            return {"returned": ", ".join(type(part).__name__ for part in parts)}
+        output["codes"][each["name"]], output["absmax"][each["name"]] = parts
         output["unchanged"] &= torch.equal(weights, each["weights"])
+        output["NaN in codes"] |= converted.found
     return output
 
 
 @on_each_rank
 def returns_no_pair(output: Any) -> MistakeText:
-    if kind := output["returned"]:
-        return "should return two tensors, the codes and absmax", f"a {kind}"
+    if kinds := output["returned"]:
+        return "should return two tensors, the codes and absmax", f"returned: {kinds}"
+    return None
+
+
+@on_each_rank
+def converts_nan(output: Any) -> MistakeText:
+    """A rule: with some CPUs, the result is 0 and right."""
+    if output["NaN in codes"]:
+        return "converts NaN to codes: in a block of zeros, 0 / 0 is NaN"
     return None
 
 
@@ -101,7 +117,8 @@ def changes_weights(output: Any) -> MistakeText:
 @on_each_rank
 def returns_divisor(output: Any, expected: Any) -> MistakeText:
     """A rule, because divisors may be smaller than the tolerance."""
-    for right, got in zip(expected["absmax"], output["absmax"], strict=False):
+    for name, right in expected["absmax"].items():
+        got = output["absmax"][name]
         if equal(right, got, 1e-2) and (got[right == 0] != 0).any():
             return "returns the divisor of a block of zeros as its absmax, which is 0"
     return None
@@ -116,17 +133,17 @@ EXERCISE = OnRanks(
             "last blocks that are not full",
             weights_of((7, 11), 24, "int8"),
             weights_of((2, 3, 17), 24, "nf4"),
-            weights_of((19,), 64, "nf4"),
+            weights_of((19,), 64, "nf4", called="less than a block"),
             weights_of((13, 5), 16, "8 points"),
         ),
         tensors_case(
             "a block of zeros, and one of tiny weights",
-            *(weights_of((5, 24), 40, kind, zeros=1, tiny=2) for kind in ("int8", "nf4")),
+            *(weights_of((5, 24), 40, kind, zeros=1, tiny=2) for kind in POINTS),
         ),
     ),
     inputs=draw_inputs,
     drive=drive,
     allows=frozenset(),
     kept_from_ranks=frozenset({"tensors"}),
-    rules=(returns_no_pair, returns_divisor, changes_weights),
+    rules=(returns_no_pair, converts_nan, returns_divisor, changes_weights),
 )

@@ -1,7 +1,8 @@
 """Bytes of weights in formats of few bits: a code for each weight, and scales for each block.
 
-int8 and NF4 in blocks as in bitsandbytes: Dettmers et al., "QLoRA: Efficient Finetuning of
-Quantized LLMs", arXiv 2305.14314, section 3.  Formats in capitals are llama.cpp's, in GGUF files.
+NF4 in blocks as in bitsandbytes: Dettmers et al., "QLoRA: Efficient Finetuning of Quantized LLMs",
+arXiv 2305.14314, section 3.  int8 in the same blocks; LLM.int8() has one scale for a row instead.
+Formats in capitals are llama.cpp's, in GGUF files.
 """
 
 from __future__ import annotations

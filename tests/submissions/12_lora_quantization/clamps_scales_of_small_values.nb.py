@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
-# loses = {outliers = 1.2}
-# says = {outliers = "clamps the scale of small values"}
+# loses = {outliers = 1.8}
+# says = {outliers = "changes the scale of tiny rows"}
 # ///
 
 # %% nbgrader={"grade_id": "outliers", "solution": true}

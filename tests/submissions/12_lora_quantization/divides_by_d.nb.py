@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {pack_q4_0 = 0.5}
-# says = {pack_q4_0 = "divides by d: multiply by 1/d"}
+# says = {pack_q4_0 = "does not multiply by 1/d in fp32"}
 # ///
 # Another level for 77 in a block whose largest weight is 112.
 

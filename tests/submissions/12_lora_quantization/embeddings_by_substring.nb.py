@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {count_and_ship = 2.4}
-# says = {count_and_ship = "counts other parameters than the multiplied matrices"}
+# says = {count_and_ship = "counts other matrices in the FLOPs"}
 # ///
 
 # %% nbgrader={"grade_id": "count_and_ship", "solution": true}

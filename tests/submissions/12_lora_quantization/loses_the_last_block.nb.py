@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
 # loses = {quantize_blockwise = 2.0}
-# says = {quantize_blockwise = "has the wrong shape in 'absmax'"}
+# says = {quantize_blockwise = "in 'absmax'"}
 # ///
 
 # %% nbgrader={"grade_id": "quantize_blockwise", "solution": true}

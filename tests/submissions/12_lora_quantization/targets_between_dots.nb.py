@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "12_lora_quantization"
-# loses = {count_and_ship = 1.8}
+# loses = {count_and_ship = 2.4}
 # says = {count_and_ship = "adapts other modules than the targets"}
 # ///
 

@@ -11,7 +11,7 @@ def count_and_ship(shapes, r, targets, world_size, tokens):
         if len(shape) != 2:
             continue
         module = name.split(".")[2] if name.count(".") > 2 else name.split(".")[0]
-        if module not in ("token", "position"):
+        if name.split(".")[-2] not in ("token", "position"):
             frozen += shape[0] * shape[1]
         if module in targets:
             adapters += r * (shape[0] + shape[1])

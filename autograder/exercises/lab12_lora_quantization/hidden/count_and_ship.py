@@ -91,6 +91,13 @@ def with_state(of_all: int, of_adapters: int) -> Callable[..., Answer]:
     )
 
 
+def in_elements(*keys: str) -> Callable[..., Answer]:
+    return lambda *question: {
+        key: value / FLOAT_BYTES if key in keys else value
+        for key, value in right(*question).items()
+    }
+
+
 def with_matrices(counts: Callable[[str, Shape], bool]) -> Callable[..., Answer]:
     return with_("flops", lambda s, a, n: 4 * elements(s, counts) + 6 * a)
 
@@ -101,19 +108,30 @@ def third_or_first(name: str) -> str:
 
 
 MISTAKES: Mapping[str, Any] = {
-    "adapts other modules than the targets: the second-to-last word of a name equals a target": (
+    "adapts other modules than the targets, or not all: the second-to-last word equals a target": (
         partial(right, is_target=lambda name, target: True),
         partial(right, is_target=lambda name, target: target in module_of(name)),
         partial(right, is_target=lambda name, target: target in name),
         partial(right, is_target=lambda name, target: module_of(name).startswith(target)),
         partial(right, is_target=lambda name, target: module_of(name).endswith(target)),
         partial(right, is_target=lambda name, target: f".{target}." in name),
+        partial(
+            right, is_target=lambda name, target: name.removesuffix(".weight").endswith(target)
+        ),
+        partial(right, is_target=lambda name, target: target in name.split(".")),
+        partial(right, is_target=lambda name, target: target in name.split(".")[:-1]),
+        partial(right, is_target=lambda name, target: module_of(name) in target),
         partial(right, is_target=lambda name, target: third_or_first(name) == target),
     ),
     "keeps gradients or states of the base: frozen weights have none": tuple(
         with_state(*each) for each in ((1, 2), (1, 3), (2, 1), (2, 3), (3, 0), (3, 3))
     ),
-    "puts frozen parameters in DDP's buckets: only gradients are all-reduced, and they have none": (
+    "counts elements, not bytes: an element in fp32 takes 4 bytes": (
+        in_elements("state_bytes"),
+        in_elements("sent_bytes"),
+        in_elements("state_bytes", "sent_bytes"),
+    ),
+    "sends gradients of the base: DDP all-reduces those of trained parameters only": (
         with_("sent_bytes", lambda s, a, n: ring(elements(s), n)),
         with_("sent_bytes", lambda s, a, n: ring(elements(s) + a, n)),
     ),
@@ -125,14 +143,18 @@ MISTAKES: Mapping[str, Any] = {
         with_("flops", lambda s, a, n: 6 * elements(s)),
         with_("flops", lambda s, a, n: 2 * elements(s, is_multiplied) + 6 * a),
     ),
-    "counts other parameters than the multiplied matrices in the FLOPs: those with two dimensions, "
-    "except the modules `token` and `position`": (
+    "counts other matrices in the FLOPs than those that are multiplied: all with two dimensions, "
+    "unless their module is `token` or `position`": (
         with_matrices(lambda name, shape: True),
         with_matrices(lambda name, shape: len(shape) == 2),
         with_matrices(lambda name, shape: len(shape) == 2 and module_of(name) != "token"),
         with_matrices(lambda name, shape: len(shape) == 2 and module_of(name) != "position"),
         with_matrices(lambda name, shape: module_of(name) not in LOOKED_UP),
         with_matrices(lambda name, shape: is_multiplied(name, shape) and "token" not in name),
+        with_matrices(
+            lambda name, shape: len(shape) == 2 and not {*LOOKED_UP} & {*name.split(".")}
+        ),
+        with_matrices(lambda name, shape: len(shape) == 2 and name.split(".")[0] not in LOOKED_UP),
         with_matrices(lambda name, shape: is_multiplied(name, shape) and module_of(name) != "head"),
     ),
 }
@@ -140,7 +162,7 @@ MISTAKES: Mapping[str, Any] = {
 
 def draw(case: Case, rng: np.random.Generator) -> list[tuple[Any, ...]]:
     """Draw models in which some module names contain others: "up" is in "upper"."""
-    names = ("query", "key", "value", "out", "gate", "up", "down", "head")
+    names = ("query", "key", "value", "out", "gate", "up", "gate_up", "down", "head")
     drawn = []
     for _ in range(6):
         layers, width, kv, inner, vocabulary = (
@@ -151,7 +173,9 @@ def draw(case: Case, rng: np.random.Generator) -> list[tuple[Any, ...]]:
         shapes |= {"upper.weight": (width, 33), "blocks.0.mlp.gate_up.weight": (44, width)}
         shapes |= {"token_mixer.weight": (width, width), "ln.weight": (width,)}
         shapes |= {"query_norm.weight": (width,), "blocks.0.attention.query.bias": (width,)}
-        shapes |= {"blocks.0.mlp.up.bias": (inner,)}
+        shapes |= {"blocks.0.mlp.up.bias": (inner,), "key.up.mix.weight": (33, width)}
+        shapes |= {"token.project.weight": (33, width), "encoder.position.weight": (34, width)}
+        shapes |= {"blocks.0.out_query.value": (35, width)}
         targets = tuple(rng.permutation(names)[: int(rng.integers(1, 5))].tolist())
         n = int(rng.integers(2, 9) if case.name == "drawn models" else rng.integers(33, 300))
         drawn.append((shapes, int(rng.integers(1, 40)), targets, n, int(rng.integers(50, 5000))))

@@ -69,6 +69,8 @@ class Layer(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> None:
+        if self.before and self.but == "overwrites the original":
+            self.before = [self.linear.weight.clone()]
         if self.before and self.but != "merges again":
             return
         update = self.merged_scale * (self.B @ self.A)
@@ -102,7 +104,7 @@ def reference(case: Case, inputs: Any, **mistake: Any) -> list[Plain]:
         sgd_step(model, case.params["learning_rate"])
 
     found = run_actions(layers, model, train, x)
-    by_rank = zip(*(y.chunk(case.world_size) for y in found.pop("y")), strict=True)
+    ys = {key: y.chunk(case.world_size) for key, y in found.pop("y").items()}
     with_nan = found.pop(WITH_NAN).chunk(case.world_size)
     names, registered = [ADAPTER] * len(layers), names_of_all(layers)
     same = {
@@ -116,8 +118,8 @@ def reference(case: Case, inputs: Any, **mistake: Any) -> list[Plain]:
         },
     }
     return [
-        {**same, "fresh": own, "y": list(ys), WITH_NAN: y}
-        for own, ys, y in zip(fresh, by_rank, with_nan, strict=True)
+        {"fresh": own, "y": {key: y[rank] for key, y in ys.items()}, **same, WITH_NAN: y}
+        for rank, (own, y) in enumerate(zip(fresh, with_nan, strict=True))
     ]
 
 
@@ -138,18 +140,25 @@ SCALES: tuple[Scale, ...] = (
     floordiv,
     lambda alpha, r: alpha,
     lambda alpha, r: r,
+    lambda alpha, r: alpha * r,
     lambda alpha, r: 1 / r,
     lambda alpha, r: r / alpha,
     lambda alpha, r: alpha / r**0.5,  # as rsLoRA
 )
 MISTAKES = {
     "multiplies B·A·x by another factor than α/r": tuple(wrong(scale=scale) for scale in SCALES),
-    "merges B·A without α/r: what is merged is what forward adds": wrong(merged_scale=one),
+    "uses α/r only in one of forward and merge(): what is merged is what forward adds": (
+        wrong(merged_scale=one),
+        wrong(scale=one, merged_scale=truediv),
+    ),
     "merges a matrix of another shape: W [out, in] grows by B·A, not by its transpose": (
         wrong(but="transposes")
     ),
     "leaves the weight merged in unmerge: keep a clone() of the original, which a second merge() "
-    "does not overwrite, and copy it back": wrong(but="stays merged"),
+    "does not overwrite, and copy it back": (
+        wrong(but="stays merged"),
+        wrong(but="overwrites the original"),
+    ),
     "merges again although it is already merged": wrong(but="merges again"),
     "adds the adapter in forward although it is merged: the weight already contains it": (
         wrong(but="adds when merged")

@@ -1,16 +1,16 @@
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab12_lora_quantization.outliers import THRESHOLD, matmul_case
 
 CASES = (
-    matmul_case("more rows than features", 40, 13, 33, columns=(5, 6), zeros=0, once=6),
+    matmul_case("more rows than features", 40, 13, 33, columns=(5, 6), zeros=0, once=6, tiny=2),
     matmul_case("many features", 7, 600, 21, columns=(3, 200, 599), at=77),
 )
 BOUNDARIES = {
@@ -21,6 +21,8 @@ BOUNDARIES = {
     "no outlier": "no outlier, one feature at the threshold",
     "at the threshold": "no outlier, one feature at the threshold",
     "a row of zeros": "one feature at 60, one at 7",
+    "a tiny row of x": "one feature at 60, one at 7",
+    "a tiny row of w": "no outlier, one feature at the threshold",
     "a feature that exceeds the threshold in one row": "one feature at 60, one at 7",
     "only outliers": "not tested: the task excludes it",
 }
@@ -49,10 +51,6 @@ def of_all_columns(matrix: Tensor, regular: Tensor) -> Tensor:
     return per_row(matrix, matrix)
 
 
-def clamped(matrix: Tensor, regular: Tensor, least: float) -> Tensor:
-    return per_row(matrix, regular).clamp(min=least)
-
-
 def exceeds(x: Tensor, w: Tensor, threshold: float) -> Tensor:
     return x.abs().amax(0) > threshold
 
@@ -73,7 +71,7 @@ def product(
 ) -> Tensor:
     def quantized(matrix: Tensor, scale: Scale) -> tuple[Tensor, Tensor]:
         regular = matrix[:, ~chosen]
-        scales = scale(matrix, regular)
+        scales = scale(matrix, pad(regular, (0, 1)))  # there may be no regular feature
         scales = torch.where(scales == 0, 1.0, scales)
         return rounds(regular / scales).long(), scales
 
@@ -88,7 +86,7 @@ def matrices(case: Case, inputs: Any) -> tuple[Tensor, Tensor, float]:
 
 
 def reference(case: Case, inputs: Any, **changes: Any) -> dict[str, Plain]:
-    return {"y": product(*matrices(case, inputs), **changes), "arguments unchanged": True}
+    return {"y": product(*matrices(case, inputs), **changes)}
 
 
 def wrong(**changes: Any) -> Callable[..., Plain]:
@@ -118,12 +116,17 @@ MISTAKES = {
     "compares values, not their magnitude, with the threshold: an outlier may be negative": wrong(
         outliers=lambda x, w, threshold: x.amax(0) > threshold
     ),
-    "takes the scale of x from all its features: one outlier makes it so large that the regular "
+    "takes features that only reach the threshold: an outlier exceeds it": wrong(
+        outliers=lambda x, w, threshold: x.abs().amax(0) >= threshold
+    ),
+    "takes a scale from all features of x or w: one outlier makes it so large that the regular "
     "values get few codes": (
         wrong(x_scale=of_all_columns),
+        wrong(w_scale=of_all_columns),
         wrong(x_scale=of_all_columns, w_scale=of_all_columns),
     ),
     "counts the outliers twice: quantize only the other features": counted_twice,
+    "computes everything in fp32: the regular features have to be rounded to int8": exact,
     "ignores the argument `threshold`": wrong(
         outliers=lambda x, w, threshold: exceeds(x, w, THRESHOLD)
     ),
@@ -131,10 +134,6 @@ MISTAKES = {
     "the whole column, not a mean or some of its rows": (
         wrong(outliers=lambda x, w, threshold: x.abs().mean(0) > threshold),
         wrong(outliers=lambda x, w, threshold: x.square().mean(0).sqrt() > threshold),
-    ),
-    "clamps the scale of small values: clamp it to a minimum that no real scale reaches": tuple(
-        wrong(x_scale=partial(clamped, least=least), w_scale=partial(clamped, least=least))
-        for least in (1e-4, 1e-3, 1e-2, 1e-2 / 127)
     ),
     "looks for outliers in the weights: only the values of x count": wrong(
         outliers=lambda x, w, threshold: w.abs().amax(0) > threshold
@@ -147,8 +146,10 @@ MISTAKES = {
         wrong(x_scale=per_tensor, w_scale=per_tensor),
         wrong(x_scale=per_tensor, w_scale=per_tensor, outliers=nothing),
     ),
-    "truncates instead of rounding: round to the nearest code": wrong(rounds=torch.trunc),
+    "rounds down or toward 0: round to the nearest code": (
+        wrong(rounds=torch.trunc),
+        wrong(rounds=torch.floor),
+    ),
     "sums in too few bits, where the sums overflow: a product of two codes takes up to 15 bits, "
     "so sum in int32": (wrong(sums_dtype=torch.int8), wrong(sums_dtype=torch.int16)),
-    "computes everything in fp32: the regular features have to be rounded to int8": exact,
 }

@@ -21,7 +21,7 @@ CASES = (
         block_of(0.0),
         block_of(-0.5, halfway=True, opposite=True),
         block_of(-2e-6),
-        block_of(3e-8),
+        block_of(3e-14),
         block_of(41.0),
     ),
 )
@@ -100,6 +100,10 @@ def to_nearest(steps: Tensor) -> Tensor:
     return (torch.round(steps) + 8).clamp(0, 15)
 
 
+def plus_8(steps: Tensor) -> Tensor:
+    return torch.floor(steps + 8).clamp(0, 15)
+
+
 def fp16(scale: Tensor) -> Tensor:
     return scale.half().float()
 
@@ -111,7 +115,16 @@ MISTAKES = {
         packed(scale=lambda blocks: largest_or_smallest(blocks, negative_first=False) / -8),
         packed(scale=lambda blocks: largest(blocks.flip(1)) / -8),
     ),
-    "rounds halfway cases to even: add 8.5 and cut off the fraction": packed(levels=to_nearest),
+    "multiplies a block of zeros by 1 / 0: use 0 instead": packed(
+        steps=lambda blocks, scale: blocks * (1 / scale)
+    ),
+    "rounds in another way: add 8.5 and cut off the fraction": (
+        packed(levels=to_nearest),
+        packed(levels=plus_8),
+    ),
+    "takes the largest weight, which may not have the largest magnitude": packed(
+        scale=lambda blocks: blocks.amax(1, keepdim=True) / -8
+    ),
     "loses the sign of the weight of largest magnitude: d is that weight / -8, so it may be "
     "negative": (
         packed(scale=lambda blocks: magnitude(blocks) / 7),
@@ -119,8 +132,8 @@ MISTAKES = {
         packed(scale=lambda blocks: magnitude(blocks) / 8),
         packed(scale=lambda blocks: magnitude(blocks) / -8),
     ),
-    "packs other weights into a byte: byte j has weight j in the low nibble (1, 2, 4 and 8) and "
-    "weight j + 16 in the high one": (
+    "packs other weights into a byte: byte j has weight j in its low 4 bits and weight j + 16 in "
+    "its high 4": (
         packed(nibbles=lambda levels: halves(levels.roll(BLOCK // 2, dims=1))),
         packed(nibbles=lambda levels: levels[:, ::2] | levels[:, 1::2] << 4),
         packed(nibbles=lambda levels: levels[:, 1::2] | levels[:, ::2] << 4),
@@ -130,7 +143,7 @@ MISTAKES = {
         packed(used=fp16),
         packed(used=fp16, levels=to_nearest),
     ),
-    "divides by d: multiply by 1/d as gguf does, since x / d can have another level": packed(
+    "does not multiply by 1/d in fp32 as gguf does: x / d or fp64 can give another level": packed(
         steps=lambda blocks, scale: torch.where(scale == 0, 0.0, blocks / scale)
     ),
 }

@@ -14,6 +14,7 @@ from autograder.exercises.lab12_lora_quantization.qlora_step import (
     LR,
     STEPS,
     adapters_case,
+    named,
 )
 from shardlab.estimate.quantization import nf4_code_points
 
@@ -107,7 +108,7 @@ def keeps_old(factor: Callable[[int], float]) -> Rule:
 
 def reference(case: Case, inputs: Any, rule: Rule = mean, **changes: Any) -> list[Plain]:
     layers = [[dict(layer) for layer in given["layers"]] for given in inputs]
-    steps: list[list[Any]] = [[] for _ in inputs]
+    steps: list[dict[str, Tensor]] = [{} for _ in inputs]
     before: list[Gradients | None] = [None] * len(inputs)
     for step in range(STEPS):
         of_ranks = [
@@ -119,8 +120,12 @@ def reference(case: Case, inputs: Any, rule: Rule = mean, **changes: Any) -> lis
             for i, update in enumerate(updates):
                 layer, name = own_layers[i // 2], "AB"[i % 2]
                 layer[name] = layer[name] - LR * update
-            steps[rank].append([layer[name] for layer in own_layers for name in "AB"])
-    right = {"base unchanged": True, "base has a gradient": False, "calls of loss_of": [1] * STEPS}
+            steps[rank] |= named(step, [layer[name] for layer in own_layers for name in "AB"])
+    right = {
+        "base unchanged": True,
+        "base has a gradient": False,
+        "calls of loss_of": {f"step {step + 1}": 1 for step in range(STEPS)},
+    }
     return [right | {"grows": [], "adapters": own_steps} for own_steps in steps]
 
 
@@ -130,6 +135,8 @@ SCALES: tuple[Scale, ...] = (
     lambda alpha, layer: 1 / len(layer["A"]),
     lambda alpha, layer: alpha / len(layer["B"]),
     lambda alpha, layer: alpha / layer["A"].shape[1],
+    lambda alpha, layer: alpha / len(layer["A"]) ** 0.5,
+    lambda alpha, layer: alpha // len(layer["A"]),
 )
 MISTAKES = {
     "multiplies the adapters by another factor than alpha / r: r is the number of rows of A": tuple(
@@ -145,6 +152,9 @@ MISTAKES = {
         partial(reference, rule=keeps_old(lambda n: 1)),
         # summed in place, and each rank adds its own to the sums
         partial(reference, rule=keeps_old(lambda n: n)),
+    ),
+    "adds a part of the previous update: plain SGD has no momentum": partial(
+        reference, rule=keeps_old(lambda n: 0.9)
     ),
     "takes the step with only its own gradients: average them over the ranks": (
         partial(reference, rule=own),

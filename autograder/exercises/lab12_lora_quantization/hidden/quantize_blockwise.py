@@ -69,16 +69,20 @@ def codes_by(
             found.append(rule(block / divisor, given["points"]))
         return torch.cat(found).view(given["weights"].shape)
 
-    return lambda case, inputs: {"codes": [codes(each) for each in inputs[0]["tensors"]]}
+    return lambda case, inputs: {
+        "codes": {each["name"]: codes(each) for each in inputs[0]["tensors"]}
+    }
 
 
 def absmax_by(scale: Callable[[Tensor, Any], Tensor]) -> Callable[[Case, Any], Plain]:
     """``scale``: of a block, and the tensor that it is from."""
     return lambda case, inputs: {
-        "absmax": [
-            torch.stack([scale(block, given["weights"]) for block in blocks_of(given)])
+        "absmax": {
+            given["name"]: torch.stack(
+                [scale(block, given["weights"]) for block in blocks_of(given)]
+            )
             for given in inputs[0]["tensors"]
-        ]
+        }
     }
 
 
@@ -97,12 +101,16 @@ def points_only(rule: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     )
 
 
-def code_0_for_zeros(scaled: Tensor, points: Tensor) -> Tensor:
-    """0 / 0 is NaN, and so is its distance to each point: argmin returns the first."""
-    return nearest(scaled, points) if scaled.any() else torch.zeros(len(scaled))
+def fixed_for_zeros(code: Callable[[int], int]) -> Rule:
+    """``code``: of the number of points; 0 if 0 / 0 is NaN, of which argmin returns the first."""
+    return points_only(
+        lambda scaled, points: (
+            nearest(scaled, points) if scaled.any() else torch.full_like(scaled, code(len(points)))
+        )
+    )
 
 
-SMALL = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # what is often added to a divisor
+SMALL = (1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # what is often added to a divisor
 MISTAKES = {
     "uses one scale for the whole tensor: each block has its own": absmax_by(
         lambda block, weights: magnitude(weights)
@@ -121,7 +129,12 @@ MISTAKES = {
         codes_by(points_only(lambda scaled, points: torch.searchsorted(points, scaled))),
     ),
     "gives a block of zeros another code than that of the point 0: 0 / 0 is NaN, and a fixed code "
-    "fits only some points": codes_by(points_only(code_0_for_zeros)),
+    "fits only some points": (
+        codes_by(fixed_for_zeros(lambda n: 0)),
+        codes_by(fixed_for_zeros(lambda n: 7)),
+        codes_by(fixed_for_zeros(lambda n: n // 2 - 1)),
+        codes_by(fixed_for_zeros(lambda n: n // 2)),
+    ),
     "divides tiny weights by more than their absmax, or takes them for zeros: add nothing to "
     "absmax, and use another divisor only if it is 0": (
         *(codes_by(nearest, least_divisor=least) for least in SMALL),
