@@ -1447,7 +1447,7 @@ print("loaded from:", *sorted(path.name for path in folder.iterdir()))
 # - **Calls**: count the collectives of one step in a profile. Each unit has two all-gathers (the root one) and one reduce-scatter, HSDP also one all-reduce.
 # - **Accumulation**: compare the gradients of m micro-batches with those of one batch m times as large, once.
 # - **Save**: call it on all ranks, and load the result once with another number of ranks.
-- **Gathers of your own**: FSDP's gathers pass gradients on, `dist.all_gather` does not. A contrastive loss over all ranks' features trains without error, but no gradient goes back through the other ranks' features.
+# - **Gathers of your own**: FSDP's gathers pass gradients on, `dist.all_gather` does not. A contrastive loss over all ranks' features trains without error, but no gradient goes back through the other ranks' features.
 #
 # ## Where GPUs differ
 #

@@ -47,7 +47,7 @@ class PendingBuilds:
                 self.since_s = time.monotonic()
             self.builds[op] = PendingBuild(memory_file("shardlab-build"))
             channel.build(op, self.builds[op].report_fd)
-            self.screen.note(f"compiling DeepSpeed's {op} (once per machine): {USUALLY} …")
+            self.screen.step(f"compiling DeepSpeed's {op} (once per machine): {USUALLY} …")
         self.builds[op].waiting.append(process)
 
     def show(self, now: float) -> None:
@@ -73,7 +73,7 @@ class PendingBuilds:
         code = message.get("exit", 1)
         if code:
             raise LaunchError(*builds.failure_message(op, message.get("failed", printed), code))
-        self.screen.note(f"compiled DeepSpeed's {op} in {time.monotonic() - build.since_s:.0f} s")
+        self.screen.step(f"compiled DeepSpeed's {op} in {time.monotonic() - build.since_s:.0f} s")
         for process in build.waiting:
             with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
                 messages.send(process.control, {"is": "built"})

@@ -68,8 +68,8 @@ class Screen:
 
     def progress(self, text: str) -> None: ...
 
-    def note(self, text: str) -> None:
-        """A line for where `progress` cannot be redrawn: output that goes to a file."""
+    def step(self, text: str) -> None:
+        """Like `progress`, where a line cannot be redrawn: in output that goes to a file."""
 
     def close(self, ran_s: float) -> None: ...
 
@@ -97,7 +97,7 @@ class Terminal(Screen):
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             self.progress_shown = True
 
-    def note(self, text: str) -> None:
+    def step(self, text: str) -> None:
         if not sys.stderr.isatty():
             print(text, file=sys.stderr, flush=True)
 
