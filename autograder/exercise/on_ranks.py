@@ -12,7 +12,7 @@ from autograder.exercise.attempt import Attempt, Finding
 from autograder.exercise.compare import equal, with_key
 from autograder.exercise.form import Exercise, Named
 from autograder.guest.case import Case, Plain
-from shardlab.ranks.explain import each_rank_text
+from shardlab.ranks.wording import each_rank_text
 
 
 @dataclass(frozen=True, kw_only=True)
