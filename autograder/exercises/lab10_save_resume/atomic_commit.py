@@ -39,7 +39,7 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
         complete = {OLD: files_of(given["old"]), NEW: files_of(given["new"])}
         commits = Commits(pickled, Path(name) / "root", given, case)
         found = [commits.without_a_kill(is_reversed) for is_reversed in (False, True)]
-        if case.params.get("paused"):
+        if case.params.get("paused") and not any(run.taken for run in found):
             calls = found[0].changing_calls[:MAX_KILLS]
             found += [commits.without_a_kill(pause_at=call) for call in calls if call]
         broken = [run.broken for run in found]
