@@ -12,7 +12,7 @@ EXCHANGES = ("all_reduce", "all_gather", "reduce_scatter")  # of gradients or lo
 
 def as_number(value: Any) -> float:
     """Raises TypeError, which a check reports with its message."""
-    kind = f"a {type(value).__name__}"
+    kind = "None: every rank returns it" if value is None else f"a {type(value).__name__}"
     if isinstance(value, Tensor) and value.numel() != 1:
         kind += f" of {value.numel()} elements"
     elif isinstance(value, SupportsFloat):
