@@ -281,7 +281,8 @@ holds("reduce-scatters", calls["reduce_scatter_single"], fsdp.reduce_scatters)
 
 # %%
 def one_layer():
-    fully_shard(nn.Linear(130, 50))(torch.ones(1, 130)).sum().backward()
+    layer = fully_shard(nn.Linear(130, 50))
+    layer(torch.ones(1, 130)).sum().backward()
 
 gather, *_ = launch(one_layer, world_size=N, device="cpu", quiet=True).calls
 holds("bytes gathered, over those of the layer", N * gather.bytes / (4 * 131 * 50), 52 / 50)
