@@ -13,7 +13,7 @@ from autograder.exercises.lab10_save_resume.training_job import Batch, Job, batc
 CASES = (public.training_case("2 ranks, killed during a save", 2, 14, 3, ("save", 11, 1)),)
 BOUNDARIES = {
     "divides": "1 rank, killed in step 11",
-    "does not divide": "2 ranks, killed during a save",
+    "does not divide": "2 ranks, killed twice",
     "one rank": "1 rank, killed in step 11",
     "more ranks than elements": "not tested: nothing is divided over the ranks",
     "no step left": "1 rank, restarted when all steps are done",
