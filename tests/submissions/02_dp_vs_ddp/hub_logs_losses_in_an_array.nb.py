@@ -18,7 +18,7 @@ def hub_step(model, inputs, targets, lr):
     loss = model(inputs, targets)
     loss.backward()
     model.losses = np.append(getattr(model, 'losses', []), loss.item())
-    for parameter in model.parameters():
+    for parameter in [p for p in model.parameters() if p.requires_grad]:
         if rank == 0:
             for peer in range(1, n):
                 got = torch.empty_like(parameter.grad)
@@ -28,5 +28,5 @@ def hub_step(model, inputs, targets, lr):
             dist.send(parameter.grad, 0)
     if rank == 0:
         with torch.no_grad():
-            for parameter in model.parameters():
+            for parameter in [p for p in model.parameters() if p.requires_grad]:
                 parameter -= lr * parameter.grad / n

@@ -16,7 +16,7 @@ def hub_step(model, inputs, targets, lr):
             dist.recv(parameter.data, 0)
     model.zero_grad()
     model(inputs, targets).backward()
-    for parameter in model.parameters():
+    for parameter in [p for p in model.parameters() if p.requires_grad]:
         if rank == 0:
             for peer in range(1, world_size):
                 received = torch.empty_like(parameter.grad)

@@ -15,7 +15,7 @@ def hub_step(model, inputs, targets, lr):
             dist.recv(parameter.data, 0)
     model.zero_grad()
     model(inputs, targets).backward()
-    for parameter in model.parameters():
+    for parameter in [p for p in model.parameters() if p.requires_grad]:
         if rank == 0:
             for peer in range(1, world_size):
                 received = torch.empty_like(parameter.grad)
@@ -33,7 +33,7 @@ def ddp_step(model, inputs, targets, lr, step):
             dist.broadcast(tensor.data, src=0)
     model.zero_grad()
     model(inputs, targets).backward()
-    for parameter in model.parameters():
+    for parameter in [p for p in model.parameters() if p.requires_grad]:
         dist.all_reduce(parameter.grad, async_op=True)
         parameter.grad /= dist.get_world_size()
         parameter.data -= lr * parameter.grad

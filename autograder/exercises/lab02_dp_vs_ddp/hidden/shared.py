@@ -140,7 +140,7 @@ KEEPS_OLD_GRADIENTS = (
     "adds to the gradients that the last call left in .grad: each rank has to reset its own before "
     "backward"
 )
-ONE_NUMBER = "divides by the same number for any number of ranks: divide by world_size"
+ONE_NUMBER = "divides by a number that is not the number of ranks: divide by world_size"
 N_MINUS_1 = "divides the sum of N gradients by N - 1: the mean is over all N ranks"
 Vector = Callable[[FirstStep, int], Tensor]  # of a rank
 Outputs = Callable[[Case, Any], list[Plain]]
