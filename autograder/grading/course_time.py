@@ -18,7 +18,7 @@ _NAMED = re.compile(r"(.*\d.*?)\s+([A-Za-z][\w/+-]*)")
 _HALVES = ("am", "pm")
 _YEAR_FIRST = re.compile(r"\d{4}-\d\d-\d\d(?!\d)")
 
-SHOWN = 60  # characters of a text that is not a time
+_SHOWN = 60  # characters of a text that is not a time
 
 _zone = ZoneInfo("UTC")
 
@@ -60,10 +60,14 @@ def to_course_time(time: datetime) -> datetime:
     return time.replace(tzinfo=UTC).astimezone(_zone)
 
 
+def shown(text: str) -> str:
+    """A text that is not a time, quoted and not too long."""
+    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
 def _parse(text: str) -> datetime:
     if not _YEAR_FIRST.match(text):
-        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
-        raise ValueError(f"{shown!r} does not begin with a date such as 2026-10-07 (October 7)")
+        raise ValueError(f"{shown(text)} does not begin with a date such as 2026-10-07 (October 7)")
     if hyphens := _HYPHENS.fullmatch(text):
         # dateutil would read the seconds as an offset.
         text = "{} {}:{}:{}".format(*hyphens.groups())

@@ -187,7 +187,7 @@ class TestMismatches:
             f"call 1 of new_group: ranks 0 and 1 named [0, 1], ranks 2 and 3 named {others}"
         )
 
-    def test_what_went_well_by_luck_is_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_what_went_well_by_luck_is_reported(self, capsys: pytest.CaptureFixture[str]) -> None:
         def work() -> None:
             if dist.get_rank() < 2:
                 dist.new_group([0, 1])

@@ -156,8 +156,9 @@ def starts_late(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     if attempt.run is None or rank not in is_over(attempt, BEFORE):
         return None
     buckets, known = case.params["buckets"], moments(attempt.run, rank)
-    for step, calls in enumerate(calls_by_step(attempt.run, rank)):
-        each_step = len(known) // len(calls_by_step(attempt.run, rank))
+    by_step = calls_by_step(attempt.run, rank)
+    for step, calls in enumerate(by_step):
+        each_step = len(known) // len(by_step)
         for call in calls:
             of_size = zip(buckets, case.params["complete_after"], strict=True)
             due = max(after for size, after in of_size if size == call.bytes)

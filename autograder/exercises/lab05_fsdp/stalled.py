@@ -22,7 +22,7 @@ from autograder.exercise.signs import (
 )
 from autograder.exercises.common import BUDGET_FROM_BYTES
 from autograder.exercises.lab05_fsdp.nested_model import padded_elements, shard, whole_parameters
-from autograder.exercises.lab05_fsdp.wrap import top_down
+from autograder.exercises.lab05_fsdp.wrap import leaves_out, top_down
 from shardlab.estimate import scatter_or_gather_sent_bytes
 from shardlab.run import Call
 
@@ -177,11 +177,6 @@ def not_sharded(output: Any) -> MistakeText:
             "gives the optimizer parameters that are not the model's: build it after fully_shard, "
             "which replaces them"
         )
-    if left_out := output["left out"]:
-        return (
-            "does not give the optimizer all of the model's parameters",
-            f"{left_out} are missing",
-        )
     return None
 
 
@@ -280,6 +275,7 @@ EXERCISE = OnRanks(
         changes_the_rate,
         another_optimizer,
         not_sharded,
+        leaves_out,
         is_in_eval_mode,
         masters_are_not_fp32,
         wrong_dtype,

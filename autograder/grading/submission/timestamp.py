@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from autograder.grading.course_time import SHOWN, to_utc
+from autograder.grading.course_time import shown, to_utc
 from autograder.grading.submission.files import Unreadable, read_regular_file
 
 TIMESTAMP = "timestamp.txt"  # nbgrader's name for it
@@ -33,8 +33,7 @@ def submission_time(folder: Path) -> datetime | None:
     try:
         return to_utc(text) if text else None
     except (ValueError, OverflowError) as error:
-        shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
         raise BadTimestamp(
-            f"{folder / TIMESTAMP} contains {shown!r}, which is not a time: write one such as "
+            f"{folder / TIMESTAMP} contains {shown(text)}, which is not a time: write one such as "
             "2026-10-02 13:00:00 UTC"
         ) from error

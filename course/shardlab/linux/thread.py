@@ -27,24 +27,17 @@ def waited_ns(pid: int | None) -> int | None:
 
 def waited_ns_by_thread(pid: int | None) -> dict[str, int]:
     """`waited_ns` of each thread, by thread id. Empty if unknown."""
-    found = {}
-    for thread in _threads(pid):
-        ran_and_waited = _schedstat(f"/proc/{pid}/task/{thread}")
-        if ran_and_waited is not None:
-            found[thread] = ran_and_waited[1]
-    return found
+    return {thread: waited for thread, (_, waited) in _schedstat_by_thread(pid).items()}
 
 
 def wanted_ns_by_thread(pid: int | None) -> dict[str, int]:
     """Nanoseconds that each thread of it and of its descendants has run or waited for a processor,
     by thread id."""
-    found = {}
-    for process in (pid, *descendants(pid)):
-        for thread in _threads(process):
-            ran_and_waited = _schedstat(f"/proc/{process}/task/{thread}")
-            if ran_and_waited is not None:
-                found[thread] = sum(ran_and_waited)
-    return found
+    return {
+        thread: sum(ran_and_waited)
+        for process in (pid, *descendants(pid))
+        for thread, ran_and_waited in _schedstat_by_thread(process).items()
+    }
 
 
 def is_busy(pid: int | None) -> bool:
@@ -125,6 +118,11 @@ def _threads(pid: int | None) -> list[str]:
         return os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
+
+
+def _schedstat_by_thread(pid: int | None) -> dict[str, tuple[int, int]]:
+    found = {thread: _schedstat(f"/proc/{pid}/task/{thread}") for thread in _threads(pid)}
+    return {thread: times for thread, times in found.items() if times is not None}
 
 
 def _schedstat(folder: str) -> tuple[int, int] | None:

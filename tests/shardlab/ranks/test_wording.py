@@ -23,7 +23,7 @@ def test_ranks_as_text(ranks: list[int], text: str) -> None:
     assert wording.ranks_text(ranks) == text
 
 
-def test_calls_for_which_nobody_waited_are_told_once_for_each_line() -> None:
+def test_calls_for_which_nobody_waited_are_reported_once_for_each_line() -> None:
     def call(rank: int, op: str, line: int, waited: bool) -> Call:
         source = f"cell 3, line {line}"
         more = {"waited": waited, "code": "f()"}
