@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -196,6 +197,30 @@ class Outputs:
                 state.kept_bytes += size - before
                 output.data, output.metadata = from_dict(data), from_dict(metadata)
                 state.by_id[display_id][at] = output, size
+
+
+def stored_outputs(raw: Any, most_bytes: int) -> list[NotebookNode]:
+    """A cell's outputs in a file, which may contain anything, up to ``most_bytes``."""
+    outputs = Outputs(most_bytes, most_bytes)
+    for each in raw if isinstance(raw, list) else []:
+        with contextlib.suppress(RecursionError):  # nested too deeply
+            match each:
+                case {"output_type": "stream", "text": text}:
+                    name = "stderr" if each.get("name") == "stderr" else "stdout"
+                    outputs.write(0, name, str(_joined(text)).encode(errors="replace"))
+                case {"output_type": "display_data" | "execute_result", "data": dict(data)}:
+                    joined = {mime: _joined(value) for mime, value in data.items()}
+                    content = {"data": joined, "metadata": each.get("metadata") or {}}
+                    outputs.show(0, "display", json.dumps(content).encode(), 0)
+                case {"output_type": "error"}:
+                    outputs.show(0, "error", json.dumps(each).encode(), 0)
+    return outputs.of(0)
+
+
+def _joined(value: Any) -> Any:
+    """A file may have a list of lines for a text."""
+    is_lines = isinstance(value, list) and all(isinstance(line, str) for line in value)
+    return "".join(value) if is_lines else value
 
 
 def mime_bundle(data: Any) -> dict[str, Any]:

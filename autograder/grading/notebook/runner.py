@@ -7,8 +7,10 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 from autograder.build.cells import grade_id
+from autograder.grading.notebook.cells_to_run import cells_to_run
 from autograder.grading.notebook.outputs import Outputs
 from autograder.grading.notebook.process import CellEnd, Process, Sink
 from autograder.sandbox import Limits
@@ -16,6 +18,8 @@ from autograder.sandbox.contained import Start
 
 ALL_CELLS = 10  # limit on the outputs of all cells together, as a multiple of one cell's
 MAX_NAME = 60  # characters of a cell's first line
+NOT_RUN = "Grading does not run this cell, since no answer needs it."
+FROM_SUBMISSION = f"{NOT_RUN} Below is what the submitted notebook shows."
 
 
 @dataclass
@@ -31,30 +35,47 @@ class CellsRun:
 
 
 def run_cells(
-    notebook: NotebookNode, start: Start, limits: Limits, exercises: Collection[str]
+    notebook: NotebookNode,
+    start: Start,
+    limits: Limits,
+    exercises: Collection[str],
+    lab_ids: Collection[str] = (),
 ) -> CellsRun:
-    """Run all code cells and store their outputs in ``notebook``; keep only the answers to
+    """Run the code cells and store their outputs in ``notebook``; keep only the answers to
     ``exercises``.
 
+    ``lab_ids``: of cells that need not run (cells_to_run.py). Their outputs stay, marked as such.
     A cell that kills its process or ignores its time limit gets an error output that says so; a
     new process reruns the cells before it, skips it, and continues after it.  Raises
     InfrastructureError if the machine, not the student's code, is at fault.
     """
-    return _Submission(notebook, start, limits, exercises).run()
+    return _Submission(notebook, start, limits, exercises, lab_ids).run()
 
 
 class _Submission:
     def __init__(
-        self, notebook: NotebookNode, start: Start, limits: Limits, exercises: Collection[str]
+        self,
+        notebook: NotebookNode,
+        start: Start,
+        limits: Limits,
+        exercises: Collection[str],
+        lab_ids: Collection[str],
     ) -> None:
         self.exercises = exercises
-        self.cells = {i: cell for i, cell in enumerate(notebook.cells) if cell.cell_type == "code"}
+        written = {
+            at: cell
+            for at, cell in enumerate(notebook.cells)
+            if cell.cell_type == "code" and cell.source.strip()
+        }
+        to_run = cells_to_run(notebook.cells, lab_ids)
+        self.cells = {at: cell for at, cell in written.items() if at in to_run}
+        self.not_run = [cell for at, cell in written.items() if at not in to_run]
         self.start = start
         self.limits = limits
         self.outputs = Outputs(limits.output_bytes, ALL_CELLS * limits.output_bytes)
         self.result = CellsRun()
         self.left_s = limits.submission_s  # run time
-        self.pending = [i for i, cell in self.cells.items() if cell.source.strip()]
+        self.pending = [*self.cells]
         # Cells to rerun in a new process: they neither killed theirs nor hung.
         self.ran: list[int] = []
         self.counts: dict[int, int] = {}
@@ -69,6 +90,9 @@ class _Submission:
             ):
                 self._run_in(process)
         self._report_cells_not_run()
+        for cell in self.not_run:
+            mark = FROM_SUBMISSION if cell.outputs else NOT_RUN
+            cell.outputs.insert(0, new_output("display_data", {"text/plain": mark}))
         for position, cell in self.cells.items():
             cell.outputs = self.outputs.of(position)
             cell.execution_count = self.counts.get(position)

@@ -57,7 +57,8 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     run = CellsRun()
     if not unreadable:
         names = {check.exercise for check in checks.values()}
-        run = run_cells(notebook, sandbox.cells, sandbox.limits, names)
+        lab_ids = {cell.id for cell in template.cells if not grade_id(cell)}
+        run = run_cells(notebook, sandbox.cells, sandbox.limits, names, lab_ids)
     ran_s = time.monotonic()
 
     verdicts: dict[str, Verdict] = {}

@@ -1,7 +1,7 @@
 """Reads a submitted notebook, which may contain anything.
 
 The file is treated as plain JSON: neither its version nor its validity affects the grade.  Of a
-cell only its type, text, id, grade id and the pictures that the text shows are read.
+cell only its type, text, id, grade id, outputs and the pictures that the text shows are read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from autograder.grading.notebook.outputs import stored_outputs
 from autograder.grading.submission import attachments, repair
 from autograder.grading.submission.files import Unreadable, read_regular_file
 
 MAX_BYTES = 20_000_000
 MAX_CELLS = 2_000
+MAX_OUTPUT_BYTES = 1_000_000  # of one cell
 
 
 def read_content(path: str | os.PathLike[str]) -> bytes:
@@ -72,6 +74,8 @@ def _cell(raw: Any) -> dict[str, Any] | None:
     cell["source"] = source.replace("\r\n", "\n").replace("\r", "\n")
     if isinstance(raw.get("id"), str):
         cell["id"] = raw["id"]
+    if kind == "code":
+        cell["outputs"] = stored_outputs(raw.get("outputs"), MAX_OUTPUT_BYTES)
     if pictures := attachments.pictures_in(raw.get("attachments"), cell["source"]):
         cell["attachments"] = pictures
     metadata = raw.get("metadata")

@@ -1,7 +1,7 @@
 """Rebuilds a submission: the lab as released, with the student's own text in it.
 
-Except for pictures pasted into written text, nothing else is taken over: no metadata, no tags, no
-outputs, no check cells.
+Also the pictures pasted into written text and the outputs of the lab's own cells, but nothing else:
+no metadata, no tags, no check cells.
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
                 _attach(cell, [*found.copies.get(cell.id, []), *submitted.cells])
         elif grade_id(cell):
             _note_changes(cell, found.copies.get(cell.id, []), notes)
+        elif cell.cell_type == "code":
+            copies = found.copies.get(cell.id, [])
+            cell.outputs = next((copy.outputs for copy in copies if copy.get("outputs")), [])
     if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
         notes.append("Cells had been moved: they were graded in the lab's own order.")
     rebuilt.cells = _with_own_cells(rebuilt.cells, found.own)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
+import nbformat
 import pytest
 from nbformat import NotebookNode, from_dict, validate
 from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.build.cells import END_LINKS
+from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
 
 STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
@@ -230,3 +233,23 @@ def test_a_split_answer_keeps_the_pictures_of_its_parts(
         "a.png": {"image/png": "a.png"},
         "b.png": {"image/png": "b.png"},
     }
+
+
+def test_outputs_of_the_labs_own_cells_stay_if_a_notebook_can_store_them(
+    template: NotebookNode, solved: NotebookNode
+) -> None:
+    good = {"output_type": "stream", "name": "stdout", "text": ["1\n", "2\n"]}
+    picture = {"output_type": "display_data", "data": {"image/png": ["iV", "BO"]}, "metadata": {}}
+    deep: list[object] = []
+    for _ in range(500):
+        deep = [deep]
+    odd = [{"output_type": "display_data", "data": {"application/json": deep}}, 3, {"data": None}]
+    submitted = json.loads(nbformat.writes(solved))
+    for cell in submitted["cells"]:
+        cell["outputs"] = [good, *odd, picture]
+    rebuilt, _ = rebuild(template, read_notebook(json.dumps(submitted).encode())[0])
+    validate(rebuilt)
+    first, *others = (cell for cell in rebuilt.cells if cell.cell_type == "code")
+    assert first.outputs[0].text == "1\n2\n"
+    assert first.outputs[-1].data == {"image/png": "iVBO"}
+    assert not any(cell.outputs for cell in others)
