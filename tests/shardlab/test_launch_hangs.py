@@ -61,6 +61,45 @@ class TestHangs:
         assert isinstance(error, DeadlockError)
         assert error.cycle == (0, 1)
 
+    def test_an_exception_that_a_finally_hides(self) -> None:
+        def work() -> None:
+            for step in range(3):
+                try:
+                    if dist.get_rank() == 1 and step == 1:
+                        raise IndexError("label 1000 is out of range")
+                    dist.all_reduce(torch.ones(4))
+                finally:
+                    if step:
+                        dist.barrier()
+
+        error = fails(work, world_size=3)
+        assert isinstance(error, DeadlockError)
+        assert "rank 1 raised IndexError: label 1000 is out of range" in error.headline
+        assert "while handling it called barrier" in error.headline
+        assert names_line(error, 'raise IndexError("label 1000 is out of range")')
+
+    def test_in_a_loop_no_rank_is_said_to_be_behind(self) -> None:
+        def work() -> None:
+            for step in range(4):
+                dist.all_reduce(torch.ones(8))
+                if dist.get_rank() == 0 and step == 1:
+                    dist.all_reduce(torch.ones(1))
+
+        error = fails(work, world_size=3)
+        assert isinstance(error, DeadlockError)
+        assert "collective 3 is line" in error.headline
+        assert "on rank 0, but line" in error.headline
+        assert "on ranks 1 and 2" in error.headline
+        assert "still" not in error.headline
+
+    def test_numbers_of_collectives_that_depend_on_data(self) -> None:
+        def work() -> None:
+            for _ in range(3 + (dist.get_rank() == 1)):
+                dist.all_reduce(torch.ones(4))
+
+        error = fails(work, world_size=3)
+        assert "Rank 1 has made 4 collectives; ranks 0 and 2 have made 3." in error.detail
+
     def test_a_rank_that_never_enters(self) -> None:
         def work() -> None:
             tensor = torch.ones(4)

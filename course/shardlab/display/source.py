@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import re
 import sys
 import sysconfig
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -57,6 +59,22 @@ def locate(filename: str, line: int) -> tuple[str, str]:
     except ValueError:  # another drive
         shown = filename
     return f"{filename if shown.startswith('..') else shown}, line {line}", text
+
+
+def share_loop(filename: str, one: int, other: int) -> bool:
+    """Whether two lines are in the same loop; False if the source is unknown."""
+    if not _reads_files.get():
+        return False
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse("".join(linecache.getlines(filename)))
+    except (SyntaxError, ValueError, RecursionError):  # a cell with magics
+        return False
+    loops = (node for node in ast.walk(tree) if isinstance(node, ast.For | ast.While))
+    return any(
+        loop.lineno < min(one, other) and max(one, other) <= (loop.end_lineno or 0)
+        for loop in loops
+    )
 
 
 def _short(filename: str) -> str:

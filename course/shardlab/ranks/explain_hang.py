@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from shardlab.display.source import locate
+from shardlab.display.source import locate, share_loop
 from shardlab.errors import DeadlockError, RunTimeout, Waiting
 from shardlab.ranks.deadlock import RankView, Wait, find_cycle, wait_of
 from shardlab.ranks.stacks import blocked_in, line_of_stack
-from shardlab.ranks.wording import at, call_text, group_text, line_text, op_text, ranks_text
+from shardlab.ranks.wording import (
+    at,
+    call_text,
+    group_text,
+    handling_text,
+    line_text,
+    op_text,
+    ranks_text,
+)
 from shardlab.trace.calls import NEW_GROUP, CallLog, Mismatch, OpenCall
 
 EVERY_GROUP = (
     "Every rank must make every group, in the same order, also the groups that it is not in."
 )
 ONE_ROOT = "{} is one rank, so every rank of the group passes the same number."
-LARGER_TIMEOUT = "If the function just needs more time, pass a larger timeout_s."
+LARGER_TIMEOUT = (
+    "A loop that never ends looks like this. If the function just needs more time, pass a larger "
+    "timeout_s."
+)
 
 
 def mismatch_error(mismatch: Mismatch, log: CallLog, over: Collection[int] = ()) -> DeadlockError:
@@ -46,8 +57,10 @@ def mismatch_error(mismatch: Mismatch, log: CallLog, over: Collection[int] = ())
     usual = kinds.most_common(1)[0][0]  # with two ranks, the lower rank's
     one = next(call for call in calls if _kind(call) != usual)
     other = next(call for call in calls if _kind(call) == usual)
-    if gone_on := _gone_on(one, other, log):
-        headline = gone_on
+    if raised := next(filter(None, map(handling_text, calls)), ""):
+        headline = raised
+    elif divergence := _divergence(one, other, calls, log):
+        headline = divergence
     elif one.op == NEW_GROUP:
         lines = dict.fromkeys((line_text(other), line_text(one)))
         headline = f"call {one.seq} of new_group: {_by_option(calls)}{at(' | '.join(lines))}"
@@ -63,7 +76,8 @@ def _with_tensor(call: OpenCall, log: CallLog) -> str:
     if call.op == NEW_GROUP:
         return f"{NEW_GROUP} of {call.options}"
     options = f" with {call.options}" if call.options else ""
-    return f"{op_text(call)} of {call.what}{options}{group_text(call, log)}"
+    what = f" of {call.what}" if call.dtype else ""
+    return f"{op_text(call)}{what}{options}{group_text(call, log)}"
 
 
 def _kind(call: OpenCall) -> tuple[str, tuple[int, ...], str, str]:
@@ -100,16 +114,23 @@ def _advice(one: OpenCall, other: OpenCall, log: CallLog) -> str:
     return " ".join([must, *(rooted if has_other_root else [])])
 
 
-def _gone_on(one: OpenCall, other: OpenCall, log: CallLog) -> str:
+def _divergence(one: OpenCall, other: OpenCall, calls: Sequence[OpenCall], log: CallLog) -> str:
     """Where one rank has already been at the other's line: it left a loop earlier, or skipped a
     call.  "" otherwise."""
     for ahead, behind in ((one, other), (other, one)):
         if _line(behind) in _earlier(ahead, log) and _line(ahead) not in _earlier(behind, log):
-            return (
-                f"rank {ahead.rank} has gone on to {_place(ahead, behind)} while rank "
-                f"{behind.rank} is still at {_place(behind, ahead)}"
-                f"{at(f'{line_text(ahead)} | {line_text(behind)}')}"
-            )
+            there, here = _place(ahead, behind), _place(behind, ahead)
+            first = [call.rank for call in calls if _line(call) == _line(ahead)]
+            last = [call.rank for call in calls if _line(call) == _line(behind)]
+            have, are = ("has" if len(first) == 1 else "have"), ("is" if len(last) == 1 else "are")
+            text = f"{ranks_text(first)} {have} gone on to {there} while "
+            text += f"{ranks_text(last)} {are} still at {here}"
+            same_file = ahead.filename == behind.filename
+            if same_file and share_loop(ahead.filename, ahead.line, behind.line):
+                # Nobody knows which rank is an iteration further.
+                text = f"collective {one.seq} is {there} on {ranks_text(first)}, but {here} on "
+                text += ranks_text(last)
+            return f"{text}{at(f'{line_text(ahead)} | {line_text(behind)}')}"
     return ""
 
 
@@ -151,11 +172,33 @@ def deadlock_error(
 ) -> DeadlockError:
     table = waiting_table(views, log, {})
     cycle = find_cycle(waits)
-    headline = _cycle_headline(cycle, waits, log) if cycle else _absent_headline(waits, views, log)
-    detail = _table_text(table)
-    if any(wait.call.op == NEW_GROUP for its_waits in waits.values() for wait in its_waits):
-        detail += f"\n\n{EVERY_GROUP}"
-    return DeadlockError(headline, detail, table=table, cycle=cycle)
+    calls = [wait.call for its_waits in waits.values() for wait in its_waits]
+    headline = next(filter(None, map(handling_text, calls)), "")
+    if not headline:
+        headline = (
+            _cycle_headline(cycle, waits, log) if cycle else _absent_headline(waits, views, log)
+        )
+    detail = [_table_text(table)]
+    if any(call.op == NEW_GROUP for call in calls):
+        detail.append(EVERY_GROUP)
+    elif not cycle and not calls[0].is_p2p:
+        detail += [_how_many(calls[0], log), *_first_divergence(calls[0], log)]
+    return DeadlockError(headline, "\n\n".join(detail), table=table, cycle=cycle)
+
+
+def _how_many(call: OpenCall, log: CallLog) -> str:
+    """ "Rank 1 has made 17 collectives; ranks 0, 2 and 3 have made 16." """
+    ranks_with: dict[int, list[int]] = {}
+    for rank in log.members(call):
+        ranks_with.setdefault(len(log.collectives_of(rank, call.group)), []).append(rank)
+    (most, _), *_ = by_number = sorted(ranks_with.items(), reverse=True)
+    made = [
+        f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} made {number}"
+        for number, ranks in by_number
+    ]
+    made[0] += f" collective{'' if most == 1 else 's'}{group_text(call, log)}"
+    text = "; ".join(made)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]], log: CallLog) -> str:

@@ -26,6 +26,10 @@ _HINTS = [
         'device = torch.device("cpu"), and no set_device, .cuda() or device_ids.',
     ),
     (
+        r"BdbQuit|EOFError: EOF when reading a line",
+        "A rank has no keyboard, so breakpoint() and input() end it: print what you want to know.",
+    ),
+    (
         r"No backend type associated with device type cuda|Invalid backend.*nccl|ProcessGroupNCCL",
         "These ranks are on the CPU and communicate with gloo, not with NCCL.",
     ),

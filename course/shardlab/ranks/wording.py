@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from shardlab.display.source import locate, quoted
@@ -67,6 +68,17 @@ def line_text(call: OpenCall) -> str:
     return quoted(call.filename, call.line)
 
 
+def handling_text(call: OpenCall) -> str:
+    """ "rank 1 raised ValueError: … [line 8], and while handling it called barrier"; "" if the call
+    is not in an `except` or `finally`."""
+    if call.handling is None:
+        return ""
+    error, filename, line = call.handling
+    where = at(quoted(filename, line)).strip()
+    then = f"and while handling it called {op_text(call)}{at(line_text(call))}"
+    return f"rank {call.rank} raised {error} {where}, {then}"
+
+
 def at(where: str) -> str:
     """The end of a headline."""
     return f"  [{where}]" if where else ""
@@ -74,7 +86,7 @@ def at(where: str) -> str:
 
 def lucky_notes(calls: Sequence[Call], log: CallLog) -> list[str]:
     """What went well this time, but need not, one line each."""
-    return [*_lonely_groups(log), *_unwaited(calls)]
+    return [*_lonely_groups(log), *_unwaited(calls), *_changed(log)]
 
 
 def _lonely_groups(log: CallLog) -> Iterator[str]:
@@ -88,10 +100,23 @@ def _lonely_groups(log: CallLog) -> Iterator[str]:
 def _unwaited(calls: Sequence[Call]) -> list[str]:
     """One line for each line of code that started calls for which nobody waited."""
     ranks_at: dict[tuple[str, str], set[int]] = {}
+    made = Counter((call.rank, call.source) for call in calls)
+    missed = Counter((call.rank, call.source) for call in calls if not call.waited)
     for call in calls:
         if not call.waited and call.source:
             where = f"{call.source}: {call.code}" if call.code else call.source
-            ranks_at.setdefault((never_waited_text(call), at(where)), set()).add(call.rank)
+            key = call.rank, call.source
+            few = f" ({missed[key]} of its {made[key]} calls)" if missed[key] < made[key] else ""
+            ranks_at.setdefault((never_waited_text(call) + few, at(where)), set()).add(call.rank)
     return [
         f"{each_rank_text([*ranks])} {text}{where}" for (text, where), ranks in ranks_at.items()
     ]
+
+
+def _changed(log: CallLog) -> list[str]:
+    ranks_at: dict[str, set[int]] = {}
+    for call in log.calls:
+        if call.changed:
+            ranks_at.setdefault(line_text(call), set()).add(call.rank)
+    why = "changes the tensor of an isend before it has waited: either value may arrive"
+    return [f"{each_rank_text([*ranks])} {why}{at(line)}" for line, ranks in ranks_at.items()]

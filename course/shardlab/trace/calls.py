@@ -43,6 +43,8 @@ class OpenCall:
     seq: int = 0
     waited: bool = False  # the main thread waits for it, or has waited
     unwaited: bool = False  # its caller has to wait for it and has not done so
+    changed: bool = False  # a send of a tensor that was changed before it was waited for
+    handling: tuple[str, str, int] | None = None  # an exception, and the file and line it is from
     end_s: float | None = None
 
     @property
@@ -87,6 +89,7 @@ class CallLog:
     memory: dict[int, Any] = field(default_factory=dict)  # by rank: its recorder's summary
     mismatched: list[list[OpenCall]] = field(default_factory=list)
     unmatched: dict[Hashable, list[OpenCall]] = field(default_factory=dict)
+    handling: dict[int, tuple[str, str, int]] = field(default_factory=dict)  # by rank: see OpenCall
 
     def __post_init__(self) -> None:
         self.pending = [{} for _ in range(self.world_size)]
@@ -110,6 +113,11 @@ class CallLog:
             self._mark_waited(rank, values[0])
         elif kind == "end":
             self._end(rank, *values)
+        elif kind == "changed":
+            self.pending[rank][values[0]].changed = True
+        elif kind == "handling":
+            text, filename, line = values
+            self.handling[rank] = _text(text), _text(filename), _size(line)
         elif kind == "group":
             self._make_group(*values)
         elif kind == "block":
@@ -160,6 +168,7 @@ class CallLog:
             tag=operator.index(tag),
             options=_text(options),
             waited=bool(waits),
+            handling=self.handling.pop(rank, None),
         )
         has_peer = call.peer is not None and 0 <= call.peer < self.world_size
         if type(call_id) is not int or not (has_peer or (call.peer is None and call.op != "send")):

@@ -17,6 +17,8 @@ Events in the log (log.py), with times from time.monotonic(), a clock that all p
   ["call", id, op, bytes, peer, group, time, file, line, dtype, shape, offset, storage_numel, tag,
            options, true: the call itself waits; null: its caller has to wait, after async_op=True]
            `new_group` is a call, too, with the members as its options
+  ["handling", exception, file, line]   raised there: the next call is in its `except` or `finally`
+  ["changed", id]                   the tensor of a send with isend, before it was waited for
   ["wait", id]                      the main thread now waits for it, after other work
   ["waited", id]                    its completion was waited for in another way
   ["end", id, time, rank or null]   for a receive from any rank: the sender
@@ -34,6 +36,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +80,7 @@ ROOT_IS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst
 
 
 CALLBACK_TIMEOUT_S = 5.0  # for a thread to write one line on a busy machine
+MAX_EXCEPTION = 200  # characters of an exception's text in the log
 MAX_PAUSES = 16  # of a delayed rank
 AT_START = 3  # times its delay: ranks of a busy machine do not start together
 WAITED_TWICE = "wait() was already called on this send or receive, so gloo would wait forever"
@@ -92,6 +96,7 @@ class OpenWork:
     waits: bool | None  # True: the call itself waits, which is already in the log; None: see above
     future: torch.futures.Future[Any] | None  # its callback reports the end from another thread
     once: bool  # gloo's send or receive: a second wait never returns
+    sent: tuple[torch.Tensor, int] | None = None  # what isend sends, and its version
     has_ended: bool = False
 
 
@@ -141,7 +146,8 @@ class Recorder:
             call = self._begin(name, args, caller, waits)
             result = operator.redispatch(below, *args, **kwargs)
             once = op in ("send", "recv") and all(tensor.is_cpu for tensor in tensors_in(args[0]))
-            self._track_work(call, name, result, waits, once)
+            sent = args[0][0] if waits is None and op == "send" else None
+            self._track_work(call, name, result, waits, once, sent)
             return result
 
         self.library.impl(name, kernel, "BackendSelect", with_keyset=True)
@@ -171,6 +177,7 @@ class Recorder:
             options.append(f"{ROOT_IS[op]}={_member(ranks, root)}")
         if name in WITHOUT_GAPS and not tensors[0].is_contiguous():  # right if equal on all ranks
             options.append(f"strides {list(tensors[0].stride())}")
+        self._log_handled()
         self.next_id += 1
         self.log.write(
             "call",
@@ -191,6 +198,19 @@ class Recorder:
             waits,
         )
         return self.next_id
+
+    def _log_handled(self) -> None:
+        """The exception that this thread handles: other ranks may wait for what it skipped."""
+        error = sys.exc_info()[1]
+        if error is None:
+            return
+        places = [
+            (frame.f_code.co_filename, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ]
+        own = [place for place in places if is_user_code(place[0])]
+        text = traceback.format_exception_only(error)[-1].strip()
+        self.log.write("handling", text[:MAX_EXCEPTION], *(own[-1] if own else ("", 0)))
 
     def _begin_new_group(self, members: Sequence[int] | None) -> int:
         all_ranks = list(range(dist.get_world_size()))
@@ -235,7 +255,13 @@ class Recorder:
         return None
 
     def _track_work(
-        self, call: int, name: str, result: Any, waits: bool | None, once: bool
+        self,
+        call: int,
+        name: str,
+        result: Any,
+        waits: bool | None,
+        once: bool,
+        sent: torch.Tensor | None,
     ) -> None:
         boxed = result[-1] if isinstance(result, tuple) else result
         work = dist.Work.unbox(boxed) if isinstance(boxed, torch.ScriptObject) else None
@@ -250,7 +276,9 @@ class Recorder:
             with contextlib.suppress(RuntimeError):
                 future = work.get_future()
         from_any = name == "recv_any_source_"
-        self.open_works[key] = OpenWork(call, work, from_any, waits, future, once)
+        self.open_works[key] = known = OpenWork(call, work, from_any, waits, future, once)
+        if sent is not None and not sent.is_inference():  # those count no changes
+            known.sent = sent, sent._version
         if future is not None:
             future.add_done_callback(lambda done: self._done(key, call, done))
 
@@ -302,6 +330,8 @@ class Recorder:
             if known is not None and not known.waits:
                 is_main = threading.get_ident() == self.main_thread
                 self.log.write("wait" if is_main and not known.has_ended else "waited", known.call)
+            if known is not None and known.sent and known.sent[0]._version != known.sent[1]:
+                self.log.write("changed", known.call)
             result = original_wait(work, *args, **kwargs)
             if known is not None:
                 self._end(id(work), known.call)

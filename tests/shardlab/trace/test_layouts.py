@@ -96,3 +96,12 @@ def test_the_line_is_named() -> None:
     error = fails(work)
     assert "all_reduce got a view with gaps, float32[4] with strides [3]" in error.headline
     assert "dist.all_reduce(weights[:, 0])" in error.headline
+
+
+@pytest.mark.parametrize("operator", ["allgather_", "gather_"])
+def test_a_list_that_repeats_one_tensor_is_refused(operator: str) -> None:
+    given = torch.ones(2)
+    with pytest.raises(ValueError, match=r"\[tensor\] \* n repeats one tensor"):
+        refuse_layouts(operator, operator, ([[torch.empty(2)] * 3], [given]))
+    halves = torch.empty(4).chunk(2)
+    refuse_layouts(operator, operator, ([[*halves]], [given]))
