@@ -151,6 +151,13 @@ class Grader:
             return len(gradebook.submission_dicts(LAB))
 
 
+PHASES = {  # of a record's timing
+    "cells": "cells_cpu_s",
+    "ranks": "ranks_cpu_s",
+    "checker": "checker_cpu_s",
+}
+
+
 class Ours(Grader):
     name, database = "ours", "grading/gradebook.db"
 
@@ -168,9 +175,29 @@ class Ours(Grader):
         return [sys.executable, "-m", "autograder", "grade", LAB, *jobs]
 
     def latencies_s(self) -> list[float]:
+        return [timing["ran_s"] + timing["decided_s"] for timing in self._timings().values()]
+
+    def phases(self, cpu_s: float) -> list[str]:
+        """A table of CPU time by kind of submission and phase.
+
+        ``cpu_s``: of everything.  What no submission accounts for is once for the class: imports,
+        fork servers, the gradebook.
+        """
+        timings = self._timings()
+        kinds: dict[str, list[dict[str, float]]] = {}
+        for student, timing in timings.items():
+            kinds.setdefault(kind_of(int(student[-3:])), []).append(timing)
+        lines = [f"  {'CPU-s each':12}{'':>6}" + "".join(f"{phase:>10}" for phase in PHASES)]
+        for kind, members in sorted(kinds.items()):
+            means = [statistics.mean(each[key] for each in members) for key in PHASES.values()]
+            shown = "".join(f"{mean:10.2f}" for mean in means)
+            lines.append(f"  {kind:12}{len(members):6}{shown}")
+        rest_s = cpu_s - sum(each["cpu_s"] for each in timings.values())
+        return [*lines, f"  once for the class: {rest_s:.1f} CPU-s"]
+
+    def _timings(self) -> dict[str, dict[str, float]]:
         records = (self.root / "grading/records" / LAB).glob("*.json")
-        timings = [json.loads(path.read_text())["timing"] for path in records]
-        return [timing["ran_s"] + timing["decided_s"] for timing in timings]
+        return {path.stem: json.loads(path.read_text())["timing"] for path in records}
 
 
 class Stock(Grader):
@@ -206,8 +233,12 @@ def measure(students: int, side: str, jobs: int | None) -> Figures:
     with tempfile.TemporaryDirectory(prefix="shardlab-bench-") as folder:
         root = Path(folder) / "course"
         root.mkdir()
-        grader = Ours(root, students, jobs) if side == "ours" else Stock(root, students)
-        return grader.grade()
+        if side == "stock":
+            return Stock(root, students).grade()
+        ours = Ours(root, students, jobs)
+        figures = ours.grade()
+        print("\n".join(ours.phases(figures.cpu_s)), flush=True)
+        return figures
 
 
 def median_of(rounds: list[Figures]) -> Figures:

@@ -132,7 +132,8 @@ def _resource_limit(exercise: Exercise, error: LaunchError | None) -> Violation:
     if isinstance(error, RunTimeout):
         printed = [*error.run.stdout, *error.run.stderr] if error.run else []
         was_cut = any(len(text.encode()) > PRINTED_BYTES for text in printed)
-        was_hit = was_cut or error.cpu_s > exercise.timeout_s / 2
+        computes = any(row.state == "computing" for row in error.table)
+        was_hit = was_cut or computes or error.cpu_s > exercise.timeout_s / 2
     else:
         was_hit = isinstance(error, RankError) and bool(
             error.kind in _KINDS_AT_A_LIMIT or _AT_A_LIMIT.search(error.message)

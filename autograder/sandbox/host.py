@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -27,6 +28,7 @@ from shardlab.ranks.client import Channel, memory_file
 
 START_TIMEOUT_S = 300.0  # includes importing torch and DeepSpeed from a cold disk
 END_TIMEOUT_S = 60.0
+PID_ATTEMPTS = 10
 RequestSockets = Mapping[str, socket.socket]  # by kind: of fork servers shared by processes
 NOTHING_USED = {"cpu_s": 0.0, "peak_bytes": 0}  # peak_bytes: of the largest container, 0 if unknown
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -147,7 +149,17 @@ class Container(Channel):
         return message
 
     def _outer_pid(self, inner: int) -> int | None:
-        """None if it has ended."""
+        """None if it has ended.
+
+        Linux may leave out a process from a list of children that changes while it is read.
+        """
+        for _ in range(PID_ATTEMPTS):
+            if found := self._find_child(inner):
+                return found
+            time.sleep(0.002)
+        return None
+
+    def _find_child(self, inner: int) -> int | None:
         with contextlib.suppress(OSError):
             with open(f"/proc/{self.pid}/task/{self.pid}/children") as file:
                 children = file.read().split()

@@ -53,13 +53,13 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
     checks = checks_of(template)
     notebook, notes, unreadable = _rebuild(task, template)
     sandbox.take_usage()  # discards that of an aborted submission
-    started_s = time.monotonic()
+    started_s, checker_s = time.monotonic(), time.process_time()
     run = CellsRun()
     if not unreadable:
         names = {check.exercise for check in checks.values()}
         lab_ids = {cell.id for cell in template.cells if not grade_id(cell)}
         run = run_cells(notebook, sandbox.cells, sandbox.limits, names, lab_ids)
-    ran_s = time.monotonic()
+    ran_s, used_by_cells = time.monotonic(), sandbox.take_usage()
 
     verdicts: dict[str, Verdict] = {}
     points: dict[str, float] = {}
@@ -95,9 +95,23 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
         timing={
             "ran_s": ran_s - started_s,
             "decided_s": time.monotonic() - ran_s,
-            **sandbox.take_usage(),
+            **_cpu_and_memory(used_by_cells, sandbox.take_usage(), time.process_time() - checker_s),
         },
     )
+
+
+def _cpu_and_memory(
+    cells: Mapping[str, float], ranks: Mapping[str, float], checker_cpu_s: float
+) -> dict[str, float]:
+    """By phase, from what the containers of cells and of answers' ranks have used."""
+    cells_cpu_s, ranks_cpu_s = cells["cpu_s"], ranks["cpu_s"]
+    return {
+        "cells_cpu_s": cells_cpu_s,
+        "ranks_cpu_s": ranks_cpu_s,
+        "checker_cpu_s": checker_cpu_s,
+        "cpu_s": cells_cpu_s + ranks_cpu_s + checker_cpu_s,
+        "peak_bytes": max(cells["peak_bytes"], ranks["peak_bytes"]),
+    }
 
 
 def state_of(

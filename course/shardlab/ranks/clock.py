@@ -43,7 +43,7 @@ class Clock:
             return
         if self.before is None:
             self.before = [thread.waited_ns_by_thread(pid) for pid in self.pids]
-            self.parent_pid = thread.parent(self.pids[0])
+            self.parent_pid = thread.parent(next(filter(None, self.pids), None))
             self.start_cpu_s = self._cpu_s()
         for pid, before in zip(self.pids, self.before, strict=True):
             for thread_id, waited in thread.waited_ns_by_thread(pid).items():
@@ -71,4 +71,6 @@ class Clock:
     def _cpu_s(self) -> float:
         """Of all descendants of the process that forks ranks, including those that have ended."""
         _, ended_s = thread.cpu_s(self.parent_pid)
-        return ended_s + sum(sum(thread.cpu_s(pid)) for pid in thread.descendants(self.parent_pid))
+        # Linux may leave out a process from a list of children that changes while it is read.
+        pids = {*self.pids, *thread.descendants(self.parent_pid)}
+        return ended_s + sum(sum(thread.cpu_s(pid)) for pid in pids)

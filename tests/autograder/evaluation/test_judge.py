@@ -188,6 +188,11 @@ def test_a_timeout_is_a_resource_limit_only_if_it_used_the_processor(cpu_s, viol
     assert judge(exercise(), attempt(error=RunTimeout("20 s", cpu_s=cpu_s))).violation == violation
 
 
+def test_a_rank_that_computes_at_the_end_is_at_a_limit_however_little_was_measured() -> None:
+    error = RunTimeout("20 s", table=(Waiting(0, "computing", "", (), "line 3"),))
+    assert judge(exercise(), attempt(error=error)).violation == "resource limit"
+
+
 def test_an_answer_that_cannot_be_called_is_reported_without_a_line():
     facts = {"rank": 0, "kind": "TypeError", "message": "f() takes 1 argument"}
     none = RankError("rank 0 failed: TypeError", **facts)
