@@ -194,6 +194,8 @@ except DeadlockError as error:
 timeline(hang)
 
 # %% [markdown]
+# Some mistakes show nothing at all: every rank starts from other weights, or two ranks exchange the wrong tensors of the same shape. A run without an error may still compute the wrong numbers, so compare them with those of one process.
+#
 # A rank that computes for a long time is not a deadlock. For that case there are `timeout_s` and the **stop button** (■ above, or press `I` twice), which ends the cell and all its ranks. Set the seconds to 20, run the cell, and stop it.
 
 # %%
