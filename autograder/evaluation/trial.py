@@ -33,6 +33,9 @@ from shardlab.run import Run
 log = logging.getLogger(__name__)
 
 VISIBLE_SEED = 2026  # for a student's own checks: the same inputs each time
+# For a case that is run again if it does not end, or that follows one that did not: far more than
+# a right answer needs, so that a hang costs its full limit only once.
+SHORT_TIMEOUT_S, SHORT_SHARE = 8.0, 0.25
 MAX_DELAY_S = 0.008  # of a rank at each call with random_delays; a call takes about 1 ms
 
 
@@ -148,6 +151,7 @@ class Trials:
         self.exercise, self.subject_blob, self.seed = exercise, subject_blob, seed
         self.ranks, self.trust = ranks, ranks.trust
         self.last_passed = True
+        self.has_timed_out = False
         self.leaves_ranks_usable = True  # where it passes
         self.mistakes: set[str] = set()  # made on new ranks
         self.suspects: frozenset[str] = frozenset()  # named mistakes that explain the cases so far
@@ -259,6 +263,14 @@ class Trials:
             trust=self.trust,
         )
 
+    def _timeout_s(self, ranks: RankSet, case: Case) -> float:
+        """A student's own check runs each case once, and large cases always use new ranks."""
+        longest_s = self.exercise.timeout_s
+        may_be_short = self.trust is Trust.UNTRUSTED and _can_keep_ranks(self.exercise, case)
+        if not may_be_short or (ranks.is_fresh and not self.has_timed_out):
+            return longest_s
+        return min(longest_s, max(SHORT_TIMEOUT_S, SHORT_SHARE * longest_s))
+
     def _measured_budgets(
         self, case: Case, run: Run
     ) -> tuple[tuple[BudgetUsage, ...], tuple[str, ...]]:
@@ -302,6 +314,7 @@ class Trials:
         exercise = self.exercise
         run: Run | None
         error: LaunchError | None = None
+        was_new, timeout_s = ranks.is_fresh, self._timeout_s(ranks, case)
         try:
             # Student code can forge file names in tracebacks: do not read these files here.
             with (
@@ -319,7 +332,7 @@ class Trials:
                     delay_s=delay_s,
                     seed=rank_seed(exercise, case, self.seed),
                     results="plain",
-                    timeout_s=exercise.timeout_s,
+                    timeout_s=timeout_s,
                     output_bytes=exercise.output_bytes,
                     withheld=withheld,
                 )
@@ -327,6 +340,7 @@ class Trials:
             error, run = failure, failure.run
         except Exception as failure:
             raise InfrastructureError(f"{exercise.name}, {case.name}: {failure}") from failure
+        self.has_timed_out |= isinstance(error, RunTimeout) and was_new
         if run is not None:  # by rank, so that diagnoses do not depend on timing
             run.calls.sort(key=lambda call: call.rank)
         return run, error

@@ -14,7 +14,9 @@ from autograder.evaluation.trial import MAX_DELAY_S, RankKind, RankPool, Trials,
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
 from autograder.exercise.budget import Budget, Limit
+from shardlab.errors import RunTimeout
 from shardlab.ranks.rank_set import RankSet
+from shardlab.ranks.trust import Trust
 from tests.autograder.exercise_halves import on_ranks
 
 pytestmark = pytest.mark.ranks
@@ -137,6 +139,29 @@ def test_answers_of_one_submission_share_ranks_without_affecting_each_other():
     assert passed == [True] * 4
     assert pids[0] == pids[1]
     assert len(set(pids)) == 3  # the third is run again on its own ranks; then new ranks are kept
+
+
+def test_a_hang_costs_its_full_limit_once(monkeypatch: pytest.MonkeyPatch):
+    """The limit of each run: full on new ranks, until one has hung."""
+    limits_s, run = [], RankSet.run
+
+    def hangs(ranks, *given, timeout_s, **options):
+        limits_s.append(timeout_s)
+        result = run(ranks, *given, timeout_s=timeout_s, **options)
+        if len(limits_s) in (2, 3):
+            raise RunTimeout("the run did not end").with_traceback(None)
+        return result
+
+    monkeypatch.setattr(RankSet, "run", hangs)
+    exercise = pid_exercise(timeout_s=40.0)
+    with RankPool(trust=Trust.UNTRUSTED) as ranks:
+        ranks.expect(exercise, CASES)
+        trials = Trials(exercise, cloudpickle.dumps(lambda case: True), 1, ranks)
+        passed = [trials.run(case)[1].result.passed for case in CASES]
+    assert passed == [True, False, True, True]
+    # The second case runs on the first one's ranks, then on new ones.
+    assert limits_s[:4] == [40, 10, 40, 10]
+    assert set(limits_s[4:]) == {10}
 
 
 def test_no_rank_outlives_the_submission():
