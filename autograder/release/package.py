@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -39,6 +40,9 @@ COPIED = (
     "autograder/exercises/**/*.py",
 )
 EXCLUDED = {"hidden", *SCRATCH}
+PAGE_CONFIG = "jupyter/labconfig/page_config.json"
+# Parts of nbgrader in JupyterLab.  Students on a hub fetch, validate and submit with the others.
+FOR_INSTRUCTORS = ("create-assignment", "formgrader", "course-list")
 STUDENT_FILES = Path(__file__).parent / "student"  # README.md and Makefile of the students' package
 
 
@@ -53,11 +57,19 @@ def package(repo: Path, labs: Collection[str] = ()) -> dict[str, bytes]:
     }
     files |= {path.name: path.read_bytes() for path in STUDENT_FILES.iterdir() if path.is_file()}
     files["pyproject.toml"] = _project(repo).encode()
+    files[PAGE_CONFIG] = _page_config(files[PAGE_CONFIG])
     files |= {f"autograder/exercises/{name}": data for name, data in recorded(labs).items()}
     return {
         path: without_links(content, labs) if path.endswith(".ipynb") else content
         for path, content in sorted(of_labs(files, labs).items())
     }
+
+
+def _page_config(ours: bytes) -> bytes:
+    config = json.loads(ours)
+    hidden = {f"@jupyter/nbgrader:{name}": True for name in FOR_INSTRUCTORS}
+    config["disabledExtensions"] |= hidden
+    return json.dumps(config, indent=2).encode() + b"\n"
 
 
 def _project(repo: Path) -> str:

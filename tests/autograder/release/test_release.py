@@ -7,6 +7,7 @@ import json
 import lzma
 import re
 import subprocess
+import sys
 import tarfile
 import tomllib
 import venv
@@ -65,6 +66,18 @@ def texts(files: dict[str, bytes]) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def read(texts: dict[str, str]) -> dict[str, Passages]:
     return {name: passages(text) for name, text in texts.items()}
+
+
+def test_students_do_not_see_what_only_instructors_use(files: dict[str, bytes]) -> None:
+    ours = json.loads((REPO / "jupyter/labconfig/page_config.json").read_text())
+    theirs = json.loads(files["jupyter/labconfig/page_config.json"])
+    nbgrader = ("create-assignment", "formgrader", "course-list")
+    hidden = {f"@jupyter/nbgrader:{name}": True for name in nbgrader}
+    assert theirs["disabledExtensions"] == ours["disabledExtensions"] | hidden
+    # These are the names of its parts that it has today.
+    built = Path(sys.prefix, "share/jupyter/labextensions/@jupyter/nbgrader/static")
+    scripts = "".join(path.read_text() for path in built.glob("*.js"))
+    assert all(name in scripts for name in hidden)
 
 
 # ---- no answer -----------------------------------------------------------------------------------
