@@ -91,6 +91,7 @@ class Execution:
         return (
             all(process.state in ("finished", "failed") for process in self.ranks)
             and not any(process.forged or process.log.dropped for process in self.ranks)
+            and not any(process.outbox or process.inbox.buffer for process in self.ranks)
             and not any(self.log.pending)
             and not (self.log.unmatched or self.log.opened or self.log.closing)
         )
