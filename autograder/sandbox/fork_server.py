@@ -123,7 +123,8 @@ class FirstProcess(server.Server):
             seccomp.refuse_connections()
 
         rank.refuse_connections = refuse_connections
-        rank.refuse_socket_pairs = seccomp.refuse_socket_pairs
+        rank.refuse_netlink = seccomp.refuse_netlink
+        rank.refuse_hiding_places = seccomp.refuse_hiding_places
 
     def run_other_child(self, run: server.ServedRun, name: str, fds: list[int]) -> None:
         """Runs a notebook's cells, with a separate rank server for `launch` in a cell."""
@@ -133,6 +134,7 @@ class FirstProcess(server.Server):
         own = _fork_rank_server()
         for kind in ("torch", self.kind):
             client.adopt_server(kind, own)
+        seccomp.refuse_netlink()  # its ranks do this themselves, once they have connected
         importlib.import_module(CELLS_MODULE).main(socket.socket(fileno=fds[0]))
 
 

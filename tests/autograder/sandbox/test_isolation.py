@@ -391,6 +391,51 @@ def test_killing_all_processes_does_not_affect_other_runs(sandbox: Sandbox) -> N
     assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
 
 
+def make_groups_and_look_for_the_network() -> list[str]:
+    own = [dist.new_group(ranks) for ranks in ([0, 1], [0], [1])][0]
+    values = torch.ones(3)
+    dist.all_reduce(values, group=own)
+    found = [] if values.tolist() == [2.0] * 3 else ["a wrong sum"]
+    dist.destroy_process_group(own)
+    with contextlib.suppress(PermissionError):
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+        found.append("netlink")
+    return found
+
+
+def test_started_ranks_make_groups_without_netlink(sandbox: Sandbox) -> None:
+    run = contained(sandbox, make_groups_and_look_for_the_network, world_size=2)
+    assert run.outputs == [[], []]
+
+
+def wake_the_other_rank() -> int:
+    """Through the word of a file that both have mapped; returns how many were woken."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    fd = os.open("/usr/bin/env", os.O_RDONLY)
+    word = libc.mmap(None, 4096, 1, 1, fd, 0)  # PROT_READ, MAP_SHARED
+    value = ctypes.c_uint32.from_address(word).value
+    futex = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+    both = torch.ones(1)
+    for request in (0, 1) if dist.get_rank() == 0 else (1,):
+        pause = (ctypes.c_long * 2)(0, 300_000_000)
+        dist.isend(both, 1 - dist.get_rank())
+        dist.recv(both, 1 - dist.get_rank())
+        if request == 0:
+            woken = libc.syscall(futex, ctypes.c_void_p(word), 0, value, pause, None, 0)
+            return int(woken == 0)
+        time.sleep(0.1)
+        libc.syscall(futex, ctypes.c_void_p(word), 1, 1000, None, None, 0)
+    return 0
+
+
+def test_ranks_that_may_not_connect_cannot_wake_each_other(sandbox: Sandbox) -> None:
+    """Where they may, this shows that the test would see it."""
+    assert contained(sandbox, wake_the_other_rank, world_size=2).outputs[0] == 1
+    run = contained(sandbox, wake_the_other_rank, world_size=2, may_connect=False)
+    assert run.outputs[0] == 0
+
+
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
 def test_isolation_is_the_same_without_root() -> None:
     """Runs this file again, without root."""
