@@ -144,7 +144,8 @@ def _serve_as_pid_1(
     try:
         container.become_first_process()
         with contextlib.ExitStack() as stack:
-            sockets = [wire.open_netlink(), wire.open_interfaces(), *filter(None, [tap])]
+            sockets = [wire.open_netlink(), wire.open_interfaces(), wire.open_closings()]
+            sockets += filter(None, [tap])
             fds = [stack.enter_context(sock).fileno() for sock in sockets]
             # The receiver gets this process's PID in its own namespace from the credentials.
             socket.send_fds(run.channel, [b'{"contained": true}'], fds)

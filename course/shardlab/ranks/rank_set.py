@@ -247,6 +247,7 @@ class RankSet:
         )
         if self.device != "cpu" or not (before or log.world_size == 1):
             return measured_traffic.from_calls(log, calls, origin_s)
+        after = execution.closed() | after
         counted = measured_traffic.from_counters(log, before, after, origin_s)
         return dataclasses.replace(
             counted,

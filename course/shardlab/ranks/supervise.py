@@ -45,6 +45,7 @@ LOADING_PATIENCE_S = 0.5
 POLL_S = 0.05  # how often the ranks' logs are read
 ACTIVE_S = 0.3  # how long ranks are observed at a timeout, to tell computing from waiting
 MIN_STACKS_S, MAX_STACKS_S = 0.3, 3.0  # how long to wait until every rank has written its stack
+CLOSING_READS, CLOSING_BYTES = 10, 1000
 READ_AND_SEND = selectors.EVENT_READ | selectors.EVENT_WRITE
 PIPE_READS = 2  # of 64 KiB, the capacity of a pipe
 
@@ -202,7 +203,16 @@ class Supervisor:
         finally:
             execution.after = execution.after or self.meter.read()
             execution.read_logs()
+            self._wait_for_closings(execution)
             self._drain_printed()
+
+    def _wait_for_closings(self, execution: Execution) -> None:
+        """Linux reports a closed socket some time later."""
+        for _ in range(CLOSING_READS if self.channel and self.channel.closings else 0):
+            if not execution.log.closing or (execution.unseen_bytes or 0) <= CLOSING_BYTES:
+                return
+            time.sleep(POLL_S)
+            execution.after = self.meter.read()
 
     def _watch(self, execution: Execution) -> None:
         polled_s = 0.0
@@ -211,6 +221,7 @@ class Supervisor:
             now = time.monotonic()
             if now - polled_s >= POLL_S:  # output wakes us far more often
                 polled_s = now
+                self.meter.note_closed()
                 execution.clock.update(now)
                 execution.read_logs()
                 # Failures first: ranks that wait for a failed rank hang too.
