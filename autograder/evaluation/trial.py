@@ -22,7 +22,7 @@ from autograder.evaluation.limited import watchdog
 from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
 from autograder.guest import on_rank
-from autograder.guest.closed_modules import parents_of
+from autograder.guest.closed_modules import parents_of, places_of
 from shardlab.display import source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks import codec
@@ -119,6 +119,7 @@ class RankPool:
             trust=self.trust,
             preload=(*on_rank.PRELOAD, *parents_of(kind.closed)),
             prepare=("autograder.guest.closed_modules:prepare_to_close", *kind.closed),
+            hide=places_of(kind.closed),
         )
 
 

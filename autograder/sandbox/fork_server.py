@@ -115,8 +115,10 @@ class FirstProcess(server.Server):
     def isolate(self, run: server.ServedRun, fds: list[int]) -> None:
         # Ranks could exchange data through what all of them inherit.
         container.close_all_but(0, 1, 2, run.store_fd, run.setup_fd, *fds)
-        may_connect = not (settings := server.settings_of(run)) or settings["may_connect"]
-        container.isolate(self.limits, sees_others=may_connect)
+        settings = server.settings_of(run)
+        may_connect = not settings or settings["may_connect"]
+        hidden = settings["hide"] if settings else ()
+        container.isolate(self.limits, sees_others=may_connect, hidden=hidden)
 
         def refuse_connections() -> None:
             os.close(run.store_fd)  # the ranks have met: nothing but student code needs it now
