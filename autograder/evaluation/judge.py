@@ -7,7 +7,6 @@ import logging
 import re
 import signal
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.supervise import MAX_PRINTED_BYTES
 from shardlab.ranks.trust import Trust
 from shardlab.ranks.wording import ranks_text
-from shardlab.run import Call, Run
+from shardlab.run import Run
 
 log = logging.getLogger(__name__)
 

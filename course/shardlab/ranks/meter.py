@@ -16,10 +16,11 @@ Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes wr
 
 @dataclass(frozen=True)
 class Reading:
-    """``loopback_bytes``: all so far; None if others use this loopback too.  ``passed``: by
-    connection, the bytes of its sockets so far, open and closed ones, whoever has them.  ``known``:
-    the connections that some rank has or had when it was looked at.  ``stored_bytes``: size of the rendezvous store.  ``collectives``:
-    messages of collectives on loopback; None if not counted."""
+    """``loopback_bytes``: all so far; None if others use this loopback too.  ``stored_bytes``: size
+    of the rendezvous store.  ``collectives``: messages of collectives on loopback; None if not
+    counted.  ``passed``: by connection, the bytes of its sockets so far, open and closed ones,
+    whoever has them.  ``known``: the connections that some rank has or had at a reading.
+    ``closed``: bytes written to closed sockets so far."""
 
     counts: Counts
     loopback_bytes: int | None
@@ -27,7 +28,6 @@ class Reading:
     collectives: int | None = None
     passed: Mapping[wire.Connection, int] = field(default_factory=dict)
     known: Collection[wire.Connection] = ()
-    # Bytes written to closed sockets so far
     closed: Mapping[wire.Connection, int] = field(default_factory=dict)
 
     def between(self, ranks: int) -> Counts:

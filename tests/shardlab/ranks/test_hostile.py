@@ -313,7 +313,7 @@ def test_a_rank_that_reads_nothing_does_not_block_the_checker(
 def test_one_request_to_be_measured_is_served_in_a_turn(
     supervisor: tuple[Supervisor, RankProcess, socket.socket],
 ) -> None:
-    ranks, process, theirs = supervisor
+    ranks, _, theirs = supervisor
     theirs.sendall(messages.pack({"is": "measure", "label": "x"}) * 990)
     measured = []
     ranks._measure = lambda process: (measured.append(process), process.resume())  # type: ignore[assignment, func-returns-value, method-assign]

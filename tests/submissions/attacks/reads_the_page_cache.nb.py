@@ -20,9 +20,9 @@ def found():
         "drop": lambda: os.posix_fadvise(fd, 0, 8192, os.POSIX_FADV_DONTNEED),
         "read ahead": lambda: os.posix_fadvise(fd, 0, 8192, os.POSIX_FADV_WILLNEED),
         "read without waiting": lambda: os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT),
-        "list": lambda: check(libc.mincore(place, ctypes.c_size_t(8192), ctypes.create_string_buffer(2))),
-        "count": lambda: check(libc.syscall(451, fd, (ctypes.c_ulong * 2)(0, 8192), (ctypes.c_ulong * 5)(), 0)),
-        "page out": lambda: check(libc.madvise(place, ctypes.c_size_t(8192), 21)),
+        "list": lambda: must_succeed(libc.mincore(place, ctypes.c_size_t(8192), ctypes.create_string_buffer(2))),
+        "count": lambda: must_succeed(libc.syscall(451, fd, (ctypes.c_ulong * 2)(0, 8192), (ctypes.c_ulong * 5)(), 0)),
+        "page out": lambda: must_succeed(libc.madvise(place, ctypes.c_size_t(8192), 21)),
     }.items():
         try:
             way()
@@ -31,7 +31,7 @@ def found():
             pass
     return ways
 
-def check(result):
+def must_succeed(result):
     if result != 0:
         raise OSError(ctypes.get_errno())
 
