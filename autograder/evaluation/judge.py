@@ -280,6 +280,9 @@ def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
     """Calls and live bytes are recorded next to student code; bytes on the wire and process memory
     are measured from outside.  A difference is not tampering: numpy arrays or another thread's
     tensors also cause one."""
+    if attempt.unmeasured and _was_refused(attempt.error):
+        mistake = "stores data where memory cannot be measured"
+        return _general("the run", mistake, attempt.error.headline if attempt.error else "")
     if attempt.error is not None or attempt.run is None:
         return None
     is_wanted = exercise.records_memory(attempt.case)
@@ -294,6 +297,13 @@ def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
         return None  # if the record exceeds its budget as well, other diagnoses apply
     ranks = measured[0].ranks_over or measured[0].ranks_under
     return Finding(f"rank {min(ranks)}", measured[0].contradicts)
+
+
+def _was_refused(error: LaunchError | None) -> bool:
+    """Whether the sandbox refused a system call.  Where process memory is measured, correct answers
+    need none of these."""
+    is_known = isinstance(error, RankError) and error.kind == "PermissionError"
+    return is_known and "Operation not permitted" in error.message
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:

@@ -45,8 +45,7 @@ _PRIVATE_FUTEX, _FUTEX_REQUEST, _FUTEX_WAITS = 0x80, 0x7F, (0, 9)
 _SET_VMA_NAME = 0x53564D61  # an option of prctl
 # Memory of the operating system that is in no list of what a process uses.
 _HIDING_PLACES = (
-    "socketpair", "memfd_create", "setxattr", "lsetxattr", "fsetxattr", "setxattrat",
-    "landlock_create_ruleset",
+    "socketpair", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "landlock_create_ruleset",
 )  # fmt: skip
 
 _SOCKET_CALLS = ("socket", "connect", "bind", "listen", "accept", "accept4")
@@ -103,7 +102,7 @@ _NUMBERS: filters.Numbers = {
     "readahead": (187, 213), "mincore": (27, 232), "cachestat": (451, 451),
     "madvise": (28, 233), "preadv2": (327, 286), "pwritev2": (328, 287), "futex": (202, 98),
     "futex_waitv": (449, 449), "futex_wake": (454, 454), "futex_wait": (455, 455),
-    "futex_requeue": (456, 456), "memfd_create": (319, 279), "setxattr": (188, 5),
+    "futex_requeue": (456, 456), "setxattr": (188, 5),
     "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
     "landlock_create_ruleset": (444, 444), "prctl": (157, 167),
 }  # fmt: skip
@@ -205,8 +204,8 @@ def refuse_connections() -> None:
 
 def refuse_hiding_places() -> None:
     """From now on this process and its children cannot create what holds data that no list of their
-    memory shows: pairs of sockets (their buffers, and files sent through them), files in memory
-    (closed, with a private mapping), attributes of files, names of mappings.  Raises OSError."""
+    memory shows: pairs of sockets (their buffers, and files sent through them), attributes of files,
+    names of mappings.  Raises OSError."""
     number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     for name in _HIDING_PLACES:
         lines += [(JUMP_EQUAL, 0, 1, number[name]), _REFUSED]

@@ -111,7 +111,6 @@ INSTALLED = {
     ("preadv2", 3, 0, 1, 0, 0, 8): REFUSED,
     ("futex", 0, WAKE): ALLOWED,
     ("futex_wake", 0, 1, 1, 0): REFUSED,
-    ("memfd_create", 0, 0): ALLOWED,
     ("prctl", 15, 0): ALLOWED,
 }
 CONNECTED = {
@@ -136,7 +135,6 @@ CONNECTED = {
 MEASURED = {
     ("socketpair", socket.AF_UNIX, STREAM, 0): REFUSED,
     ("clone", THREAD): ALLOWED,
-    ("memfd_create", 0, 0): REFUSED,
     ("fsetxattr", 3, 0, 0, 0, 0): REFUSED,
     ("prctl", 15, 0): ALLOWED,
     ("prctl", 0x53564D61, 0): REFUSED,
