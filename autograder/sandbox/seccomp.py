@@ -204,8 +204,8 @@ def refuse_connections() -> None:
 
 def refuse_hiding_places() -> None:
     """From now on this process and its children cannot create what holds data that no list of their
-    memory shows: pairs of sockets (their buffers, and files sent through them), attributes of files,
-    names of mappings.  Raises OSError."""
+    memory shows: pairs of sockets (their buffers, and files sent through them), attributes of
+    files, names of mappings.  Raises OSError."""
     number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     for name in _HIDING_PLACES:
         lines += [(JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
