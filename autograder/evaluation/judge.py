@@ -6,12 +6,12 @@ import builtins
 import logging
 import re
 import signal
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
 import torch.distributed as dist
 
+from autograder.evaluation.limited import in_limited_process, is_unusual
 from autograder.evaluation.verdict import RESOURCE_LIMIT, TAMPERING, CaseResult, Violation
 from autograder.evaluation.wording import deterministic, forbidden_call, printable, with_cells
 from autograder.exercise import NAMED_MISTAKES, SENT, Attempt, Exercise, Finding
@@ -24,12 +24,13 @@ from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks.supervise import MAX_PRINTED_BYTES
 from shardlab.ranks.trust import Trust
 from shardlab.ranks.wording import ranks_text
-from shardlab.run import Call, Run
+from shardlab.run import Run
 
 log = logging.getLogger(__name__)
 
 # An output larger than MAX_TIMES the expected one + MAX_BYTES is not diagnosed.
 MAX_TIMES, MAX_BYTES = 100, 1_000_000
+TOO_MUCH = "the answer's outputs or calls are far more than any correct answer's"
 PRINTED_BYTES = MAX_PRINTED_BYTES[Trust.UNTRUSTED]
 UNSEEN_BYTES = 4096  # TCP options on a busy machine; measured below 1,000 bytes
 STORED_BYTES = 16_384  # per rank, for addresses; a new group of four ranks takes 150 per rank
@@ -93,6 +94,23 @@ def judge(exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = froze
         return Judged(result)
     result = explained(result, finding or otherwise, attempt.trust)
     return Judged(result, named, by_sign, otherwise)
+
+
+def judge_within_limits(
+    exercise: Exercise, attempt: Attempt, suspects: frozenset[str] = frozenset()
+) -> Judged:
+    """The same, in a process with limits if the outputs or calls are unlike any correct answer's.
+    Otherwise here, where references stay cached."""
+    if attempt.trust is Trust.OWN or not is_unusual(attempt):
+        return judge(exercise, attempt, suspects)
+    judged = in_limited_process(lambda: judge(exercise, attempt, suspects))
+    if judged is not None:
+        found: Judged = judged
+        return found
+    case = attempt.case
+    beyond = _general("the check", "needed more time or memory than allowed, because " + TOO_MUCH)
+    result = CaseResult(case.name, case.hidden, case.weight, passed=False, violation=RESOURCE_LIMIT)
+    return Judged(explained(result, beyond, attempt.trust))
 
 
 def certain_in(named: tuple[Named, ...] | None) -> frozenset[str]:
@@ -253,12 +271,8 @@ def _call_mismatch(run: Run) -> Finding | None:
 
 
 def _bypassed_the_count(run: Run) -> bool:
-    """Whether bytes crossed the ranks' network through sockets that were closed before the count.
-    Destroying a process group closes sockets legitimately: then the answer is always False.
-    """
+    """Whether bytes crossed the ranks' network through sockets that are not their groups'."""
     if run.traffic.unseen_bytes is None:
-        return False
-    if any(not call.is_p2p and len(call.group) != run.world_size for call in run.calls):
         return False
     return run.traffic.unseen_bytes > UNSEEN_BYTES + 0.005 * int(run.traffic.sent_bytes.sum())
 
@@ -267,6 +281,9 @@ def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
     """Calls and live bytes are recorded next to student code; bytes on the wire and process memory
     are measured from outside.  A difference is not tampering: numpy arrays or another thread's
     tensors also cause one."""
+    if attempt.unmeasured and _was_refused(attempt.error):
+        mistake = "stores data where memory cannot be measured"
+        return _general("the run", mistake, attempt.error.headline if attempt.error else "")
     if attempt.error is not None or attempt.run is None:
         return None
     is_wanted = exercise.records_memory(attempt.case)
@@ -281,6 +298,13 @@ def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
         return None  # if the record exceeds its budget as well, other diagnoses apply
     ranks = measured[0].ranks_over or measured[0].ranks_under
     return Finding(f"rank {min(ranks)}", measured[0].contradicts)
+
+
+def _was_refused(error: LaunchError | None) -> bool:
+    """Whether the sandbox refused a system call.  Where process memory is measured, correct answers
+    need none of these."""
+    is_known = isinstance(error, RankError) and error.kind == "PermissionError"
+    return is_known and "Operation not permitted" in error.message
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:
@@ -352,12 +376,18 @@ def _is_known(kind: str) -> bool:
 def _unreceived_tag(error: DeadlockError) -> Finding | None:
     """A rank waits for a message under one tag, while its peer has sent one under another."""
     calls = error.run.calls if error.run else []
+    tags: dict[tuple[str, int, int | None], Counter[int]] = defaultdict(Counter)
+    for call in calls:
+        tags[call.op, call.rank, call.peer][call.tag] += 1
+    unclaimed: dict[tuple[int, int], list[int]] = {}  # tags, by receiver and sender
     for call in calls:
         if call.op != "recv" or call.end_s is not None or call.peer is None:
             continue
-        sent = _tags(calls, "send", call.peer, call.rank)
-        received = _tags(calls, "recv", call.rank, call.peer)
-        others = sorted((sent - received).keys())
+        ends = call.rank, call.peer
+        sent, received = tags["send", call.peer, call.rank], tags["recv", call.rank, call.peer]
+        if ends not in unclaimed:
+            unclaimed[ends] = sorted((sent - received).keys())
+        others = unclaimed[ends]
         if others and call.tag not in sent:  # else it is not the tag, but perhaps the shape
             evidence = (
                 f"it receives from rank {call.peer} under tag {call.tag}, but rank {call.peer} "
@@ -366,12 +396,6 @@ def _unreceived_tag(error: DeadlockError) -> Finding | None:
             mistake = "waits for a tag that its neighbor does not send: both must use the same tag"
             return Finding(f"rank {call.rank}", mistake, evidence)
     return None
-
-
-def _tags(calls: Sequence[Call], op: str, rank: int, peer: int) -> Counter[int]:
-    return Counter(
-        call.tag for call in calls if (call.op, call.rank, call.peer) == (op, rank, peer)
-    )
 
 
 def _waits_in_recv(run: Run | None, waiting: int, cycle: tuple[int, ...]) -> str:

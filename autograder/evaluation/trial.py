@@ -17,15 +17,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from autograder.evaluation.judge import Judged, certain_in, judge
+from autograder.evaluation.judge import Judged, certain_in, judge_within_limits
+from autograder.evaluation.limited import watchdog
 from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
 from autograder.guest import on_rank
-from autograder.guest.closed_modules import parents_of
+from autograder.guest.closed_modules import parents_of, places_of
 from shardlab.display import source
 from shardlab.errors import DeadlockError, LaunchError, RankError, RunTimeout
 from shardlab.ranks import codec
 from shardlab.ranks.client import Host
+from shardlab.ranks.clock import most_wall_s
 from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
@@ -36,6 +38,8 @@ VISIBLE_SEED = 2026  # for a student's own checks: the same inputs each time
 # For a case that is run again if it does not end, or that follows one that did not: far more than
 # a right answer needs, so that a hang costs its full limit only once.
 SHORT_TIMEOUT_S, SHORT_SHARE = 8.0, 0.25
+# The wall time of a case is far below WATCHDOG_S + WATCHDOG_TIMES × the longest run.
+WATCHDOG_S, WATCHDOG_TIMES = 900.0, 2
 MAX_DELAY_S = 0.008  # of a rank at each call with random_delays; a call takes about 1 ms
 
 
@@ -118,6 +122,7 @@ class RankPool:
             trust=self.trust,
             preload=(*on_rank.PRELOAD, *parents_of(kind.closed)),
             prepare=("autograder.guest.closed_modules:prepare_to_close", *kind.closed),
+            hide=places_of(kind.closed),
         )
 
 
@@ -161,6 +166,13 @@ class Trials:
 
         Raises InfrastructureError for a failure of the machine.
         """
+        if self.trust is Trust.OWN:
+            return self._run_case(case)
+        run_s = most_wall_s(self.exercise.timeout_s, case.world_size)
+        with watchdog(WATCHDOG_S + WATCHDOG_TIMES * run_s):
+            return self._run_case(case)
+
+    def _run_case(self, case: Case) -> tuple[Attempt, Judged]:
         exercise = self.exercise
         kind, can_keep = _kind(exercise), _can_keep_ranks(exercise, case)
         inputs = self.inputs(case)
@@ -215,7 +227,7 @@ class Trials:
         """A case with random delays fails if it fails in one of its orders."""
         for delay_s in delays_s(self.exercise, case, self.seed):
             attempt = self._attempt(ranks, case, inputs, expected, delay_s)
-            judged = judge(self.exercise, attempt, self.suspects)
+            judged = judge_within_limits(self.exercise, attempt, self.suspects)
             if not (judged.result.passed and ranks.is_reusable):
                 break
         return attempt, judged

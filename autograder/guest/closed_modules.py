@@ -8,12 +8,14 @@ the instructor, or copied source code, which is public.
 from __future__ import annotations
 
 import linecache
+import os
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
 from importlib import import_module
+from importlib.util import find_spec
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -87,6 +89,18 @@ def found_in(module: ModuleType) -> Found:
 def parents_of(names: Sequence[str]) -> list[str]:
     """The packages around them: a top-level package has none."""
     return sorted({name.rpartition(".")[0] for name in names} - {""})
+
+
+@cache
+def places_of(names: tuple[str, ...]) -> list[str]:
+    """Where these modules are on disk: a program that an answer starts could import them there.
+    Not those of torch, of which an open module may import a closed one at any time."""
+    found = []
+    for name in names:
+        spec = None if name.startswith("torch.") else find_spec(name)
+        if spec is not None:
+            found += [*(spec.submodule_search_locations or [spec.origin or ""])]
+    return [os.path.realpath(place) for place in found if os.path.exists(place)]
 
 
 def close_functions(functions: Iterable[FunctionType], name: str) -> None:

@@ -17,7 +17,7 @@ import signal
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from autograder.guest import private_folders
@@ -62,11 +62,14 @@ def become_first_process() -> None:
     forbid_tracing()
 
 
-def isolate(limits: Mapping[str, float], sees_others: bool = True) -> None:
+def isolate(
+    limits: Mapping[str, float], sees_others: bool = True, hidden: Sequence[str] = ()
+) -> None:
     """Isolates a rank or a notebook's process, before any student code. Raises OSError.
 
     ``limits`` has the fields of autograder.sandbox.Limits.  ``sees_others``: whether /proc shows
-    other ranks' processes, whose names and arguments could pass data.
+    other ranks' processes, whose names and arguments could pass data.  ``hidden``: folders and
+    files that are empty from now on, for its children and the programs that it starts as well.
     """
     # In a new user namespace, processes of the same user cannot read this process's memory.
     _unshare(_NEWUSER | _NEWNS | _NEWIPC)
@@ -76,6 +79,11 @@ def isolate(limits: Mapping[str, float], sees_others: bool = True) -> None:
         for folder in private_folders.PATHS:
             _mount(b"tmpfs", folder, b"tmpfs", _MS_NOSUID | _MS_NODEV, size)
     os.chdir("/tmp")
+    for path in hidden:
+        if os.path.isdir(path):
+            _mount(b"tmpfs", path, b"tmpfs", _MS_NOSUID | _MS_NODEV | _MS_RDONLY, b"size=4k")
+        elif os.path.exists(path):
+            _mount(b"/dev/null", path, b"", _MS_BIND)
     if not sees_others:
         _mount(_OWN_PROC.encode(), "/proc", b"", _MS_BIND)
     # If root grades, these are the machine's sysctls, and uid 0 may write them.

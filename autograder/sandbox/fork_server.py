@@ -115,15 +115,18 @@ class FirstProcess(server.Server):
     def isolate(self, run: server.ServedRun, fds: list[int]) -> None:
         # Ranks could exchange data through what all of them inherit.
         container.close_all_but(0, 1, 2, run.store_fd, run.setup_fd, *fds)
-        may_connect = not (settings := server.settings_of(run)) or settings["may_connect"]
-        container.isolate(self.limits, sees_others=may_connect)
+        settings = server.settings_of(run)
+        may_connect = not settings or settings["may_connect"]
+        hidden = settings["hide"] if settings else ()
+        container.isolate(self.limits, sees_others=may_connect, hidden=hidden)
 
         def refuse_connections() -> None:
             os.close(run.store_fd)  # the ranks have met: nothing but student code needs it now
             seccomp.refuse_connections()
 
         rank.refuse_connections = refuse_connections
-        rank.refuse_socket_pairs = seccomp.refuse_socket_pairs
+        rank.refuse_netlink = seccomp.refuse_netlink
+        rank.refuse_hiding_places = seccomp.refuse_hiding_places
 
     def run_other_child(self, run: server.ServedRun, name: str, fds: list[int]) -> None:
         """Runs a notebook's cells, with a separate rank server for `launch` in a cell."""
@@ -133,6 +136,7 @@ class FirstProcess(server.Server):
         own = _fork_rank_server()
         for kind in ("torch", self.kind):
             client.adopt_server(kind, own)
+        seccomp.refuse_netlink()  # its ranks do this themselves, once they have connected
         importlib.import_module(CELLS_MODULE).main(socket.socket(fileno=fds[0]))
 
 
@@ -142,7 +146,8 @@ def _serve_as_pid_1(
     try:
         container.become_first_process()
         with contextlib.ExitStack() as stack:
-            sockets = [wire.open_netlink(), wire.open_interfaces(), *filter(None, [tap])]
+            sockets = [wire.open_netlink(), wire.open_interfaces(), wire.open_closings()]
+            sockets += filter(None, [tap])
             fds = [stack.enter_context(sock).fileno() for sock in sockets]
             # The receiver gets this process's PID in its own namespace from the credentials.
             socket.send_fds(run.channel, [b'{"contained": true}'], fds)

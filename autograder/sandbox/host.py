@@ -112,16 +112,16 @@ class Container(Channel):
         self._cpu_s: float | None = None  # set when it has ended
         pid, sockets = self._wait_for_start(fork_server)
         self.pid: int = pid
-        self.netlink, self.interfaces, self.tap = [*sockets, None][:3]
+        self.netlink, self.interfaces, self.closings, self.tap = [*sockets, None][:4]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
     def _wait_for_start(self, fork_server: SharedForkServer) -> tuple[int, list[socket.socket]]:
         """(PID 1's PID outside the container; sockets that monitor the container's connections,
-        its interfaces and, if the system allows it, its collectives)."""
+        its interfaces, closed connections and, if the system allows it, its collectives)."""
         self.sock.settimeout(START_TIMEOUT_S)
-        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(12)
+        space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(16)
         try:
             packet, ancillary, _, _ = self.sock.recvmsg(1 << 16, space, socket.MSG_CMSG_CLOEXEC)
         except (TimeoutError, ConnectionError):
@@ -134,7 +134,7 @@ class Container(Channel):
                 pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
             elif kind == socket.SCM_RIGHTS:
                 sockets = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
-        if not message.get("contained") or len(sockets) < 2 or not pid:
+        if not message.get("contained") or len(sockets) < 3 or not pid:
             self.sock.close()
             why = message.get("refused") or fork_server.why_unavailable()
             raise LaunchError(f"could not start a container: {why}")
@@ -210,7 +210,7 @@ class Container(Channel):
         self._cpu_s = self.cpu_s()
         self.usage["cpu_s"] += self._cpu_s
         self.usage["peak_bytes"] = max(self.usage["peak_bytes"], self.group.peak_bytes)
-        for sock in (self.netlink, self.interfaces):
+        for sock in (self.netlink, self.interfaces, self.closings):
             if sock is not None:
                 sock.close()
         os.close(self.pidfd)

@@ -26,7 +26,7 @@ class Limits:
     processes: int = 512  # and threads, of a container
     scratch_bytes: int = 256 * MB  # of /tmp in a container, and separately of /dev/shm
     file_bytes: int = 256 * MB  # of one file
-    open_files: int = 4096  # of one process
+    open_files: int = 1024  # of one process; each can hold memory of the operating system
     cpu_s: int = 900  # of one process
 
     def __post_init__(self) -> None:

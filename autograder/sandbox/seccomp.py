@@ -1,8 +1,9 @@
 """Inside: a seccomp filter on system calls, for this process and all that it starts.
 
 Ranks must communicate by TCP, which is counted: no datagrams, no System V memory, no reading of
-each other's memory, and no signals if the exercise needs none.  System calls that no lab needs are
-refused as well, to reduce the operating system's attack surface.
+each other's memory, and no signals if the exercise needs none.  Nor may one submission read which
+pages of a file another one has used.  System calls that no lab needs are refused as well, to reduce
+the operating system's attack surface.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import platform
+from collections.abc import Sequence
 
 from autograder.guest import filters
 from autograder.guest.filters import (
@@ -20,15 +22,31 @@ from autograder.guest.filters import (
     JUMP_EQUAL,
     LOAD,
     RETURN,
+    Line,
     is_known,
+    load_argument,
 )
 
-__all__ = ["install", "is_known", "refuse_connections", "refuse_socket_pairs"]
+__all__ = ["install", "is_known", "refuse_connections", "refuse_hiding_places", "refuse_netlink"]
 
 _ALLOWED, _REFUSED = (RETURN, 0, 0, ALLOW), (RETURN, 0, 0, ERROR | errno.EPERM)
 _ABSENT = (RETURN, 0, 0, ERROR | errno.ENOSYS)  # the C library then does without the call
 _NEW_NAMESPACES, _CLONE_THREAD, _CLONE_FILES, _CLOSE_RANGE_UNSHARE = 0x7E020000, 0x10000, 0x400, 2
 _AF_INET, _AF_INET6, _AF_NETLINK, _SOCK_STREAM, _TCP = 2, 10, 16, 1, 6
+
+# Advice that drops pages of a file from the machine's cache.  MADV_DONTNEED, which allocators use,
+# only drops this process's view of them.
+_PAGE_OUT = (20, 21)  # MADV_COLD, MADV_PAGEOUT
+# Flags of these can read the cache without filling it, or write past it.
+_READS_WITH_FLAGS = ("preadv2", "pwritev2")
+# Requests of futex.  All of its own threads use private ones; pthread_join waits for a thread's end
+# in a way that others could use, too.  Two ranks that map one file could wake each other.
+_PRIVATE_FUTEX, _FUTEX_REQUEST, _FUTEX_WAITS = 0x80, 0x7F, (0, 9)
+_SET_VMA_NAME = 0x53564D61  # an option of prctl
+# Memory of the operating system that is in no list of what a process uses.
+_HIDING_PLACES = (
+    "socketpair", "setxattr", "lsetxattr", "fsetxattr", "setxattrat", "landlock_create_ruleset",
+)  # fmt: skip
 
 _SOCKET_CALLS = ("socket", "connect", "bind", "listen", "accept", "accept4")
 _SIGNAL_CALLS = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
@@ -48,7 +66,8 @@ _SHARED_STATE = ("flock", "getpriority", "setpriority", "ioprio_get", "ioprio_se
 # Allowed at first; refuse_connections() then refuses or restricts them.
 _REFUSED_LATER = (
     *_SOCKET_CALLS, *_SIGNAL_CALLS, "pidfd_send_signal", *_OPTIONS, *_FLAGS_AT, *_PROCESS_CALLS,
-    *_SHARED_STATE, "fcntl", "socketpair", "close_range",
+    *_SHARED_STATE, "fcntl", "close_range", "madvise", *_READS_WITH_FLAGS, "futex",
+    *_HIDING_PLACES, "prctl",
 )  # fmt: skip
 _NUMBERS: filters.Numbers = {
     "socket": (41, 198), "clone": (56, 220), "clone3": (435, 435), "unshare": (272, 97),
@@ -79,7 +98,13 @@ _NUMBERS: filters.Numbers = {
     "sched_getaffinity": (204, 123), "sched_setattr": (314, 274), "sched_getattr": (315, 275),
     "getpriority": (140, 141), "setpriority": (141, 140), "ioprio_set": (251, 30),
     "ioprio_get": (252, 31), "flock": (73, 32), "fcntl": (72, 25), "inotify_init": (253, None),
-    "inotify_init1": (294, 26), "memfd_secret": (447, 447),
+    "inotify_init1": (294, 26), "memfd_secret": (447, 447), "fadvise64": (221, 223),
+    "readahead": (187, 213), "mincore": (27, 232), "cachestat": (451, 451),
+    "madvise": (28, 233), "preadv2": (327, 286), "pwritev2": (328, 287), "futex": (202, 98),
+    "futex_waitv": (449, 449), "futex_wake": (454, 454), "futex_wait": (455, 455),
+    "futex_requeue": (456, 456), "setxattr": (188, 5),
+    "lsetxattr": (189, 6), "fsetxattr": (190, 7), "setxattrat": (463, 463),
+    "landlock_create_ruleset": (444, 444), "prctl": (157, 167),
 }  # fmt: skip
 
 
@@ -107,6 +132,8 @@ def install() -> None:
         (JUMP_ANY_BIT, 0, 1, _CLOSE_RANGE_UNSHARE),
         _REFUSED,
         _ALLOWED,
+        *_refused_if(number["madvise"], 2, _PAGE_OUT),
+        *[line for name in _READS_WITH_FLAGS for line in _allowed_if(number[name], 5, (0,))],
         (JUMP_EQUAL, 1, 0, number["socket"]),
         _ALLOWED,
         # socket(family, type, protocol): TCP, or netlink for getifaddrs
@@ -129,10 +156,29 @@ def install() -> None:
     filters.load(lines)
 
 
+def _refused_if(call: int, argument: int, values: Sequence[int]) -> list[Line]:
+    """The call is refused if the argument has one of these values, else allowed."""
+    checks = [line for value in values for line in ((JUMP_EQUAL, 0, 1, value), _REFUSED)]
+    return [(JUMP_EQUAL, 0, 2 + len(checks), call), load_argument(argument), *checks, _ALLOWED]
+
+
+def _allowed_if(call: int, argument: int, values: Sequence[int]) -> list[Line]:
+    """The call is allowed if the argument has one of these values, else refused."""
+    checks = [line for value in values for line in ((JUMP_EQUAL, 0, 1, value), _ALLOWED)]
+    return [(JUMP_EQUAL, 0, 2 + len(checks), call), load_argument(argument), *checks, _REFUSED]
+
+
+def refuse_netlink() -> None:
+    """From now on this process and its children cannot open netlink sockets: answers that wait in
+    them are memory of the operating system that no control group counts.  Raises OSError."""
+    number = filters.numbers_here(_NUMBERS)["socket"]
+    filters.load([*filters.first_lines(), *_refused_if(number, 0, (_AF_NETLINK,)), _ALLOWED])
+
+
 def refuse_connections() -> None:
     """From now on this process and its children cannot create sockets, accept connections, signal
-    other processes, read or set their limits, or lock files.  Existing connections stay and send
-    without delay.  Raises OSError.
+    other processes or wake their threads, read or set their limits, or lock files.  Existing
+    connections stay and send without delay.  Raises OSError.
     """
     number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
     for name in (*_SOCKET_CALLS, *_OPTIONS, *_SHARED_STATE, "pidfd_send_signal"):
@@ -149,11 +195,18 @@ def refuse_connections() -> None:
     for name, argument in _FLAGS_AT.items():
         if_more = (LOAD, 0, 0, 16 + 8 * argument), (JUMP_ANY_BIT, 0, 1, _MSG_MORE)
         lines += [(JUMP_EQUAL, 0, 4, number[name]), *if_more, _REFUSED, _ALLOWED]
+    waits = [line for each in _FUTEX_WAITS for line in ((JUMP_EQUAL, 0, 1, each), _ALLOWED)]
+    is_private = load_argument(1), (JUMP_ANY_BIT, 0, 1, _PRIVATE_FUTEX), _ALLOWED
+    own = [*is_private, (AND, 0, 0, _FUTEX_REQUEST), *waits, _REFUSED]
+    lines += [(JUMP_EQUAL, 0, len(own), number["futex"]), *own]
     filters.load([*lines, _ALLOWED])
 
 
-def refuse_socket_pairs() -> None:
-    """From now on this process and its children cannot create them: their buffers, and files sent
-    through them, are memory that cannot be counted from outside.  Raises OSError."""
-    at = filters.numbers_here(_NUMBERS)["socketpair"]
-    filters.load([*filters.first_lines(), (JUMP_EQUAL, 0, 1, at), _REFUSED, _ALLOWED])
+def refuse_hiding_places() -> None:
+    """From now on this process and its children cannot create what holds data that no list of their
+    memory shows: pairs of sockets (their buffers, and files sent through them), attributes of
+    files, names of mappings.  Raises OSError."""
+    number, lines = filters.numbers_here(_NUMBERS), filters.first_lines()
+    for name in _HIDING_PLACES:
+        lines += [(JUMP_EQUAL, 0, 1, number[name]), _REFUSED]
+    filters.load([*lines, *_refused_if(number["prctl"], 0, (_SET_VMA_NAME,)), _ALLOWED])

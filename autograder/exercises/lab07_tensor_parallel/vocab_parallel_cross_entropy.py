@@ -73,6 +73,11 @@ def half_of_its_logits(case: Case) -> Limit | None:
     return Limit(FLOAT_BYTES * elements / 2) if FLOAT_BYTES * elements >= WIRE_FROM_BYTES else None
 
 
+def one_number(case: Case) -> Limit:
+    """Per token, at least: what a rank's exponentials sum to."""
+    return Limit(2**62, FLOAT_BYTES * case.params["tokens"])
+
+
 looks_up_other_words = raises(
     r"index -?\d+ is out of bounds|Target \d+ is out of bounds",
     "looks up a word that another rank has: its own words start at rank · V/N, and targets outside "
@@ -94,6 +99,13 @@ EXERCISE = OnRanks(
     budgets=(
         shared.passed_to_collectives("≤ 12 bytes per token", three_numbers_bytes),
         Budget("sends less than half of its logits' bytes", sent_bytes, half_of_its_logits),
+        Budget(
+            "sends a number for each token",
+            sent_bytes,
+            one_number,
+            from_outside=True,
+            contradicts="sent less than any correct answer must: did data take another path?",
+        ),
     ),
     rules=(never_waited,),
     signs=(looks_up_other_words,),

@@ -12,9 +12,11 @@ import termios
 from collections.abc import Collection
 
 _PRIVATE = re.compile(rb"^(?:RssAnon|VmSwap|HugetlbPages):\s+(\d+) kB", re.MULTILINE)
-# A shared mapping of a file in memory: memfd_create, or mmap(MAP_SHARED | MAP_ANONYMOUS).
+# A mapping of a file in memory: memfd_create (a private one keeps a closed file, too), or
+# mmap(MAP_SHARED | MAP_ANONYMOUS).
 _SHARED = re.compile(
-    rb"^([0-9a-f]+)-([0-9a-f]+) ..?.s \S+ \S+ (\d+) +(?:/memfd:|/dev/zero \(deleted\))",
+    rb"^([0-9a-f]+)-([0-9a-f]+) ..?.(?:s \S+ \S+ (?=\d+ +/dev/zero \(deleted\))|"
+    rb"[ps] \S+ \S+ (?=\d+ +/memfd:))(\d+)",
     re.MULTILINE,
 )
 _TMPFS = ("tmp", "dev/shm")  # of a rank in a sandbox

@@ -97,10 +97,12 @@ class RankServer:
 class Channel:
     """One run's connection to the server."""
 
-    # Sockets that read the ranks' TCP counters, the loopback counter, and gloo's collectives on
-    # loopback; None if ranks run in our own network namespace, whose loopback others use too.
+    # Sockets that read the ranks' TCP counters, the loopback counter, the counters of closed TCP
+    # sockets and gloo's collectives on loopback; None if ranks run in our own network namespace,
+    # whose loopback others use too.
     netlink: socket.socket | None = None
     interfaces: socket.socket | None = None
+    closings: socket.socket | None = None
     tap: socket.socket | None = None
     pid: int | None = None  # of the first process in the ranks' container; None without one
 

@@ -20,6 +20,11 @@ SHORT_S = 0.5  # shorter runs are not measured; for others, waits count from her
 MAX_STRETCH = 10.0
 
 
+def most_wall_s(timeout_s: float, ranks: int) -> float:
+    """The wall time that a run of untrusted code may take."""
+    return timeout_s * MAX_STRETCH * max(1.0, ranks / (os.cpu_count() or 1))
+
+
 class Clock:
     def __init__(self, timeout_s: float, trust: Trust) -> None:
         self.timeout_s = timeout_s
@@ -59,8 +64,7 @@ class Clock:
 
     def is_machine_too_busy(self, now: float, paused_s: float = 0.0) -> bool:
         """Whether the run has reached the wall-time limit before it used up its time."""
-        most_s = self.timeout_s * MAX_STRETCH
-        most_s *= max(1.0, len(self.pids) / (os.cpu_count() or 1))
+        most_s = most_wall_s(self.timeout_s, len(self.pids))
         return self.trust is Trust.UNTRUSTED and now - self.started_s - paused_s > most_s
 
     @property

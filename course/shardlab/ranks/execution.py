@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.failure_detector import FailureDetector
-from shardlab.ranks.meter import Meter, Reading, stray_bytes
+from shardlab.ranks.meter import Counts, Meter, Reading, stray_bytes
 from shardlab.ranks.process import RankProcess
 from shardlab.ranks.trust import Trust
 from shardlab.trace.calls import CallLog
+from shardlab.trace.wire import Connection
 
 
 @dataclass
@@ -60,18 +61,37 @@ class Execution:
         They went through sockets opened and closed by hand, or through a rank that does not take
         part.  None if unknown.
         """
-        before = self.before.unattributed_bytes
-        after = None if self.after is None else self.after.unattributed_bytes
-        if self.after is None or before is None or after is None:
+        if self.after is None:
             return None
-        closed = {
-            at: count
-            for _, counts in self.log.closing
-            for at, count in counts.items()
-            if at not in self.after.counts
+        before, after = self.before.loopback_bytes, self.after.loopback_bytes
+        if before is None or after is None:
+            return None
+        claimed = self._claimed().keys() | self.after.known
+        counted = sum(
+            self.after.passed.get((local, remote), 0) - self.before.passed.get((local, remote), 0)
+            for local, remote in claimed
+            if (remote, local) in claimed
+        )
+        return max(0, after - before - counted) + stray_bytes(
+            self.before, self.after, self.world_size
+        )
+
+    def _claimed(self) -> dict[Connection, int]:
+        """Connections that a rank says it has opened or is closing, and that rank."""
+        logged = (*self.log.opened, *self.log.closing)
+        return {at: rank for rank, counts in logged for at in counts}
+
+    def closed(self) -> Counts:
+        """Of connections closed in this execution: the rank that says it had them, and the bytes
+        that the operating system counted."""
+        if self.after is None:
+            return {}
+        return {
+            at: (rank, self.after.closed[at] - self.before.closed.get(at, 0))
+            for at, rank in self._claimed().items()
+            if self.after.closed.get(at, 0) > self.before.closed.get(at, 0)
+            and at not in self.before.counts
         }
-        unattributed = after - before - sum(closed.values())
-        return max(0, unattributed) + stray_bytes(self.before, self.after, self.world_size)
 
     @property
     def stored_bytes(self) -> int:
@@ -91,6 +111,7 @@ class Execution:
         return (
             all(process.state in ("finished", "failed") for process in self.ranks)
             and not any(process.forged or process.log.dropped for process in self.ranks)
+            and not any(process.outbox or process.inbox.buffer for process in self.ranks)
             and not any(self.log.pending)
             and not (self.log.unmatched or self.log.opened or self.log.closing)
         )

@@ -25,16 +25,16 @@ class TooLarge(ValueError):
 
 
 def pack(header: dict[str, Any], body: bytes = b"") -> bytes:
-    return _begin(header, body) + body
+    return begin(header, body) + body
 
 
-def _begin(header: dict[str, Any], body: bytes) -> bytes:
+def begin(header: dict[str, Any], body: bytes) -> bytes:
     text = json.dumps(header).encode()
     return _SIZES.pack(len(text), len(body)) + text
 
 
 def send(sock: socket.socket, header: dict[str, Any], body: bytes = b"") -> None:
-    sock.sendall(_begin(header, body))
+    sock.sendall(begin(header, body))
     if body:  # not joined: it may be large
         sock.sendall(body)
 

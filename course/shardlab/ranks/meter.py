@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from shardlab.ranks.client import Channel
 from shardlab.ranks.process import RankProcess
@@ -15,14 +16,19 @@ Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes wr
 
 @dataclass(frozen=True)
 class Reading:
-    """``unattributed_bytes``: loopback bytes outside the sockets open at the time; None if others
-    use this loopback too.  ``stored_bytes``: size of the rendezvous store.  ``collectives``:
-    messages of collectives on loopback; None if not counted."""
+    """``loopback_bytes``: all so far; None if others use this loopback too.  ``stored_bytes``: size
+    of the rendezvous store.  ``collectives``: messages of collectives on loopback; None if not
+    counted.  ``passed``: by connection, the bytes of its sockets so far, open and closed ones,
+    whoever has them.  ``known``: the connections that some rank has or had at a reading.
+    ``closed``: bytes written to closed sockets so far."""
 
     counts: Counts
-    unattributed_bytes: int | None
+    loopback_bytes: int | None
     stored_bytes: int
     collectives: int | None = None
+    passed: Mapping[wire.Connection, int] = field(default_factory=dict)
+    known: Collection[wire.Connection] = ()
+    closed: Mapping[wire.Connection, int] = field(default_factory=dict)
 
     def between(self, ranks: int) -> Counts:
         """Counts of the connections among ranks 0 to ``ranks`` − 1."""
@@ -46,6 +52,9 @@ class Meter:
     ) -> None:
         self.channel, self.ranks, self.store_fd = channel, ranks, store_fd
         self.owner: dict[int, int] = {}  # socket's inode -> rank
+        self.known: set[wire.Connection] = set()
+        self.closed_sent = Counter[wire.Connection]()  # by sockets that have been closed
+        self.closed_written = Counter[wire.Connection]()
         self.tap = channel.tap if counts_collectives else None
         self.collectives = 0  # counted so far
         if self.tap is not None:
@@ -64,10 +73,23 @@ class Meter:
             for each in sockets
             if each.inode in self.owner
         }
-        unattributed_bytes = None
-        if all_bytes is not None:
-            unattributed_bytes = all_bytes - sum(each.sent_bytes for each in sockets)
-        return Reading(counts, unattributed_bytes, stored_bytes, self._collectives())
+        self.known.update(counts)
+        self.note_closed()
+        passed = Counter(self.closed_sent)
+        for each in sockets:
+            passed[each.connection] += each.sent_bytes
+        closed = dict(self.closed_written)
+        collectives = self._collectives()
+        return Reading(
+            counts, all_bytes, stored_bytes, collectives, passed, frozenset(self.known), closed
+        )
+
+    def note_closed(self) -> None:
+        """Often enough that the operating system need not keep many."""
+        if self.channel.closings is not None:
+            for each in wire.closed_sockets(self.channel.closings):
+                self.closed_sent[each.connection] += each.sent_bytes
+                self.closed_written[each.connection] += each.written_bytes
 
     def _find_owners(self, sockets: Sequence[wire.Socket]) -> None:
         if not self.owner.keys() >= {each.inode for each in sockets}:

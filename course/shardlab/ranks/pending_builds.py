@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from dataclasses import dataclass, field
@@ -75,8 +74,7 @@ class PendingBuilds:
             raise LaunchError(*builds.failure_message(op, message.get("failed", printed), code))
         self.screen.step(f"compiled DeepSpeed's {op} in {time.monotonic() - build.since_s:.0f} s")
         for process in build.waiting:
-            with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
-                messages.send(process.control, {"is": "built"})
+            process.send(messages.pack({"is": "built"}))
 
     def close(self) -> None:
         for build in self.builds.values():

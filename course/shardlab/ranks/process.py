@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections import deque
@@ -18,6 +17,7 @@ from shardlab.run.live_memory import ByteRange
 from shardlab.trace.log import LogReader
 
 MAX_WAIT_S = 3.0  # for its threads to become idle
+SENT_AT_ONCE_BYTES = 1 << 18  # about the size of a socket's buffer
 MAX_READINGS, MAX_LABEL_CHARS = 1000, 200  # per function; per block label
 MAX_CAUSES, MAX_FRAMES, MAX_CHARS = 5, 50, 20_000  # of one exception, as rank.py sends it
 
@@ -29,6 +29,7 @@ class RankProcess:
     log: LogReader
     stack_fd: int
     inbox: Inbox = field(default_factory=Inbox)
+    outbox: deque[memoryview] = field(default_factory=deque)  # not yet sent, see `send`
     out: CapturedOutput = field(default_factory=CapturedOutput)
     err: CapturedOutput = field(default_factory=CapturedOutput)
     pid: int | None = None
@@ -62,6 +63,7 @@ class RankProcess:
     ) -> None:
         """Start a new function, whose output may have at most ``max_bytes``."""
         self.inbox.max_body_bytes = max_bytes
+        self.outbox.clear()
         self.out, self.err = out, err
         self.output, self.failure, self.forged = b"", None, ""
         self.run_ns, self.last_busy_s = None, 0.0
@@ -98,6 +100,26 @@ class RankProcess:
             self.last_busy_s = now
         return min(self.idle_s(now), now - self.last_busy_s) >= for_s
 
+    def send(self, *parts: bytes) -> None:
+        """Sends as much as its connection takes now; `send_rest` sends the rest.
+
+        A rank need not read: a checker that waited for it would wait for ever.
+        """
+        self.outbox += [memoryview(part) for part in parts if part]
+        self.send_rest()
+
+    def send_rest(self) -> None:
+        try:
+            while self.outbox:
+                sent = self.control.send(self.outbox[0][:SENT_AT_ONCE_BYTES], socket.MSG_DONTWAIT)
+                self.outbox[0] = self.outbox[0][sent:]
+                if not self.outbox[0]:
+                    self.outbox.popleft()
+        except BlockingIOError:
+            return
+        except OSError:  # it died: the server will report it
+            self.outbox.clear()
+
     def handle(self, header: dict[str, Any], body: bytes) -> None:
         """Process one message from the rank; raises Forged if its form is unknown."""
         match header.get("is"), sorted(header.keys() - {"is"}), self.state:
@@ -108,6 +130,8 @@ class RankProcess:
             case "needs", ["op"], "running":
                 self.requested_op = clean_text(header["op"], 100)
             case "measure", ["label"], "running":
+                if self.outbox:  # it asks without having read the answer before
+                    raise Forged("it asked to be measured while it was being measured")
                 self.block_to_measure = clean_text(header["label"], MAX_LABEL_CHARS) or " "
             case "failed", ["chain", "stage"], _:
                 self.failure = _failure(header)
@@ -135,9 +159,7 @@ class RankProcess:
         """Let it continue after its block, with the next value withheld from it."""
         values = self.withheld.get(self.block_to_measure)
         self.block_to_measure = ""
-        reply = messages.pack({"is": "measured"}, values.popleft() if values else b"")
-        with contextlib.suppress(OSError):  # it died, or never reads the replies
-            self.control.send(reply, socket.MSG_DONTWAIT)
+        self.send(messages.pack({"is": "measured"}, values.popleft() if values else b""))
 
     def fail_in_output(self, error: Exception) -> None:
         """Its output could not be read."""

@@ -36,8 +36,10 @@ RECORDER = Recorder()
 REAL_EXIT = os._exit
 # A sandbox replaces this, to keep connected ranks from opening further connections.
 refuse_connections: Callable[[], None] = lambda: None  # noqa: E731
-# Nor may ranks whose memory is measured keep data in sockets that they only use themselves.
-refuse_socket_pairs: Callable[[], None] = lambda: None  # noqa: E731
+# Nor may ranks whose memory is measured keep data where it cannot be measured.
+refuse_hiding_places: Callable[[], None] = lambda: None  # noqa: E731
+# Only gloo's devices need netlink sockets, to look up an interface: a rank has one when it starts.
+refuse_netlink: Callable[[], None] | None = None
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _LARGE_BYTES = -1, -3, 1 << 16  # see mallopt(3)
 OUR_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -65,6 +67,8 @@ def main(
         may_connect = setup.pop("may_connect")
         del setup  # student code could find it in our frame
         messages.send(kernel, {"is": "ready"})
+        if refuse_netlink is not None:
+            refuse_netlink()
         if not may_connect:
             refuse_connections()
     except Exception as error:
@@ -74,7 +78,7 @@ def main(
         options, sent = _receive(kernel)
         if options["process_memory"]:
             _return_freed_memory()
-            refuse_socket_pairs()
+            refuse_hiding_places()
         RECORDER.await_measurement = _measurement_request(kernel, options["measured_blocks"])
         reply = _run_function(options, sent, rank, groups)
         try:
@@ -231,6 +235,8 @@ def _init_process_group(
     Returns this rank's groups by world size.
     """
     backend = "gloo"
+    if refuse_netlink is not None:
+        _share_gloos_device()
     if setup["device"] == "cuda":
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(rank)
@@ -245,6 +251,23 @@ def _init_process_group(
     groups = {size: dist.new_group(list(range(size))) for size in setup["smaller_groups"]}
     groups[setup["world_size"]] = dist.group.WORLD
     return {size: group for size, group in groups.items() if rank < size}
+
+
+def _share_gloos_device() -> None:
+    """All of this process's groups, also later ones, use the device that is created now."""
+    gloo: Any = dist.ProcessGroupGloo
+    device, make = gloo.create_device(interface="lo"), gloo.__init__
+    default = timedelta(minutes=30)
+
+    def __init__(self: Any, store: Any, rank: int, size: int, timeout: Any = default) -> None:
+        options = timeout
+        if isinstance(timeout, timedelta):
+            options = gloo._Options()
+            options._timeout = timeout
+        options._devices = [device]
+        make(self, store, rank, size, options)
+
+    gloo.__init__ = __init__
 
 
 def _describe(error: BaseException) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class RankSet:
         trust: Trust = Trust.OWN,
         preload: Sequence[str] = (),
         prepare: Sequence[str] = (),
+        hide: Sequence[str] = (),
     ) -> None:
         """``smaller``: additional world sizes; with size n, a function runs on ranks 0 to n − 1.
 
@@ -60,6 +61,7 @@ class RankSet:
         ``preload``: modules that the ranks' parent process imports, once for all its ranks.
         ``prepare``: a function that it calls before it forks them, as "module:name", and the
         strings to call it with.
+        ``hide``: folders and files that a sandbox's ranks see empty.
         """
         _check_set(world_size, timeout_s)
         self.world_size = world_size
@@ -71,7 +73,7 @@ class RankSet:
         self.host = host or OwnHost()
         self.may_connect = may_connect
         self.trust = trust
-        self.preload, self.prepare = preload, prepare
+        self.preload, self.prepare, self.hide = preload, prepare, hide
         self._supervisor: Supervisor | None = None
         self._last: Execution | None = None
 
@@ -203,6 +205,7 @@ class RankSet:
                 "imports_needed": [*POSTPONED] if measured else imports_needed(program),
                 "preload": [*self.preload, *libraries_named(program)],
                 "prepare": [*self.prepare],
+                "hide": [*self.hide],
             }
             screen = stream.screen(self.quiet, self.progress)
             self._supervisor = Supervisor(setup, screen, self.host, self.trust)
@@ -247,6 +250,7 @@ class RankSet:
         )
         if self.device != "cpu" or not (before or log.world_size == 1):
             return measured_traffic.from_calls(log, calls, origin_s)
+        after = execution.closed() | after
         counted = measured_traffic.from_counters(log, before, after, origin_s)
         return dataclasses.replace(
             counted,

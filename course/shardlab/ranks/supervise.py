@@ -12,6 +12,7 @@ import selectors
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,12 +39,14 @@ STARTUP_LIMIT_S = {  # enough to import torch, or all of DeepSpeed, from a cold 
 }
 MAX_PRINTED_BYTES = {Trust.OWN: PRINTED_BYTES, Trust.UNTRUSTED: 1 << 20}  # per rank and stream
 # Per rank; labs log a few hundred
-MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 100_000}
+MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 30_000}
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 POLL_S = 0.05  # how often the ranks' logs are read
 ACTIVE_S = 0.3  # how long ranks are observed at a timeout, to tell computing from waiting
 MIN_STACKS_S, MAX_STACKS_S = 0.3, 3.0  # how long to wait until every rank has written its stack
+CLOSING_READS, CLOSING_BYTES = 10, 1000
+READ_AND_SEND = selectors.EVENT_READ | selectors.EVENT_WRITE
 PIPE_READS = 2  # of 64 KiB, the capacity of a pipe
 
 
@@ -64,6 +67,7 @@ class Supervisor:
         self.server = engines.server_of(setup["engine"], setup["device"])
         self.pending_builds = PendingBuilds(screen)
         self.selector = selectors.DefaultSelector()
+        self.unread = deque[RankProcess]()  # ranks with messages behind a request to be measured
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
         self.started_s = time.monotonic()
@@ -169,6 +173,7 @@ class Supervisor:
         memory = options["memory"], options["process_memory"]
         execution = Execution(participants, timeout_s, self.trust, before, *memory)
         self.execution = execution
+        self.unread.clear()
         execution.clock.start(execution.started_s, [process.pid for process in participants])
         options = {"is": "go", "program_bytes": len(program), **options}
         for process, given in zip(participants, inputs, strict=True):
@@ -177,8 +182,8 @@ class Supervisor:
             process.begin(*printed, output_bytes // len(participants), own)
             if process.control not in self.selector.get_map():  # unregistered when it was over
                 self.selector.register(process.control, selectors.EVENT_READ, ("control", process))
-            with contextlib.suppress(BrokenPipeError):  # it died: the server will report it
-                messages.send(process.control, options, program + given)
+            body = program + given
+            process.send(messages.begin(options, body), body)
         return execution
 
     def _discard_events(self, process: RankProcess) -> None:
@@ -198,7 +203,16 @@ class Supervisor:
         finally:
             execution.after = execution.after or self.meter.read()
             execution.read_logs()
+            self._wait_for_closings(execution)
             self._drain_printed()
+
+    def _wait_for_closings(self, execution: Execution) -> None:
+        """Linux reports a closed socket some time later."""
+        for _ in range(CLOSING_READS if self.channel and self.channel.closings else 0):
+            if not execution.log.closing or (execution.unseen_bytes or 0) <= CLOSING_BYTES:
+                return
+            time.sleep(POLL_S)
+            execution.after = self.meter.read()
 
     def _watch(self, execution: Execution) -> None:
         polled_s = 0.0
@@ -207,6 +221,7 @@ class Supervisor:
             now = time.monotonic()
             if now - polled_s >= POLL_S:  # output wakes us far more often
                 polled_s = now
+                self.meter.note_closed()
                 execution.clock.update(now)
                 execution.read_logs()
                 # Failures first: ranks that wait for a failed rank hang too.
@@ -261,12 +276,24 @@ class Supervisor:
         return {process.rank: process.stack() for process in self.ranks}
 
     def _listen(self, timeout_s: float) -> None:
-        for key, _ in self.selector.select(timeout_s):
+        if self.unread:
+            timeout_s = 0.0
+            self._handle_messages(self.unread.popleft())
+        registered = self.selector.get_map()
+        for process in self.ranks:
+            if process.outbox and process.control in registered:
+                self.selector.modify(process.control, READ_AND_SEND, ("control", process))
+        for key, events in self.selector.select(timeout_s):
             kind, process = key.data
             if kind == "channel":
                 self._read_server()
             elif kind == "control":
-                self._read_rank(process)
+                if events & selectors.EVENT_WRITE:
+                    process.send_rest()
+                    if not process.outbox:
+                        self.selector.modify(process.control, selectors.EVENT_READ, key.data)
+                if events & selectors.EVENT_READ:
+                    self._read_rank(process)
             else:
                 self._read_printed(process, kind, key.fd)
 
@@ -296,6 +323,9 @@ class Supervisor:
         else:
             process.exit_code = message["exit"]
             process.max_rss_bytes = message["max_rss_bytes"]
+            if process in self.unread:
+                self.unread.remove(process)
+                self._handle_messages(process)
             while self._read_rank(process):  # read its last messages before its exit counts
                 pass
             if not process.is_over:
@@ -315,6 +345,13 @@ class Supervisor:
             self.selector.unregister(process.control)
             return False
         process.inbox.feed(data)
+        if process not in self.unread:
+            self._handle_messages(process)
+        return True
+
+    def _handle_messages(self, process: RankProcess) -> None:
+        """Up to the next request to be measured, which takes time: a rank may have sent hundreds,
+        and its time limit must be seen in between."""
         try:
             while not process.is_over and (message := process.inbox.next()) is not None:
                 process.handle(*message)
@@ -322,11 +359,13 @@ class Supervisor:
                     self._request_build(process)
                 if process.block_to_measure:
                     self._measure(process)
+                    if process.exit_code is None:
+                        self.unread.append(process)
+                        return
         except ValueError as error:
             process.fail_in_output(error)
-        if process.is_over:  # ignore anything it sends from now on
-            self.selector.unregister(process.control)
-        return True
+        if process.is_over and process.control in self.selector.get_map():
+            self.selector.unregister(process.control)  # ignore anything it sends from now on
 
     def _measure(self, process: RankProcess) -> None:
         """Measure a rank that waits at the end of a block, then let it continue.
@@ -336,6 +375,7 @@ class Supervisor:
         execution = self.execution
         counts_wire = process.block_to_measure in process.withheld
         is_wanted = execution is not None and (counts_wire or execution.with_memory)
+        is_wanted = is_wanted and process.exit_code is None
         if execution is not None and is_wanted and process.may_be_measured():
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])

@@ -19,6 +19,7 @@ TCP_INFO_BYTES = 216
 _NOTSENT_AT, _SENT_AT, _RETRANS_AT = 144, 200, 208
 _NETLINK_SOCK_DIAG, _TCPDIAG_GETSOCK, _INET_DIAG_INFO = 4, 18, 2
 _NLM_F_REQUEST, _NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 1, 0x301, 2, 3
+_CLOSED_SOCKETS = 1 << 0 | 1 << 2  # multicast groups: closed sockets of IPv4, of IPv6
 _RTM_NEWSTATS, _RTM_GETSTATS, _LOOPBACK_INDEX = 92, 94, 1
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
@@ -103,6 +104,29 @@ def open_netlink() -> socket.socket:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
 
 
+def open_closings() -> socket.socket:
+    """Gets a message about each TCP socket that is closed from now on in the network namespace in
+    which it is opened, even if used elsewhere."""
+    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 30)  # as large as allowed
+    sock.bind((0, _CLOSED_SOCKETS))
+    sock.setblocking(False)
+    return sock
+
+
+def closed_sockets(closings: socket.socket) -> Iterator[Socket]:
+    """Those closed since the last call.  If they are too many for its buffer, some are missing."""
+    while True:
+        try:
+            packet = closings.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:  # ENOBUFS: messages were lost
+            continue
+        for inode, at, queued, info in _messages(packet):
+            yield Socket(inode, at, *_sent_and_written(info), queued)
+
+
 def open_interfaces() -> socket.socket:
     """Reads the interfaces of the network namespace in which it is opened, even from elsewhere."""
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
@@ -154,16 +178,33 @@ def _dump(netlink: socket.socket) -> Iterator[_Diag]:
     netlink.sendto(header + request, (0, 0))
     while True:
         packet = netlink.recv(1 << 18)
-        at = 0
-        while at < len(packet):
-            length, kind = struct.unpack_from("=IH", packet, at)
-            if kind == _NLMSG_DONE:
-                return
-            if kind == _NLMSG_ERROR:
-                (code,) = struct.unpack_from("=i", packet, at + 16)
-                raise OSError(-code, "Linux refused to list its TCP sockets (sock_diag)")
-            yield from _parse(packet, at + 16, at + length)
-            at += (length + 3) & ~3
+        yield from _messages(packet)
+        if _ends(packet):
+            return
+
+
+def _ends(packet: bytes) -> bool:
+    """Whether it has the last message of a dump."""
+    at = 0
+    while at < len(packet):
+        length, kind = struct.unpack_from("=IH", packet, at)
+        if kind == _NLMSG_DONE:
+            return True
+        at += (length + 3) & ~3
+    return False
+
+
+def _messages(packet: bytes) -> Iterator[_Diag]:
+    at = 0
+    while at < len(packet):
+        length, kind = struct.unpack_from("=IH", packet, at)
+        if kind == _NLMSG_DONE:
+            return
+        if kind == _NLMSG_ERROR:
+            (code,) = struct.unpack_from("=i", packet, at + 16)
+            raise OSError(-code, "Linux refused to list its TCP sockets (sock_diag)")
+        yield from _parse(packet, at + 16, at + length)
+        at += (length + 3) & ~3
 
 
 def _parse(packet: bytes, start: int, stop: int) -> Iterator[_Diag]:

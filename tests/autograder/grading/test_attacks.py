@@ -83,7 +83,10 @@ OF_ROW = {
     "Theft": ["theft"],
     "Destruction": ["destruction"],
     "Smuggling": ["smuggling"],
-    "Taking others down": ["exits*", "segmentation_fault", "kills_the_parent*"],
+    "Taking others down": [
+        "exits*", "segmentation_fault", "kills_the_parent*", "request_never_read",
+        "thousands_of_receives", "hundreds_of_measurements",
+    ],
 }  # fmt: skip
 LABS = sorted({LAB, *(entry.lab for entry in ENTRIES)})
 HONEST = [entry for entry in ENTRIES if entry.kind == "honest"]

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import functools
+import importlib.util
 import os
 import platform
 import resource
@@ -14,11 +15,13 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from autograder.guest.closed_modules import places_of
 from autograder.sandbox import Limits, bubblewrap, open_sandbox
 from autograder.sandbox.bubblewrap import Unavailable
 from autograder.sandbox.host import ForkServerProcess, Sandbox, SharedForkServer
@@ -36,7 +40,7 @@ from shardlab.errors import LaunchError, RankError, RunTimeout
 from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
-from shardlab.trace import wire
+from shardlab.trace import measure, wire
 from tests.autograder.sandbox.without_root import is_possible, run_without_root
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
@@ -389,6 +393,117 @@ def test_killing_all_processes_does_not_affect_other_runs(sandbox: Sandbox) -> N
     run = contained(sandbox, kill_all)  # neither the rank itself nor PID 1 gets the signal
     assert run.outputs == [None]
     assert contained(sandbox, all_reduce_some, world_size=2).outputs[0] == [0, 2, 4]
+
+
+def make_groups_and_look_for_the_network() -> list[str]:
+    own = dist.new_group([0, 1])
+    values = torch.ones(3)
+    dist.all_reduce(values, group=own)
+    found = [] if values.tolist() == [2.0] * 3 else ["a wrong sum"]
+    dist.destroy_process_group(own)
+    with contextlib.suppress(PermissionError):
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)
+        found.append("netlink")
+    return found
+
+
+def test_started_ranks_make_groups_without_netlink(sandbox: Sandbox) -> None:
+    run = contained(sandbox, make_groups_and_look_for_the_network, world_size=2)
+    assert run.outputs == [[], []]
+
+
+def exchange_beside_a_smaller_group(claim: bool) -> None:
+    """100 kB through an own connection, next to a call in a group of another size."""
+    own = dist.new_group([0])
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(1), group=own)
+        dist.destroy_process_group(own)
+        with socket.create_server(("127.0.0.1", 45001)) as server:
+            dist.barrier()
+            with server.accept()[0] as connection:
+                connection.sendall(bytes(100_000))
+        if claim:
+            assert measure.recorder is not None
+            measure.recorder.log.write("closing", {"1:2": 100_000})
+    else:
+        dist.barrier()
+        with socket.create_connection(("127.0.0.1", 45001)) as connection:
+            while connection.recv(1 << 16):
+                pass
+    dist.barrier()
+
+
+def make_and_destroy_groups() -> None:
+    for _ in range(2):
+        own = dist.new_group([0, 1])
+        dist.all_reduce(torch.ones(100_000), group=own)
+        dist.destroy_process_group(own)
+    dist.barrier()
+
+
+def test_bytes_are_counted_by_connection_whatever_groups_were_made(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of connections that were closed, and whatever a rank says that it has closed."""
+    monkeypatch.setattr(sandbox.host, "limits", replace(LIMITS, memory_bytes=4_000_000_000))
+    with RankSet(2, host=sandbox.host, device="cpu", quiet=True) as ranks:
+        for _ in range(2):  # the second run closes what the first one held open
+            traffic = ranks.run(make_and_destroy_groups).traffic
+            assert traffic.unseen_bytes is not None
+            assert traffic.unseen_bytes < 1000
+            assert traffic.sent_bytes.sum() == pytest.approx(1_600_000, rel=0.01)
+        for claim in (False, True):
+            traffic = ranks.run(exchange_beside_a_smaller_group, claim).traffic
+            assert (traffic.unseen_bytes or 0) > 100_000
+
+
+def import_hidden(name: str) -> list[str]:
+    """In a new Python, which knows nothing of the modules that are closed in this one."""
+    program = f"import {name} as module; print([x for x in dir(module) if x[0] != '_'])"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    return [done.stdout.strip() or done.stderr.strip().splitlines()[-1]]
+
+
+def test_a_program_cannot_import_what_is_hidden(sandbox: Sandbox) -> None:
+    names = ("colorsys", "shardlab.trace.wire", "shardlab.estimate")
+    hide = [*places_of(names[1:]), importlib.util.find_spec("colorsys").origin]  # type: ignore[union-attr]
+    assert len(hide) == 3
+    shown = RankSet(1, host=sandbox.host, device="cpu", quiet=True)
+    hidden = RankSet(1, host=sandbox.host, device="cpu", quiet=True, hide=hide)
+    with shown, hidden:
+        assert "rgb_to_hsv" in shown.run(import_hidden, "colorsys").outputs[0][0]
+        for name in names:
+            (seen,) = hidden.run(import_hidden, name).outputs[0]
+            assert seen == "[]" or "No module named" in seen
+
+
+def wake_the_other_rank() -> int:
+    """Through the word of a file that both have mapped; returns how many were woken."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    fd = os.open("/usr/bin/env", os.O_RDONLY)
+    word = libc.mmap(None, 4096, 1, 1, fd, 0)  # PROT_READ, MAP_SHARED
+    value = ctypes.c_uint32.from_address(word).value
+    futex = {"x86_64": 202, "aarch64": 98}[platform.machine()]
+    both = torch.ones(1)
+    for request in (0, 1) if dist.get_rank() == 0 else (1,):
+        pause = (ctypes.c_long * 2)(0, 300_000_000)
+        dist.isend(both, 1 - dist.get_rank())
+        dist.recv(both, 1 - dist.get_rank())
+        if request == 0:
+            woken = libc.syscall(futex, ctypes.c_void_p(word), 0, value, pause, None, 0)
+            return int(woken == 0)
+        time.sleep(0.1)
+        libc.syscall(futex, ctypes.c_void_p(word), 1, 1000, None, None, 0)
+    return 0
+
+
+def test_ranks_that_may_not_connect_cannot_wake_each_other(sandbox: Sandbox) -> None:
+    """Where they may, this shows that the test would see it."""
+    assert contained(sandbox, wake_the_other_rank, world_size=2).outputs[0] == 1
+    run = contained(sandbox, wake_the_other_rank, world_size=2, may_connect=False)
+    assert run.outputs[0] == 0
 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")

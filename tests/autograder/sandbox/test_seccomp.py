@@ -27,7 +27,10 @@ TABLES: dict[str, Mapping[str, Sequence[int | None]]] = {
     "held": held_calls._HELD | held_calls._OPEN | held_calls._OTHERS | held_calls._REFUSED,
     "seccomp": {"seccomp": tuple(each[2] for each in filters._MACHINES.values())},
 }
-NEWER = {"memfd_secret": 447}  # headers of Linux before 5.14 lack it
+NEWER = {  # older headers lack them
+    "memfd_secret": 447, "cachestat": 451, "futex_waitv": 449, "futex_wake": 454,
+    "futex_wait": 455, "futex_requeue": 456, "setxattrat": 463, "landlock_create_ruleset": 444,
+}  # fmt: skip
 
 
 def numbers(column: int) -> dict[str, int]:
@@ -78,6 +81,7 @@ OWN, OTHER = os.getpid(), os.getpid() + 1
 THREAD, FILES, NEW_USER = 0x10000, 0x400, 0x10000000
 TCP, STREAM, DATAGRAM = socket.IPPROTO_TCP, socket.SOCK_STREAM, socket.SOCK_DGRAM
 GET_LOCK, DUPLICATE = 5, 1030
+WAKE, REQUEUE, WAIT_BITSET, PRIVATE, CLOCK_REALTIME = 1, 3, 9, 0x80, 0x100
 INSTALLED = {
     ("mount",): REFUSED,
     ("clone3",): ABSENT,
@@ -97,6 +101,17 @@ INSTALLED = {
     ("socketpair", socket.AF_UNIX, STREAM, 0): ALLOWED,
     ("kill", OTHER, 0): ALLOWED,
     ("fcntl", 3, GET_LOCK): ALLOWED,
+    ("madvise", 0, 4096, 4): ALLOWED,
+    ("madvise", 0, 4096, 20): REFUSED,
+    ("madvise", 0, 4096, 21): REFUSED,
+    ("fadvise64", 3, 0, 0, 4): REFUSED,
+    ("mincore", 0, 4096, 0): REFUSED,
+    ("cachestat", 3, 0, 0, 0): REFUSED,
+    ("preadv2", 3, 0, 1, 0, 0, 0): ALLOWED,
+    ("preadv2", 3, 0, 1, 0, 0, 8): REFUSED,
+    ("futex", 0, WAKE): ALLOWED,
+    ("futex_wake", 0, 1, 1, 0): REFUSED,
+    ("prctl", 15, 0): ALLOWED,
 }
 CONNECTED = {
     ("socket", socket.AF_INET, STREAM, 0): REFUSED,
@@ -112,8 +127,23 @@ CONNECTED = {
     ("fcntl", 3, DUPLICATE): ALLOWED,
     ("flock", 3): REFUSED,
     ("clone", signal.SIGCHLD): ALLOWED,
+    ("futex", 0, WAKE): REFUSED,
+    ("futex", 0, WAKE | PRIVATE): ALLOWED,
+    ("futex", 0, WAIT_BITSET | CLOCK_REALTIME): ALLOWED,  # of pthread_join
+    ("futex", 0, REQUEUE): REFUSED,
 }
-MEASURED = {("socketpair", socket.AF_UNIX, STREAM, 0): REFUSED, ("clone", THREAD): ALLOWED}
+MEASURED = {
+    ("socketpair", socket.AF_UNIX, STREAM, 0): REFUSED,
+    ("clone", THREAD): ALLOWED,
+    ("fsetxattr", 3, 0, 0, 0, 0): REFUSED,
+    ("prctl", 15, 0): ALLOWED,
+    ("prctl", 0x53564D61, 0): REFUSED,
+}
+STARTED = {
+    ("socket", socket.AF_NETLINK, socket.SOCK_RAW, 0): REFUSED,
+    ("socket", socket.AF_INET, STREAM, 0): ALLOWED,
+    ("clone", THREAD): ALLOWED,
+}
 
 
 @pytest.mark.parametrize("machine", filters._MACHINES)
@@ -121,8 +151,9 @@ MEASURED = {("socketpair", socket.AF_UNIX, STREAM, 0): REFUSED, ("clone", THREAD
     ("load", "expected"),
     [
         (seccomp.install, INSTALLED),
+        (seccomp.refuse_netlink, STARTED),
         (seccomp.refuse_connections, CONNECTED),
-        (seccomp.refuse_socket_pairs, MEASURED),
+        (seccomp.refuse_hiding_places, MEASURED),
     ],
 )
 def test_what_a_filter_returns(

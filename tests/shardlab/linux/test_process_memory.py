@@ -62,6 +62,14 @@ def in_a_memory_file_that_is_only_mapped() -> object:
     return mapped
 
 
+def in_a_memory_file_that_is_mapped_privately() -> object:
+    fd = os.memfd_create("data")
+    fill(partial(os.write, fd))
+    mapped = [mmap.mmap(fd, SIZE, mmap.MAP_PRIVATE, mmap.PROT_READ)]
+    os.close(fd)
+    return mapped
+
+
 def in_pipes() -> object:
     pipes = [os.pipe() for _ in range(SIZE // len(PIECE))]
     for _, end in pipes:
@@ -138,6 +146,7 @@ def process_with(keep: Callable[[], object]) -> Iterator[Callable[[], int]]:
         in_a_shared_mapping_out_of_the_page_table,
         in_a_memory_file,
         in_a_memory_file_that_is_only_mapped,
+        in_a_memory_file_that_is_mapped_privately,
         in_pipes,
         in_a_child,
         in_a_child_whose_main_thread_has_ended,

@@ -192,7 +192,7 @@ def test_a_forged_message_or_a_full_log_overrides_other_errors(execution: Execut
 
 
 def test_a_killed_rank_is_the_cause_of_other_failures(execution: Execution) -> None:
-    execution.log.mismatched.clear()
+    execution.log.mismatch = None
     first, other = execution.ranks
     first.exit_code = 1
     other.state, other.exit_code = "dead", -signal.SIGKILL
@@ -279,3 +279,44 @@ def test_a_log_of_any_bytes(written: Callable[[bytes], log.LogReader], data: byt
     reader = written(data)
     assert len(list(reader.new_events())) <= 1000
     assert len(reader.partial) <= log.MAX_LINE_BYTES
+
+
+@pytest.fixture
+def supervisor() -> Iterator[tuple[Supervisor, RankProcess, socket.socket]]:
+    """Of a rank whose side of the connection is a socket."""
+    ours, theirs = socket.socketpair()
+    supervisor = Supervisor(
+        {"world_size": 1, "engine": "torch", "device": "cpu"}, screen(True), None
+    )  # type: ignore[arg-type]
+    process = RankProcess(0, ours, None, -1, state="running")  # type: ignore[arg-type]
+    supervisor.ranks = [process]
+    supervisor.selector.register(ours, selectors.EVENT_READ, ("control", process))
+    with ours, theirs, supervisor.selector:
+        yield supervisor, process, theirs
+
+
+def test_a_rank_that_reads_nothing_does_not_block_the_checker(
+    supervisor: tuple[Supervisor, RankProcess, socket.socket],
+) -> None:
+    ranks, process, theirs = supervisor
+    content = os.urandom(10_000_000)
+    process.send(b"header", content)
+    assert process.outbox
+    received = b""
+    while len(received) < len(content) + 6:
+        ranks._listen(0.01)
+        received += theirs.recv(1 << 20)
+    assert received == b"header" + content
+    assert not process.outbox
+
+
+def test_one_request_to_be_measured_is_served_in_a_turn(
+    supervisor: tuple[Supervisor, RankProcess, socket.socket],
+) -> None:
+    ranks, _, theirs = supervisor
+    theirs.sendall(messages.pack({"is": "measure", "label": "x"}) * 990)
+    measured = []
+    ranks._measure = lambda process: (measured.append(process), process.resume())  # type: ignore[assignment, func-returns-value, method-assign]
+    for turn in range(1, 5):
+        ranks._listen(0.01)
+        assert len(measured) == turn

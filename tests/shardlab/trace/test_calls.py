@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardlab.trace.calls import CallLog
+from shardlab.trace.calls import DTYPES, NEW_GROUP, OPS, CallLog
 from tests.shardlab.scripted_ranks import ScriptedRanks, call_event
 
 
@@ -200,3 +200,43 @@ class TestMismatch:
         ranks.call(0, "send", 1, shape=(8,))
         ranks.call(2, "recv", 0, shape=(4,))
         assert ranks.log.mismatch is None
+
+
+def test_thousands_of_mismatches_take_no_longer_each() -> None:
+    """Comparing each with all others would take minutes."""
+    log = CallLog(2)
+    log.add(0, ["group", "world", [0, 1]])
+    for number in range(20_000, 0, -1):
+        log.add(0, call_event(number, "send", 1, tag=number))
+        log.add(1, call_event(number, "recv", 0, tag=number, shape=(9,)))
+    assert log.mismatch is not None
+    assert [call.tag for call in log.mismatch.calls] == [20_000, 20_000]
+
+
+@pytest.mark.parametrize(
+    ("at", "to"),
+    [(9, "the student's own text"), (14, "op=MAX, and more text"), (2, "steals"), (9, ["float32"])],
+)
+def test_a_students_text_is_no_dtype_option_or_operation(at: int, to: Any) -> None:
+    log = CallLog(2)
+    log.add(0, changed_event(at, to))
+    assert log.calls == []
+
+
+def test_all_dtypes_and_operations_are_known() -> None:
+    import torch
+
+    from shardlab.trace.recorder import OPERATORS
+
+    dtypes = {str(value) for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    assert {*DTYPES} == {name.removeprefix("torch.") for name in dtypes} | {""}
+    assert {*OPS} == {op for op, _ in OPERATORS.values()} | {NEW_GROUP}
+
+
+@pytest.mark.parametrize(
+    "options", ["", "op=PREMUL_SUM", "src=0", "op=MAX, dst=3, strides [1, 8]", "[0, 1]", "[]"]
+)
+def test_options_that_a_recorder_writes(options: str) -> None:
+    log = CallLog(2)
+    log.add(0, call_event(1, "all_reduce", options=options))
+    assert [call.options for call in log.calls] == [options]
