@@ -303,8 +303,9 @@ def _wrong_record(exercise: Exercise, attempt: Attempt) -> Finding | None:
 def _was_refused(error: LaunchError | None) -> bool:
     """Whether the sandbox refused a system call.  Where process memory is measured, correct answers
     need none of these."""
-    is_known = isinstance(error, RankError) and error.kind == "PermissionError"
-    return is_known and "Operation not permitted" in error.message
+    if not isinstance(error, RankError) or error.kind != "PermissionError":
+        return False
+    return "Operation not permitted" in error.message
 
 
 def _over_budget(attempt: Attempt) -> Finding | None:

@@ -11,6 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -45,10 +46,8 @@ def _grows(value: Plain, expected: Plain) -> bool:
         known = expected if isinstance(expected, dict) else {}
         return any(_grows(item, known.get(key)) for key, item in value.items())
     if isinstance(value, list | tuple):
-        known = expected if isinstance(expected, list | tuple) else ()
-        return any(
-            _grows(item, known[at] if at < len(known) else None) for at, item in enumerate(value)
-        )
+        items = expected if isinstance(expected, list | tuple) else ()
+        return any(_grows(*pair) for pair in zip_longest(value, items[: len(value)]))
     shape = tuple(getattr(value, "shape", ()))
     if 1 not in shape or shape == tuple(getattr(expected, "shape", ())):
         return False
