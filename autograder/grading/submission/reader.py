@@ -6,6 +6,7 @@ cell only its type, text, id, grade id and the pictures that the text shows are 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.grading.submission import attachments, repair
+from autograder.grading.submission import attachments, repair, script
 from autograder.grading.submission.files import Unreadable, read_regular_file
 
 MAX_BYTES = 20_000_000
 MAX_CELLS = 2_000
+# Key of a notebook's metadata: a hash of the file, if it may contain text that was not recognized.
+INCOMPLETE = "shardlab_incomplete"
 
 
 def read_content(path: str | os.PathLike[str]) -> bytes:
@@ -38,8 +41,8 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
             notes.append(note)
         text, more = repair.decode(content)
         notes += more
-        cells_of = repair.cells_of_script if repair.is_script(text) else repair.cells_of_json
-        raw, more = cells_of(text)
+        is_script = script.is_script(text)
+        raw, more = script.cells_of_script(text) if is_script else repair.cells_of_json(text)
         notes += more
         if len(raw) > MAX_CELLS:
             notes.append(f"Only the first {MAX_CELLS:,} of {len(raw):,} cells were read.")
@@ -52,7 +55,10 @@ def read_notebook(content: bytes) -> tuple[NotebookNode, list[str]]:
         raise
     except Exception as error:  # deep nesting, odd types: JSON may contain anything
         raise Unreadable(f"it is not a Jupyter notebook ({type(error).__name__})") from error
-    present = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
+    is_cut = len(raw) > MAX_CELLS or any(note.startswith(repair.DAMAGED) for note in notes)
+    file_hash = hashlib.sha256(content).hexdigest()[:8]
+    about = {INCOMPLETE: file_hash} if is_script or is_cut else {}
+    present = {"cells": cells, "metadata": about, "nbformat": 4, "nbformat_minor": 5}
     return nbformat.from_dict(present), notes
 
 

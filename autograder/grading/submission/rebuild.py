@@ -17,10 +17,16 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.build.cells import END_LINKS, grade_id, is_answer
 from autograder.grading.submission.attachments import pictures_for
+from autograder.grading.submission.reader import INCOMPLETE
 from autograder.grading.submission.repair import has_conflict, sides_of
 
 Cells = list[NotebookNode]
 
+# With a hash, so that a mark for one file does not count for the next.
+NOT_FOUND = (
+    "*No answer to this question was found in the submitted file, which is a script or damaged. "
+    "Whoever grades it looks in the file itself ({}).*"
+)
 MAX_CHARS = 200_000  # of one cell's text
 MAX_COPIES = 20  # of one answer that are tried one by one
 # Regular expressions, because IPython's own transformer takes minutes for a cell of 400 magics.
@@ -53,6 +59,8 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
             _note_changes(cell, found.copies.get(cell.id, []), notes)
     if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
         notes.append("Cells had been moved: they were graded in the lab's own order.")
+    if file_hash := submitted.get("metadata", {}).get(INCOMPLETE):
+        _wait_for_a_person(template, rebuilt, file_hash, notes)
     rebuilt.cells = _with_own_cells(rebuilt.cells, found.own)
     return rebuilt, notes
 
@@ -160,6 +168,16 @@ def _with_continuation(
     del following[0]
     notes.append(f"The answer cell `{cell.id}` had been split: its parts were joined.")
     return f"{text}\n{rest}"
+
+
+def _wait_for_a_person(
+    template: NotebookNode, rebuilt: NotebookNode, file_hash: str, notes: list[str]
+) -> None:
+    """nbgrader gives 0 points to a written answer with the released text, and asks nobody."""
+    for released, cell in zip(template.cells, rebuilt.cells, strict=True):
+        if is_answer(cell) and cell.cell_type == "markdown" and cell.source == released.source:
+            cell.source = NOT_FOUND.format(file_hash)
+            notes.append(f"No answer to `{cell.id}` was found in the file: a person will look.")
 
 
 def _written_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:

@@ -22,8 +22,8 @@ CELLS = re.compile(r'"cells"\s*:\s*\[')
 # A string, which is kept as it is, or a comma before a closing bracket.  An unterminated string
 # extends to the last character, so that no file makes this slow.
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(\s*+[\]}])')
-SCRIPT_CELL = re.compile(r"^# (?:%%(.*)|In\s?\[[ \d]*\]:)\s*$", re.MULTILINE)
 
+DAMAGED = "The file was damaged"
 MAX_LOST = 20  # places in a damaged file from which no cell can be read
 
 Cells = list[Any]
@@ -96,7 +96,7 @@ def cells_of_json(text: str) -> tuple[Cells, Notes]:
     if not cells:
         raise Unreadable(_why_unreadable(text))
     rest = ", the rest could not" if lost else ""
-    return cells, [*notes, f"The file was damaged: {len(cells)} cells could be read{rest}."]
+    return cells, [*notes, f"{DAMAGED}: {len(cells)} cells could be read{rest}."]
 
 
 def _why_unreadable(text: str) -> str:
@@ -183,26 +183,3 @@ def _choose_side(text: str) -> tuple[Any, str]:
         if (document := _parse(side)) is not None:
             return document, f"{found}: the {which} was graded."
     return None, f"{found}."
-
-
-# ---- scripts ------------------------------------------------------------------------------------
-
-
-def is_script(text: str) -> bool:
-    """Whether it is Python instead of JSON, from `Save as .py` or a copy of the code."""
-    first = text.lstrip("\ufeff \t\r\n")[:1]
-    return first not in ("{", "[", "<") and bool(re.search(r"(?m)^(def|class) ", text))
-
-
-def cells_of_script(text: str) -> tuple[Cells, Notes]:
-    """Split at the `# %%` of Jupytext and VS Code or nbconvert's `# In[1]:`; else one cell."""
-    text = text.lstrip("\ufeff").replace("\r\n", "\n")
-    # [marker, source, marker, source, ...]
-    parts = ["", *SCRIPT_CELL.split(text)]
-    cells: Cells = []
-    for mark, source in zip(parts[::2], parts[1::2], strict=True):
-        kind, source = "markdown" if "[markdown]" in (mark or "") else "code", source.strip("\n")
-        if kind == "markdown":
-            source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
-        cells.append({"cell_type": kind, "source": source})
-    return cells, ["You submitted a Python script: its code was graded in the lab's notebook."]

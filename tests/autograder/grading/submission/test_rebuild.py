@@ -11,6 +11,7 @@ from nbformat.corpus.words import generate_corpus_id
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.build.cells import END_LINKS
+from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
 
 STUB = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
@@ -230,3 +231,64 @@ def test_a_split_answer_keeps_the_pictures_of_its_parts(
         "a.png": {"image/png": "a.png"},
         "b.png": {"image/png": "b.png"},
     }
+
+
+def test_a_written_answer_that_is_not_found_in_a_script_is_graded_by_hand(
+    template: NotebookNode,
+) -> None:
+    """nbgrader would give 0 points to the released text without asking anybody."""
+    answers = set()
+    for comment in ("# 2 x is twice x.", "# another text"):
+        submitted, _ = read_notebook(f"{ANSWER}\n    {comment}\n".encode())
+        rebuilt, notes = rebuild(template, submitted)
+        assert notes[-1] == "No answer to `why` was found in the file: a person will look."
+        answers.add(rebuilt.cells[-1].source)
+    assert len(answers) == 2  # a mark for the first file does not count for the second
+    assert template.cells[-1].source not in answers
+
+
+SCRIPTS = {
+    "comments": "#%% [md]\n# YOUR ANSWER\n\n# %% md\n# Because\n#\n# of x.",
+    "a title": "#%% [markdown] my answer\n# Because\n#\n# of x.",
+    "a string": '# %% md\n"""\nBecause\n\nof x.\n"""',
+    "a raw string": "#%% md\nr'''Because\n\nof x.'''",
+    "no signs": "#%% md\nBecause\n\nof x.",
+    "a string without a mark": '#%%\n"""Because\n\nof x."""',
+    "metadata": '# %% [markdown] nbgrader={"grade_id": "why"}\n# Because\n#\n# of x.',
+    "nbconvert": "# Because\n# \n# of x.",
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_text_in_scripts(template: NotebookNode, kind: str) -> None:
+    mark = "# In[2]:" if kind == "nbconvert" else "#%%"
+    check = 'check("x.double", double)'
+    script = f"{mark}\nimport math\n\n{mark}\n{ANSWER}\n\n{mark}\n{check}\n\n\n{SCRIPTS[kind]}\n"
+    submitted, _ = read_notebook(script.encode())
+    rebuilt, _ = rebuild(template, submitted)
+    assert [cell.source for cell in rebuilt.cells[-2:]] == [check, "Because\n\nof x."]
+    assert ANSWER in sources(rebuilt)
+
+
+def test_strings_and_comments_inside_of_code_stay_there() -> None:
+    code = '''x = """
+# no text
+"""  # """
+
+if x:
+    pass
+
+# between
+
+else:
+    y = f("""
+""")
+
+def f():
+    """Returns 1."""
+
+# no text either
+
+    return 1'''
+    submitted, _ = read_notebook(code.encode())
+    assert [cell.source for cell in submitted.cells] == [code]
