@@ -15,6 +15,10 @@ ALL_TAKEN, WRONG_USAGE, SOME_SKIPPED = 0, 2, 3
 PLATFORMS = ("canvas", "moodle", "gradescope", "folder")
 TIME = "%Y-%m-%d %H:%M:%S"
 SHORT = 30  # names in one line
+GROUPS_HINT = """\
+names that no student has: those of groups? If so, write grading/groups.csv (columns group,student;
+one row for each member) and collect again: each member gets a copy. If it is another name of a
+student, add it to the roster as moodle_name:"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,7 +52,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return WRONG_USAGE
     print(as_text(collected, arguments.dry_run))
-    return SOME_SKIPPED if collected.skipped else ALL_TAKEN
+    return ALL_TAKEN if collected.is_complete else SOME_SKIPPED
 
 
 def as_text(collected: Collected, dry_run: bool) -> str:
@@ -66,6 +70,18 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         ]
     if collected.skipped:
         lines += ["", "skipped:", *(f"  {path}: {why}" for path, why in collected.skipped)]
+    if collected.no_notebook:
+        lines += ["", f"no notebook of {collected.lab}, so 0 points until there is one:"]
+        lines += [
+            f"  {who} submitted {path}, which {why if why.startswith('is ') else f'is none: {why}'}"
+            for who, path, why in collected.no_notebook
+        ]
+    if collected.groups:
+        lines += ["", GROUPS_HINT]
+        lines += [
+            f"  {name}, collected for {who} only" if who else f"  {name}, not collected"
+            for name, who in collected.groups
+        ]
     if collected.ties:
         lines += ["", "equally new, so the last by name was taken: check which one counts"]
         lines += [f"  {who}: {taken}, not {_some(rest)}" for who, taken, rest in collected.ties]
@@ -83,6 +99,7 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]
     counts = Counter(plan.outcome for plan, _, _ in collected.students.values())
     counts["skipped"] = len(collected.skipped)
+    counts["without a notebook"] = len({student for student, *_ in collected.no_notebook})
     total = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing"
     note = "dry run, nothing was changed: " if dry_run else ""
     heading = f"{collected.lab}, from {collected.platform}: {note}{total}"

@@ -35,6 +35,7 @@ from autograder.grading.record.record import (
 )
 from autograder.grading.record.source_rules import find_forbidden
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.lab_cells import lab_cells
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
 from autograder.sandbox import Limits
@@ -154,7 +155,7 @@ def _rebuild(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str
     unreadable = task.unreadable
     if task.submitted is not None:
         try:
-            submitted, repairs = read_notebook(task.submitted)
+            submitted, repairs = read_notebook(task.submitted, lab_cells(template.cells))
             rebuilt, notes = rebuild(template, submitted)
             return rebuilt, [*task.notes, *repairs, *notes], ""
         except Unreadable as error:

@@ -70,11 +70,18 @@ class Roster:
             for key in keys | {("canvas_id", person.canvas_id)}:
                 self._found[key].append(person.student)
 
+    def has_name(self, text: str) -> bool:
+        """Whether somebody has this id or name."""
+        return bool(
+            self._found.get(("id", same_id(text))) or self._found.get(("name", same_name(text)))
+        )
+
     def find(self, *, canvas_id: str = "", ids: Iterable[str] = (), name: str = "") -> str:
         """The student with this Canvas id, else with one of these ids, else with this name.
 
         Raises NotFound.
         """
+        ids = list(ids)
         keys = [("canvas_id", canvas_id), *(("id", same_id(text)) for text in ids)]
         for key in (*keys, ("name", same_name(name))):
             students = self._found.get(key, []) if key[1] else []

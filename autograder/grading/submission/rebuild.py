@@ -17,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.build.cells import END_LINKS, grade_id, is_answer
 from autograder.grading.submission.attachments import pictures_for
+from autograder.grading.submission.lab_cells import defined
 from autograder.grading.submission.reader import INCOMPLETE
 from autograder.grading.submission.repair import has_conflict, sides_of
 
@@ -32,7 +33,6 @@ MAX_COPIES = 20  # of one answer that are tried one by one
 # Regular expressions, because IPython's own transformer takes minutes for a cell of 400 magics.
 MAGIC_LINE = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
 MAGIC_VALUE = re.compile(r"(?<==)[ \t]*[%!].*$", re.MULTILINE)
-DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+| *)=(?!=)", re.M)
 
 
 def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNode, list[str]]:
@@ -191,13 +191,13 @@ def _written_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells)
 
 def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:
     """The last cell that defines what this one should, moved here unless it is before it."""
-    names = _defined(cell.source)
+    names = defined(cell.source)
     wanted = {cell.id} if cell.id in names else names
     for lab_id, other in reversed(found.code):
         text = _text(other)
         if (
             not wanted
-            or not wanted <= _defined(text)
+            or not wanted <= defined(text)
             or _without_comments(text) == _without_comments(cell.source)
         ):
             continue
@@ -208,11 +208,6 @@ def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells)
         found.own[lab_id] = [own for own in found.own[lab_id] if own is not other]
         return text
     return None
-
-
-def _defined(source: str) -> set[str]:
-    """Names that a cell defines at its top level."""
-    return {function or value for function, value in DEFINITION.findall(source)}
 
 
 def _note_changes(cell: NotebookNode, copies: Cells, notes: list[str]) -> None:

@@ -19,6 +19,7 @@ from autograder.grading.submission.folders import (
     read_submission,
     students_who_submitted,
 )
+from autograder.grading.submission.lab_cells import lab_cells
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
 from autograder.pages.similar.compare import Text, Work
@@ -114,7 +115,7 @@ def code_of(content: bytes, template: NotebookNode) -> list[Text]:
 
     Raises Unreadable.
     """
-    notebook, _ = rebuild(template, read_notebook(content)[0])
+    notebook, _ = rebuild(template, read_notebook(content, lab_cells(template.cells))[0])
     of_lab = {cell.id for cell in template.cells if not is_answer(cell)}
     texts, left = [], MAX_CHARS
     for cell in notebook.cells:
