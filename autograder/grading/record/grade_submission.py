@@ -29,6 +29,7 @@ from autograder.grading.record.record import (
     RESOURCE_LIMIT,
     STUDENT_ERROR,
     TAMPERING,
+    UNREADABLE,
     Record,
     State,
     Task,
@@ -76,9 +77,12 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
             missing.append(why)
         write_verdict(cell, verdict, why)
     insert_notes(notebook, notes)
+    state: State
     state, reason = state_of(
         verdicts.values(), tampering=run.tampering, limits_hit=run.limits_hit, missing=missing
     )
+    if unreadable:
+        state, reason = UNREADABLE, unreadable
     return Record(
         lab=task.lab,
         student=task.student,
