@@ -29,11 +29,12 @@ class SaveGrades(SaveAutoGrades):
         grade_id = cell.metadata.nbgrader.grade_id
         # ``parent``: a SubmissionReader, created before the converter removed the notebooks.
         graded = self.parent.graded.get((self.student_id, self.assignment_id), {})
-        if not is_solution(cell) or graded.get(grade_id) != _answer(cell):
+        is_dropped = not cell.metadata.nbgrader.points  # so that nobody has to grade it
+        if not is_solution(cell) or (graded.get(grade_id) != _answer(cell) and not is_dropped):
             return
         names = grade_id, self.notebook_id, self.assignment_id, self.student_id
         grade = self.gradebook.find_grade(*names)
-        if grade.manual_score is not None:
+        if grade.manual_score is not None or is_dropped:
             grade.needs_manual_grade = False
             self.gradebook.db.commit()
 
