@@ -12,6 +12,7 @@ from autograder.grading.collect import collect_command as collect
 from autograder.grading.command import arguments as grading
 from autograder.grading.command import late_command as late
 from autograder.grading.command import move_gradebook
+from autograder.grading.roster import people_command as people
 from autograder.grading.roster import roster_command as roster
 from autograder.mutants import mutants_command as mutants
 from autograder.pages.archive import feedback_command as feedback
@@ -45,6 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=_times)
     roster.add_parser(commands)
+    people.add_parsers(commands)
     collect.add_parser(commands)
     grading.add_parser(commands)
     on_submit.add_parser(commands)

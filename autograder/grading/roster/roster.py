@@ -61,6 +61,21 @@ def same_name(text: str) -> str:
     return "".join(character for character in plain if character.isalnum())
 
 
+def spelled_differently(submitted: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """{name of a folder: why it cannot be used}: Grace if somebody is called grace."""
+    known = set(known)
+    by_id = {same_id(student): student for student in sorted(known)}
+    found = {}
+    for name in submitted:
+        other = by_id.setdefault(same_id(name), name)
+        if other != name and name not in known:
+            found[name] = (
+                f"differs from {other} only in its spelling: if they are one student, run "
+                f"`python -m autograder rename {name} {other}`"
+            )
+    return found
+
+
 class Roster:
     def __init__(self, people: Iterable[Person]) -> None:
         self.people = {person.student: person for person in people}
