@@ -4,6 +4,8 @@ or try the checks with changed solutions"""
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,13 @@ def main(argv: list[str] | None = None) -> int:
     similar.add_parser(commands)
     feedback.add_parser(commands)
     arguments = parser.parse_args(argv)
-    return int(arguments.run(arguments))
+    try:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
 
 
 def _build(arguments: argparse.Namespace) -> int:

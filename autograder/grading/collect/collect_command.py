@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -95,6 +96,13 @@ def as_text(collected: Collected, dry_run: bool) -> str:
             f"{collected.platform} does not report when files were submitted: no timestamp.txt was "
             "written, and nbgrader deducts no late penalty"
         ]
+    if collected.platform == "folder" and (same := _same_minute([v.time for v in taken])):
+        count, minute = same
+        lines += [
+            f"{count} of {len(taken)} files were changed in the minute {minute:%Y-%m-%d %H:%M} UTC: "
+            "if they were copied then, this is not when they were submitted. Correct timestamp.txt, "
+            "or delete it, before you grade"
+        ]
     if collected.absent:
         lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]
     counts = Counter(plan.outcome for plan, _, _ in collected.students.values())
@@ -104,6 +112,13 @@ def as_text(collected: Collected, dry_run: bool) -> str:
     note = "dry run, nothing was changed: " if dry_run else ""
     heading = f"{collected.lab}, from {collected.platform}: {note}{total}"
     return "\n".join([heading, *lines])
+
+
+def _same_minute(times: list[datetime]) -> tuple[int, datetime] | None:
+    """(how many, the minute), if most of several times are in one minute."""
+    minutes = Counter(time.replace(second=0, microsecond=0) for time in times)
+    minute, count = max(minutes.items(), key=lambda item: item[1], default=(None, 0))
+    return (count, minute) if minute and count >= 3 and 2 * count > len(times) else None
 
 
 def _some(names: list[str]) -> str:

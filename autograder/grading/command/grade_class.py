@@ -78,7 +78,7 @@ def _grade(arguments: argparse.Namespace) -> int:
                 # Free late days count over all labs: a grade in one may change penalties in others.
                 late.write(late.standings())
         finally:
-            _print_late_work(late, before)
+            _print_late_work(late, before, [run.lab for run in runs])
     return max(codes)
 
 
@@ -89,9 +89,11 @@ def late_work(app: NbGrader) -> LateWork:
     return late
 
 
-def _print_late_work(late: LateWork, before: list[Standing]) -> None:
+def _print_late_work(late: LateWork, before: list[Standing], labs: Sequence[str]) -> None:
     """What has changed since ``before``: each record is written with its own penalty already."""
     now = late.standings()
+    if due := late.due_dates([standing for standing in now if standing.lab in labs]):
+        print("\n".join(["", *due]))
     if lines := changes_since(before, now):
         print("\n  ".join(["\nLate work:", *lines]))
     if not all(standing.is_stored for standing in now):

@@ -316,6 +316,17 @@ def test_files_that_are_equally_new_are_named(
     assert submitted(course, "ada") == notebook(LAB, "2")
 
 
+def test_many_equal_times_are_those_of_a_copy(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    files = {f"{student}/lab.ipynb": notebook(LAB, student) for student in ("ada", "bob", "cyd")}
+    printed = run("collect", LAB, "--from", folder(tmp_path / "1", files))
+    assert "3 of 3 files were changed in the minute 2026-10-05 09:30 UTC: if they were" in printed
+    for number, name in enumerate(files):
+        folder(tmp_path / "1", {name: notebook(LAB, "2")}, AT + timedelta(hours=number))
+    assert "in the minute" not in run("collect", LAB, "--from", tmp_path / "1")
+
+
 def test_times_in_a_zip_are_in_the_courses_time_zone(
     course: Path, run: Callable[..., str], tmp_path: Path
 ) -> None:
