@@ -99,9 +99,9 @@ def as_text(collected: Collected, dry_run: bool) -> str:
     if collected.platform == "folder" and (same := _same_minute([v.time for v in taken])):
         count, minute = same
         lines += [
-            f"{count} of {len(taken)} files were changed in the minute {minute:%Y-%m-%d %H:%M} UTC: "
-            "if they were copied then, this is not when they were submitted. Correct timestamp.txt, "
-            "or delete it, before you grade"
+            f"{count} of {len(taken)} files were changed in the minute {minute:%Y-%m-%d %H:%M} "
+            "UTC: if they were copied then, this is not when they were submitted. Correct "
+            "timestamp.txt, or delete it, before you grade"
         ]
     if collected.absent:
         lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]

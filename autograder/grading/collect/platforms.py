@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -66,6 +67,10 @@ class People:
     def submitted(self, file: File, *, name: str, **ids: Any) -> Iterator[SubmittedFile]:
         """Once for each member, if it is a group's."""
         members = self.groups.members(name)
+        with suppress(NotFound):
+            # A student may have given themselves a group's name.
+            if self.roster.find(**ids) not in members:
+                members = []
         try:
             students = members or [self.roster.find(name=name, **ids)]
         except NotFound as error:

@@ -28,14 +28,14 @@ class Groups:
     def __init__(self, members: dict[str, list[str]]) -> None:
         """``members``: {group: students}"""
         self._members = {same_name(group): students for group, students in members.items()}
-        self.students = {student for students in members.values() for student in students}
 
     def members(self, name: str) -> list[str]:
         """[] if no group has this name."""
         return self._members.get(same_name(name), []) if name else []
 
-    def are_together(self, one: str, other: str) -> bool:
-        return any(one in members and other in members for members in self._members.values())
+    def group_of(self, student: str) -> str:
+        """ "" for a student in no group."""
+        return next((name for name, who in self._members.items() if student in who), "")
 
 
 def read_groups(folder: Path, roster: Roster | None, lab: str, labs: Collection[str]) -> Groups:

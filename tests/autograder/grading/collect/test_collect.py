@@ -435,6 +435,8 @@ def test_each_member_of_a_group_gets_a_copy(
             "blueteam_LATE_333_678902_lab.ipynb": notebook(LAB, "blue"),
         },
     )
+    # Not a member, but with the group's name
+    spoof = {"blueteam_12345_678903_lab.ipynb": notebook(LAB, "spoof")}
     printed = run("collect", LAB, "--from", canvas, code=3)
     assert "names that no student has: those of groups?" in printed
     assert "  blueteam, collected for bob only" in printed
@@ -446,6 +448,9 @@ def test_each_member_of_a_group_gets_a_copy(
     assert "late according to canvas: bob, cyd" in printed
     for student, team in (("ada", "team 1"), ("jose", "team 1"), ("cyd", "blue")):
         assert submitted(enrolled, student) == notebook(LAB, team)
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "s.zip", spoof), code=3)
+    assert "1 resubmitted" in printed
+    assert "  blueteam, collected for ada only" in printed
     moodle = zipped(
         tmp_path / "m.zip",
         {"Blue team_7_assignsubmission_file_/lab.ipynb": notebook(LAB, "again")},
