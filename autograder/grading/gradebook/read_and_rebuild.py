@@ -9,6 +9,7 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.grading.gradebook.database import require_not_moved
@@ -37,7 +38,8 @@ class SubmissionReader(NotebookExporter):
         resources = ResourcesDict() if resources is None else resources
         resources["metadata"] = {"path": os.path.dirname(filename)}
         try:
-            lab = cells_of_lab(self.parent.coursedir, os.path.basename(os.path.dirname(filename)))
+            course = CourseDirectory(parent=self.parent)
+            lab = cells_of_lab(course, os.path.basename(os.path.dirname(filename)))
             notebook, resources[NOTES] = read_notebook(read_content(filename), lab)
         except Unreadable as error:
             self.log.warning("%s: %s", filename, error)

@@ -12,6 +12,7 @@ import nbformat
 from nbgrader import utils
 from nbgrader.api import MissingEntry
 from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
 
 from autograder.build.lab import BuiltNotebooks
 from autograder.grading.gradebook.database import GradebookError, opened, prepare
@@ -43,7 +44,7 @@ class GradedNotebooks(BuiltNotebooks):
                     raise NbGraderException(why)
 
     def _why_not(self, path: Path) -> str:
-        course, lab = self.parent.coursedir, path.parent.name
+        course, lab = CourseDirectory(parent=self.parent), path.parent.name
         cells = nbformat.read(path, as_version=4).cells
         new = {
             cell.metadata.nbgrader.grade_id: (utils.is_grade(cell), utils.is_solution(cell))
