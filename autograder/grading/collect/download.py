@@ -68,7 +68,8 @@ def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Co
             except (Unreadable, OSError) as error:
                 collected.skipped.append((candidates[-1][0].file.shown, str(error)))
         for student, others in submitted.others():
-            if roster is None or student not in roster.people:
+            is_unknown = roster is None or student not in roster.people
+            if is_unknown or store.has_notebook(student):
                 rest = [each.file for each, _ in others]
                 collected.ignored += [file.shown for file in rest if not file.may_be_notebook]
                 continue

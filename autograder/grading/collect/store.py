@@ -138,6 +138,11 @@ class Store:
         """The names of the folders with earlier submissions: their times, the oldest first."""
         return sorted(path.name for path in self._past(student))
 
+    def has_notebook(self, student: str) -> bool:
+        """Whether there is a file that grading reads."""
+        folder = submission_folder(self.course, self.lab, student)
+        return find_notebook(folder, self.lab)[0] is not None
+
     def has_submission(self, student: str) -> bool:
         return submission_folder(self.course, self.lab, student).exists()
 

@@ -60,7 +60,7 @@ def rename(old: str, new: str) -> str:
             renamed = replace(people.pop(old), student=new)
             people[new] = merged(renamed, people[new]) if new in people else renamed
             write_roster(grading_folder(course), Roster(people.values()))
-    what = [f"{labs} labs in the gradebook", *(f"{n} {kind}" for kind, n in counts.items())]
+    what = [f"labs in the gradebook: {labs}", *(f"{kind}: {n}" for kind, n in counts.items())]
     lines = [f"{old} is now {new}: {', '.join(what)}"]
     if inbound := _inbound(course, old):
         lines.append(

@@ -420,7 +420,8 @@ def test_a_students_file_that_is_no_notebook_is_kept_and_named(
         code=3,
     )
     assert submitted(enrolled, "bob") == notebook(LAB)
-    run("collect", LAB, "--from", download, code=3)
+    printed = run("collect", LAB, "--from", download, code=3)
+    assert "not notebooks, ignored: oneilbob_333_678903_lab 3.tar.gz" in printed
     assert submitted(enrolled, "bob") == notebook(LAB)
 
 

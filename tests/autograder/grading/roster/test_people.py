@@ -105,7 +105,7 @@ def test_a_renamed_student_keeps_everything(
     before, old = rows(course, "ada"), files(course)
     assert before["submissions"][0]["extension_s"] == 7 * 86400
     printed = run("rename", "ada", "Ada.King")
-    assert "ada is now Ada.King: 1 labs in the gradebook, 1 submitted, 1 autograded" in printed
+    assert "ada is now Ada.King: labs in the gradebook: 1, submitted: 1, autograded: 1" in printed
     after = rows(course, "Ada.King")
     assert after["submissions"] == before["submissions"]
     assert {**after["student"], "id": "ada"} == before["student"]
