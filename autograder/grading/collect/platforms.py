@@ -77,7 +77,7 @@ class People:
             yield SubmittedFile(file, why_not=str(error), group=name)
             return
         for student in students:
-            is_own = members or same_name(name) in self.roster.people[student].names
+            is_own = members or self.roster.people[student].may_be_called(name)
             yield SubmittedFile(file, student, group="" if is_own else name)
 
 

@@ -65,8 +65,8 @@ def remove(student: str) -> str:
             if name in mine.rows():
                 mine.replace_rows(name, None)
     return (
-        f"{student} was removed (labs in the gradebook: {labs}). All is in {target}. To undo "
-        f"this: python -m autograder remove {student} --undo"
+        f"{student} was removed (labs in the gradebook: {labs}). Kept in {target}. Undo: "
+        f"python -m autograder remove {student} --undo"
     )
 
 

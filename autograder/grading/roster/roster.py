@@ -46,6 +46,12 @@ class Person:
         given = (f"{first} {last}", f"{last} {first}", self.moodle_name)
         return {same_name(text) for text in given} - {""}
 
+    def may_be_called(self, name: str) -> bool:
+        """Also with a middle name, and if no name is known."""
+        shown, parts = same_name(name), [same_name(self.first_name), same_name(self.last_name)]
+        known = self.names
+        return not known or shown in known or (all(parts) and all(part in shown for part in parts))
+
 
 COLUMNS = tuple(field.name for field in fields(Person))
 
