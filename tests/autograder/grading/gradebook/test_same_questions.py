@@ -90,6 +90,10 @@ def test_questions_of_a_graded_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for name in (QUESTION, "check_reduce_scatter"):
             cell_of(notebook, name)["metadata"]["nbgrader"]["points"] = 0
 
+    with course.gradebook as gradebook:
+        gradebook.find_grade(QUESTION, LAB, LAB, "ada").manual_score = 1.5
+        gradebook.find_comment(QUESTION, LAB, LAB, "ada").manual_comment = "Well put."
+        gradebook.db.commit()
     change(course, drop)
     assert generate() == ""
     assert main(["grade", LAB, "--regrade", "--yes"]) == 0
@@ -97,6 +101,8 @@ def test_questions_of_a_graded_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         submission = gradebook.find_submission(LAB, "ada")
         assert (submission.score, submission.max_score) == (2, 13)
         assert not submission.needs_manual_grade
+        comment = gradebook.find_comment(QUESTION, LAB, LAB, "ada").manual_comment
+        assert comment == "Well put.\n(1.5 points before this question was dropped.)"
 
 
 @pytest.mark.parametrize("points", ["-1", "True", "'2'", "float('nan')"])
