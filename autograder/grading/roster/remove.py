@@ -30,7 +30,7 @@ ROWS = "rows.json"  # of the gradebook and the tables
 
 
 def remove(student: str) -> str:
-    """What was done, for the terminal. If it is interrupted, run it again: `restore` adds up both.
+    """What was done, for the terminal. If it is interrupted, run it again.
 
     Raises CannotChange, BadTable, GradebookError or Locked before anything is changed.
     """
@@ -42,13 +42,13 @@ def remove(student: str) -> str:
     with nobody_grades(course), opened(course) as gradebook:
         require_known(gradebook, mine, people)
         labs = len(student_rows.labs_of(gradebook, student))
-        target = (
-            grading_folder(course) / REMOVED / student / f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-        )
-        rows: dict[str, Any] = {"gradebook": student_rows.read(gradebook, student), "tables": {}}
         # Before anything is removed, with everything that is not a file.
-        for name in TABLES:
-            rows["tables"][name] = mine.named_rows(name)
+        rows: dict[str, Any] = {
+            "gradebook": student_rows.read(gradebook, student),
+            "tables": {name: mine.named_rows(name) for name in TABLES},
+        }
+        folder = grading_folder(course) / REMOVED / student
+        target = _interrupted(folder, rows) or folder / f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
         write_atomically(target / ROWS, json.dumps(rows, indent=1).encode())
         for kind, paths in mine.labs().items():
             for path in paths:
@@ -68,6 +68,14 @@ def remove(student: str) -> str:
         f"{student} was removed (labs in the gradebook: {labs}). Kept in {target}. Undo: "
         f"python -m autograder remove {student} --undo"
     )
+
+
+def _interrupted(folder: Path, rows: dict[str, Any]) -> Path | None:
+    """The folder of a removal that left the gradebook as it was."""
+    for path in sorted(folder.glob(f"*/{ROWS}")):
+        if rows["gradebook"] and json.loads(path.read_text(encoding="utf-8")) == rows:
+            return path.parent
+    return None
 
 
 def restore(student: str) -> str:
@@ -101,15 +109,17 @@ def restore(student: str) -> str:
             if missing := set(labs) - {each.name for each in gradebook.assignments}:
                 commands = " and ".join(f"`nbgrader generate_assignment {lab}`" for lab in missing)
                 raise CannotChange(f"the gradebook lacks labs: run {commands} first")
-            if data:
-                lost += student_rows.write(gradebook, data)
-                gradebook.db.commit()
             for kind, found in kinds.items():
                 for each in found:
                     _put_back(mine, kind, each)
+                shutil.rmtree(folder / kind, ignore_errors=True)  # empty now
             for name, old in rows["tables"].items():
                 if len(old) > 1:
                     mine.add_rows(name, old)
+            # Last: an interrupted run can be repeated.
+            if data:
+                lost += student_rows.write(gradebook, data)
+                gradebook.db.commit()
             path.rename(path.with_name("restored.json"))
     note = f" No longer in the lab, so without marks: {', '.join(lost)}." if lost else ""
     return f"{student} is back, with submissions, records, marks and feedback.{note}"

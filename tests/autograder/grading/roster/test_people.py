@@ -80,6 +80,10 @@ def run(course: Course, capsys: pytest.CaptureFixture[str]) -> Callable[..., str
     return run
 
 
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def rows(course: Course, student: str) -> dict[str, Any]:
     with course.gradebook as gradebook:
         found = student_rows.read(gradebook, student)
@@ -100,7 +104,7 @@ def files(course: Course) -> dict[str, bytes]:
 
 
 def test_a_renamed_student_keeps_everything(
-    course: Course, run: Callable[..., str], pool: FakePool
+    course: Course, run: Callable[..., str], pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, old = rows(course, "ada"), files(course)
     assert before["submissions"][0]["extension_s"] == 7 * 86400
@@ -125,11 +129,24 @@ def test_a_renamed_student_keeps_everything(
     assert "begins with a dot" in run("rename", "bob", ".bob", code=2)
     assert files(course) == both
 
+    before = rows(course, "bob")
+    with monkeypatch.context() as patched:
+        patched.setattr(student_rows, "give_to", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run("rename", "bob", "rob")
+    run("rename", "bob", "rob")
+    assert rows(course, "rob")["submissions"] == before["submissions"]
+    assert "nothing to grade" in run("grade", LAB)
+
 
 def test_a_removed_student_comes_back_with_the_mark(
-    course: Course, run: Callable[..., str], pool: FakePool
+    course: Course, run: Callable[..., str], pool: FakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, old = rows(course, "ada"), files(course)
+    with monkeypatch.context() as patched:
+        patched.setattr(student_rows, "delete_all", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run("remove", "ada")
     assert "remove ada --undo" in run("remove", "ada")
     assert not [name for name in files(course) if "ada" in name.split("/")]
     for name in ("roster", "groups", "extensions"):
@@ -147,6 +164,10 @@ def test_a_removed_student_comes_back_with_the_mark(
     (folder / f"{LAB}.ipynb").unlink()
     folder.rmdir()
 
+    with monkeypatch.context() as patched:
+        patched.setattr(student_rows, "write", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run("remove", "ada", "--undo")
     assert "ada is back" in run("remove", "ada", "--undo")
     assert rows(course, "ada") == before
     now = files(course)
