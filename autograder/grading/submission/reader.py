@@ -158,9 +158,8 @@ def find_notebook(folder: Path, lab: str, cells: LabCells | None = None) -> tupl
         names = [e.name for e in entries if not (e.name.startswith(".") or is_noise(e.name))]
         names = [name for name in names if name not in SIDE_FILES]
         shown = ", ".join(f"`{_shown(name)}`" for name in names[:3])
-        what = (
-            f"You submitted {shown}, which is no notebook" if shown else "You submitted no notebook"
-        )
+        kind = "which is no notebook" if len(names) == 1 else "but no notebook"
+        what = f"You submitted {shown}, {kind}" if shown else "You submitted no notebook"
         return None, f"{what}: expected `{wanted}`."
     files.sort(key=lambda name: (KINDS.index(kind_of(name)), _name_distance(name, lab), name))
     files.sort(key=lambda name: name != wanted)
