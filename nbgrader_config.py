@@ -62,8 +62,9 @@ use_timezone(c, "UTC")
 
 # labs/ is in git, and nbgrader skips existing labs: without this, none would enter the gradebook.
 c.GenerateAssignment.force = True
-# Stops if a notebook differs from its source, as after a failed `python -m autograder build`.
-c.GenerateAssignment.exporter_class = "autograder.build.lab.BuiltNotebooks"
+# Stops if a notebook differs from its source, as after a failed `python -m autograder build`, or if
+# a lab that has grades has other questions.
+c.GenerateAssignment.exporter_class = "autograder.grading.gradebook.same_questions.GradedNotebooks"
 
 # ---- autograde
 

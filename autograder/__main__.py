@@ -4,6 +4,8 @@ or try the checks with changed solutions"""
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from autograder.grading.collect import collect_command as collect
 from autograder.grading.command import arguments as grading
 from autograder.grading.command import late_command as late
 from autograder.grading.command import move_gradebook
+from autograder.grading.roster import people_command as people
 from autograder.grading.roster import roster_command as roster
 from autograder.mutants import mutants_command as mutants
 from autograder.pages.archive import feedback_command as feedback
@@ -45,6 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     command.add_argument("--repo", type=Path, default=Path(), help="default: the current directory")
     command.set_defaults(run=_times)
     roster.add_parser(commands)
+    people.add_parsers(commands)
     collect.add_parser(commands)
     grading.add_parser(commands)
     on_submit.add_parser(commands)
@@ -56,7 +60,13 @@ def main(argv: list[str] | None = None) -> int:
     similar.add_parser(commands)
     feedback.add_parser(commands)
     arguments = parser.parse_args(argv)
-    return int(arguments.run(arguments))
+    try:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
 
 
 def _build(arguments: argparse.Namespace) -> int:

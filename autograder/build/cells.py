@@ -62,8 +62,8 @@ def is_check(cell: NotebookNode) -> bool:
     return is_graded and not is_answer(cell) and cell.cell_type == "code"
 
 
-def is_answer(cell: NotebookNode) -> bool:
-    return bool(cell.metadata.get("nbgrader", {}).get("solution", False))
+def is_answer(cell: Mapping[str, Any]) -> bool:
+    return bool(cell["metadata"].get("nbgrader", {}).get("solution", False))
 
 
 def grade_id(cell: Mapping[str, Any]) -> str | None:

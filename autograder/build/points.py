@@ -6,6 +6,7 @@ header of its cell.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def add_points(source: Path, notebook: NotebookNode) -> None:
                 meta.points = exercises.points_of(name)
             except KeyError as error:
                 raise SourceError(f"{where}: {error.args[0]}") from error
+            is_number = isinstance(meta.points, int | float) and meta.points is not True
+            if not (is_number and 0 <= meta.points < math.inf):
+                raise SourceError(
+                    f"{where}: {name} has points={meta.points!r}: write a number of 0 (the "
+                    "question was dropped) or more"
+                )
             if name in seen:
                 raise SourceError(f"{where}: an earlier cell already checks {name}")
             seen.add(name)

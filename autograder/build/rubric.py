@@ -55,7 +55,7 @@ def require_rubric(folder: Path, notebook: NotebookNode) -> None:
             known = ", ".join(worth) or "none"
             raise SourceError(f"{where}: no written question has this name. The lab has: {known}")
         total = sum(item.points for item in question.items if item.points > 0)
-        if total > worth[name] + 1e-9:
+        if total > worth[name] + 1e-9 and worth[name]:  # 0: the question was dropped
             raise SourceError(
                 f"{where}: the items have {total:g} points, the question only {worth[name]:g}"
             )

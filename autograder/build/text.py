@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,8 @@ def _complete_nbgrader(cell: NotebookNode, grade_ids: set[str]) -> str:
         raise _CellError(f"grade_id {grade_id!r} is already used by an earlier cell")
     grade_ids.add(grade_id)
 
-    if meta["grade"] and meta["solution"] and not meta.get("points", 0) > 0:
-        raise _CellError(f"{grade_id!r} is graded but has no positive points")
+    if meta["grade"] and meta["solution"] and not 0 <= meta.get("points", -1) < math.inf:
+        raise _CellError(f"{grade_id!r} is graded but has no points (0: it was dropped)")
     if meta["grade"] and not meta["solution"]:
         if not meta["locked"]:
             raise _CellError(f"{grade_id!r} is a check cell: it must be locked")

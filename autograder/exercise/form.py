@@ -8,6 +8,7 @@ students' copy contains the hidden half's results for the visible cases, recorde
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -107,8 +108,8 @@ class Exercise:
     )
 
     def __post_init__(self) -> None:
-        if not self.points > 0:
-            raise ValueError(f"{self.name or self.answer}: points must be above 0")
+        if not 0 <= self.points < math.inf:  # 0: the question was dropped
+            raise ValueError(f"{self.name or self.answer}: points must be 0 or more")
         if not any(not case.hidden for case in self.cases):
             raise ValueError(f"{self.name}: a student needs at least one visible case")
         if len({case.name for case in self.cases}) < len(self.cases):

@@ -28,6 +28,8 @@ from tests.tools.shell import environment, instructors_commands, instructors_pag
 LAB = "03_ring_all_reduce"
 # {beginning of a command: why it is not run here}
 NOT_RUN = {
+    "python -m autograder rename": "in tests/autograder/grading/roster/test_people.py",
+    "python -m autograder remove": "in test_people.py",
     "make env": "in test_environment.py",
     ". .venv/bin/activate": "the test names the environment's folder",
     "sudo ": "needs an administrator",
@@ -66,6 +68,7 @@ COMMAND = re.compile(r"(make|nbgrader|python|sudo|kubectl|\.venv/bin/\w+) |--")
 FILES = {
     "student,first_name": "students.csv",
     "student,lab": "grading/extensions.csv",
+    "group,student": "grading/groups.csv",
     "[from_8_to_64_ranks]": f"solutions/{LAB}/rubric.toml",
 }
 CYD = get_username()  # uses the exchange, which identifies students by user name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,10 @@ ALL_TAKEN, WRONG_USAGE, SOME_SKIPPED = 0, 2, 3
 PLATFORMS = ("canvas", "moodle", "gradescope", "folder")
 TIME = "%Y-%m-%d %H:%M:%S"
 SHORT = 30  # names in one line
+GROUPS_HINT = """\
+names that no student has: those of groups? If so, write grading/groups.csv (columns group,student;
+one row for each member) and collect again: each member gets a copy. If it is another name of a
+student, add it to the roster as moodle_name:"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -48,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return WRONG_USAGE
     print(as_text(collected, arguments.dry_run))
-    return SOME_SKIPPED if collected.skipped else ALL_TAKEN
+    return ALL_TAKEN if collected.is_complete else SOME_SKIPPED
 
 
 def as_text(collected: Collected, dry_run: bool) -> str:
@@ -66,6 +71,18 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         ]
     if collected.skipped:
         lines += ["", "skipped:", *(f"  {path}: {why}" for path, why in collected.skipped)]
+    if collected.no_notebook:
+        lines += ["", f"no notebook of {collected.lab}, so 0 points until there is one:"]
+        lines += [
+            f"  {who} submitted {path}, which {why if why.startswith('is ') else f'is none: {why}'}"
+            for who, path, why in collected.no_notebook
+        ]
+    if collected.groups:
+        lines += ["", GROUPS_HINT]
+        lines += [
+            f"  {name}, collected for {who} only" if who else f"  {name}, not collected"
+            for name, who in collected.groups
+        ]
     if collected.ties:
         lines += ["", "equally new, so the last by name was taken: check which one counts"]
         lines += [f"  {who}: {taken}, not {_some(rest)}" for who, taken, rest in collected.ties]
@@ -79,14 +96,29 @@ def as_text(collected: Collected, dry_run: bool) -> str:
             f"{collected.platform} does not report when files were submitted: no timestamp.txt was "
             "written, and nbgrader deducts no late penalty"
         ]
+    if collected.platform == "folder" and (same := _same_minute([v.time for v in taken])):
+        count, minute = same
+        lines += [
+            f"{count} of {len(taken)} files were changed in the minute {minute:%Y-%m-%d %H:%M} "
+            "UTC: if they were copied then, this is not when they were submitted. Correct "
+            "timestamp.txt, or delete it, before you grade"
+        ]
     if collected.absent:
         lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]
     counts = Counter(plan.outcome for plan, _, _ in collected.students.values())
     counts["skipped"] = len(collected.skipped)
+    counts["without a notebook"] = len({student for student, *_ in collected.no_notebook})
     total = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing"
     note = "dry run, nothing was changed: " if dry_run else ""
     heading = f"{collected.lab}, from {collected.platform}: {note}{total}"
     return "\n".join([heading, *lines])
+
+
+def _same_minute(times: list[datetime]) -> tuple[int, datetime] | None:
+    """(how many, the minute), if most of several times are in one minute."""
+    minutes = Counter(time.replace(second=0, microsecond=0) for time in times)
+    minute, count = max(minutes.items(), key=lambda item: item[1], default=(None, 0))
+    return (count, minute) if minute and count >= 3 and 2 * count > len(times) else None
 
 
 def _some(names: list[str]) -> str:

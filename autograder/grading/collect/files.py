@@ -15,12 +15,13 @@ from pathlib import Path, PurePosixPath
 
 from autograder.grading.course_time import course_zone
 from autograder.grading.submission.files import Unreadable, read_regular_file
-from autograder.grading.submission.reader import KINDS, MAX_BYTES
+from autograder.grading.submission.kinds import is_noise, kind_of
+from autograder.grading.submission.reader import MAX_BYTES
 
 MAX_FILES = 100_000
 UTF8_FLAG = 0x800
 LINK = "it is a link"
-NOISE = re.compile(r"(^|/)(__MACOSX|\.ipynb_checkpoints|\.git)/|(^|/)(\._[^/]*|\.DS_Store)$")
+OUTSIDE = "its path leads out of the download"
 DRIVE = re.compile(r"^[A-Za-z]:")
 
 
@@ -43,8 +44,7 @@ class File:
 
     @property
     def may_be_notebook(self) -> bool:
-        """Browsers also save notebook.ipynb.json and notebook.ipynb.txt."""
-        return ".ipynb" in self.path.name.lower() or self.path.suffix.lower() in KINDS
+        return bool(kind_of(self.path.name))
 
     @property
     def shown(self) -> str:
@@ -81,7 +81,7 @@ def _in_folder(folder: Path) -> Iterator[File]:
         for name in names + links:
             path = Path(where, name)
             relative = _composed(path.relative_to(folder).as_posix())
-            if NOISE.search(relative):
+            if is_noise(relative):
                 continue
             count += 1
             if count > MAX_FILES:
@@ -98,7 +98,7 @@ def _in_folder(folder: Path) -> Iterator[File]:
 def _in_zip(archive: zipfile.ZipFile) -> Iterator[File]:
     for entry in archive.infolist():
         name = _composed(_decoded(entry).replace("\\", "/"))
-        if entry.is_dir() or NOISE.search(name):
+        if entry.is_dir() or is_noise(name):
             continue
         try:
             time = _utc(datetime(*entry.date_time, tzinfo=course_zone()).timestamp())
@@ -133,7 +133,7 @@ def _decoded(entry: zipfile.ZipInfo) -> str:
 
 def _why_not(entry: zipfile.ZipInfo, name: str) -> str:
     if name.startswith("/") or DRIVE.match(name) or ".." in name.split("/"):
-        return "its path leads out of the download"
+        return OUTSIDE
     if stat.S_ISLNK(entry.external_attr >> 16):
         return LINK
     if entry.file_size > MAX_BYTES and not name.endswith(".yml"):

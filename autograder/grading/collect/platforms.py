@@ -9,7 +9,8 @@ file was submitted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -19,14 +20,25 @@ from typing import Any
 import yaml
 
 from autograder.grading.collect.files import LINK, CollectError, File
-from autograder.grading.roster.roster import NotFound, Roster
+from autograder.grading.roster.groups import Groups
+from autograder.grading.roster.roster import NotFound, Roster, same_name
 from autograder.grading.submission.files import Unreadable
 
-# lovelaceada_LATE_12345_678901_03_ring_all_reduce-1.ipynb: name, student's id, upload's id, file.
-CANVAS = re.compile(r"(?P<name>.*?)_(?P<late>LATE_)?(?P<user>\d+)_(?P<upload>\d+)_(?P<file>.+)")
+# lovelaceada_LATE_12345_678901_03_ring_all_reduce-1.ipynb: name, student's id, upload's id, file. A
+# text entry or a link has no upload's id: lovelaceada_12345_text.html. Of a group's submission, the
+# name is the group's, and the id one member's.
+_CANVAS_FILE = r"(?:(?P<upload>\d+)_(?P<file>.+)|text\.html|link\.html)"
+CANVAS_TAIL = re.compile(rf"_(?P<late>LATE_)?(?P<user>\d+)_{_CANVAS_FILE}")
+CANVAS = re.compile(rf"(?P<name>.*?){CANVAS_TAIL.pattern}")
+CANVAS_ANONYMOUS = re.compile(rf"(?:LATE_)?anon_[A-Za-z0-9]+_{_CANVAS_FILE}")
 # Ada Lovelace_123456_assignsubmission_file_, before / or the file's name. The number is another one
-# in each assignment. Newer versions leave out the last _ of a folder's name.
-MOODLE = re.compile(r"(?P<name>.*?)(_\d+)?_assignsubmission_[a-z]+(?:_(?P<file>.*))?")
+# in each assignment. Newer versions leave out the last _ of a folder's name. The name is a group's,
+# if it submitted, or "Participant" in the site's language, if names are hidden.
+MOODLE = re.compile(r"(?P<name>.*?)(?P<number>_\d+)?_assignsubmission_[a-z]+(?:_(?P<file>.*))?")
+MOODLE_ANONYMOUS = {
+    "participant", "participante", "participanta", "teilnehmerin", "partecipante", "deelnemer",
+    "uczestnik", "deltagare", "deltaker", "deltager", "osallistuja", "ucastnik", "参加者", "参与者",
+}  # fmt: skip
 METADATA = "submission_metadata.yml"
 METADATA_BYTES = 200_000_000  # it contains the autograder's output
 COPY = re.compile(r"(?P<stem>.+?)(?: ?\((?P<copy>\d+)\)|-(?P<again>\d+))$")  # notebook (1), file-1
@@ -42,9 +54,34 @@ class SubmittedFile:
     time: datetime | None = None  # UTC; when it was submitted, if the platform reports that
     is_late: bool = False  # according to the platform
     why_not: str = ""  # why it belongs to no student
+    group: str = ""  # a name that is not the student's, and so may be a group's
 
 
-Reader = Callable[[Sequence[File], Roster | None], Iterator[SubmittedFile]]
+@dataclass(frozen=True)
+class People:
+    """Whom the names in a download can mean."""
+
+    roster: Roster
+    groups: Groups
+
+    def submitted(self, file: File, *, name: str, **ids: Any) -> Iterator[SubmittedFile]:
+        """Once for each member, if it is a group's."""
+        members = self.groups.members(name)
+        with suppress(NotFound):
+            # A student may have given themselves a group's name.
+            if self.roster.find(**ids) not in members:
+                members = []
+        try:
+            students = members or [self.roster.find(name=name, **ids)]
+        except NotFound as error:
+            yield SubmittedFile(file, why_not=str(error), group=name)
+            return
+        for student in students:
+            is_own = members or self.roster.people[student].may_be_called(name)
+            yield SubmittedFile(file, student, group="" if is_own else name)
+
+
+Reader = Callable[[Sequence[File], People | None], Iterator[SubmittedFile]]
 
 
 def recognize(files: Sequence[File]) -> str:
@@ -56,33 +93,79 @@ def recognize(files: Sequence[File]) -> str:
     counts = {
         "folder": len(outer) // 2,
         "moodle": sum(any(map(MOODLE.fullmatch, parts)) for parts in outer),
-        "canvas": sum(bool(CANVAS.fullmatch(parts[-1])) for parts in outer),
+        "canvas": sum(
+            bool(CANVAS.fullmatch(parts[-1]) or CANVAS_ANONYMOUS.fullmatch(parts[-1]))
+            for parts in outer
+        ),
     }
     return max(counts, key=lambda platform: counts[platform])
 
 
-def canvas(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
+def canvas(files: Sequence[File], people: People | None) -> Iterator[SubmittedFile]:
     """The newest file is the one with the highest upload id, which Canvas counts up. -1 at the end
     of a name also marks a resubmission, but a student's own file may be named so."""
+    assert people is not None
+    if files and all(CANVAS_ANONYMOUS.fullmatch(file.path.name) for file in files):
+        raise CollectError(
+            f"{files[0].shown} and all other names are anonymous: in Canvas, open the assignment's "
+            "settings and turn off *Anonymous Grading*, or post the grades, then download again. "
+            "Nothing was collected"
+        )
     for file in files:
-        if (match := CANVAS.fullmatch(file.path.name)) is None:
+        name, match = _canvas_name(file.path.name, people.groups)
+        if match is None:
             yield SubmittedFile(file, why_not="its name is not NAME_ID_NUMBER_FILE as in Canvas")
             continue
-        submitted = _of(file, roster, canvas_id=match["user"], name=match["name"])
-        yield replace(submitted, order=(int(match["upload"]),), is_late=bool(match["late"]))
+        order, is_late = (int(match["upload"] or 0),), bool(match["late"])
+        for each in people.submitted(file, canvas_id=match["user"], name=name):
+            yield replace(each, order=order, is_late=is_late)
 
 
-def moodle(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
+def _canvas_name(name: str, groups: Groups) -> tuple[str, re.Match[str] | None]:
+    """(the name of the student or group, what follows it)."""
+    match = CANVAS.fullmatch(name)
+    if match is None:
+        return "", None
+    # team_1_12345_678901_lab.ipynb is a file of group team_1, not of the student with id 1.
+    whole = name[: match.end("user")]
+    if groups.members(whole) and (tail := CANVAS_TAIL.fullmatch(name, match.end("user"))):
+        return whole, tail
+    return match["name"], match
+
+
+def moodle(files: Sequence[File], people: People | None) -> Iterator[SubmittedFile]:
     """The newest file is the one whose name ends in the highest number: notebook (2).ipynb."""
+    assert people is not None
+    matches = {}
     for file in files:
-        matches = [match for part in file.path.parts if (match := MOODLE.fullmatch(part))]
-        if not matches:
+        found = [match for part in file.path.parts if (match := MOODLE.fullmatch(part))]
+        if found:
+            matches[file.path] = found[0]
+        else:
             yield SubmittedFile(file, why_not="its path has no assignsubmission as in Moodle")
-            continue
-        yield replace(_of(file, roster, name=matches[0]["name"]), order=(_number(file), file.time))
+    _require_names(matches.values(), people)
+    for file in files:
+        if match := matches.get(file.path):
+            for each in people.submitted(file, name=match["name"]):
+                yield replace(each, order=(_number(file), file.time))
 
 
-def folder(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
+def _require_names(matches: Collection[re.Match[str]], people: People) -> None:
+    """Raises CollectError if Moodle hides the names."""
+    names = {same_name(match["name"]) for match in matches}
+    numbers = {match["number"] for match in matches}
+    (name,) = names if len(names) == 1 else ("",)
+    is_known = people.roster.has_name(name) or people.groups.members(name)
+    if name and not is_known and (name in MOODLE_ANONYMOUS or len(numbers) > 1):
+        shown = next(iter(matches))["name"]
+        raise CollectError(
+            f"all submissions are named {shown!r}: in Moodle, the assignment has *Anonymous "
+            "submissions*. Choose *Reveal student identities* in the menu of the submissions, then "
+            "download again. Nothing was collected"
+        )
+
+
+def folder(files: Sequence[File], people: People | None) -> Iterator[SubmittedFile]:
     """STUDENT/anything.ipynb or STUDENT.ipynb. With a roster, both may be in another folder that
     contains all files; deeper folders are the student's own, and may have another student's name.
     Without a roster, STUDENT/anything.ipynb may be.
@@ -90,25 +173,28 @@ def folder(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFi
     Raises CollectError if it is unclear which folders are students.
     """
     depth = _common_folders(files) + 1
-    outside = _outside_of_students(files) if roster is None else 0
+    outside = _outside_of_students(files) if people is None else 0
     for file in files:
         *folders, name = file.path.parts
         stem = PurePosixPath(name).stem
         copied = COPY.fullmatch(stem)
-        if roster is None:
+        if people is None:
             # STUDENT-1 may be a student's id, but STUDENT (1) is a browser's name for a copy.
             student = copied["stem"] if copied and copied["copy"] else stem
-            submitted = SubmittedFile(file, folders[outside] if folders[outside:] else student)
+            found = [SubmittedFile(file, folders[outside] if folders[outside:] else student)]
         else:
             names = [*folders, stem][:depth]
             names += [copied["stem"]] if copied and len(folders) < depth else []
-            tried = [_of(file, roster, ids=(name,), name=name) for name in names]
-            submitted = next((each for each in tried if each.student), tried[0])
-        yield replace(submitted, order=(file.time, _number(file)), time=file.time)
+            tried = [list(people.submitted(file, ids=(name,), name=name)) for name in names]
+            found = next((each for each in tried if each[0].student), tried[0])
+        for each in found:
+            order = (file.time, _number(file))
+            yield replace(each, order=order, time=file.time, group="")
 
 
-def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[SubmittedFile]:
+def gradescope(files: Sequence[File], people: People | None) -> Iterator[SubmittedFile]:
     """``submission_metadata.yml`` names all who submitted, and when."""
+    assert people is not None
     described = _metadata_file(files)
     if described is None:
         raise CollectError(
@@ -126,8 +212,9 @@ def gradescope(files: Sequence[File], roster: Roster | None) -> Iterator[Submitt
             yield SubmittedFile(file, why_not=f"{METADATA} does not say who submitted it")
         for each in submitters:  # a group: each member gets a copy
             email, sid, name = (str(each.get(key) or "") for key in (":email", ":sid", ":name"))
-            submitted = _of(file, roster, ids=(email, sid), name=name)
-            yield replace(submitted, order=(time or file.time, _number(file)), time=time)
+            for one in people.submitted(file, ids=(email, sid), name=name):
+                order = (time or file.time, _number(file))
+                yield replace(one, order=order, time=time, group="")
 
 
 READERS: dict[str, Reader] = {
@@ -138,22 +225,14 @@ READERS: dict[str, Reader] = {
 }
 
 
-def read(platform: str, files: Sequence[File], roster: Roster | None) -> list[SubmittedFile]:
-    """Raises CollectError."""
-    if roster is None and platform != "folder":
+def read(platform: str, files: Sequence[File], people: People | None) -> list[SubmittedFile]:
+    """``people``: None if there is no roster. Raises CollectError."""
+    if people is None and platform != "folder":
         raise CollectError(
             f"there is no roster, so {platform.capitalize()}'s names cannot be matched: run "
             "`python -m autograder roster students.csv`"
         )
-    return list(READERS[platform](files, roster))
-
-
-def _of(file: File, roster: Roster | None, **given: Any) -> SubmittedFile:
-    assert roster is not None
-    try:
-        return SubmittedFile(file, roster.find(**given))
-    except NotFound as error:
-        return SubmittedFile(file, why_not=str(error))
+    return list(READERS[platform](files, people))
 
 
 def _common_folders(files: Sequence[File], counted: Sequence[str] = ("",)) -> int:

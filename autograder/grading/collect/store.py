@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +13,17 @@ from pathlib import Path
 
 from nbgrader.coursedir import CourseDirectory
 
+from autograder.grading.collect.files import File
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.folders import grading_folder, submission_folder
+from autograder.grading.submission.lab_cells import cells_of_lab
 from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.reader import find_notebook, read_content
 from autograder.grading.submission.timestamp import TIMESTAMP, BadTimestamp, submission_time
 
 EARLIER = "earlier"
+MAX_NAME = 100  # characters of a file that is no notebook
+UNUSUAL = re.compile(r"[^\w .()-]")
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,8 @@ class Store:
         folder = submission_folder(self.course, self.lab, student)
         if folder.is_symlink() or folder.parent.is_symlink():
             raise Unreadable(f"{folder} is a link: replace it by a folder")
-        current = _version(folder, self.lab) if folder.exists() else None
-        past = [_version(each, self.lab) for each in self._past(student)]
+        current = self._version(folder) if folder.exists() else None
+        past = [self._version(each) for each in self._past(student)]
         newest = offered[-1]
         becomes_current = current is None or (
             newest.digest != current.digest
@@ -90,15 +95,34 @@ class Store:
         partial = folder.with_name(f".{self.lab}.partial")
         self._write(partial, version, content)
         if folder.exists():
-            earlier = self._new_folder(student, _version(folder, self.lab).time)
+            earlier = self._new_folder(student, self._version(folder).time)
             earlier.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(folder, earlier)
+        partial.rename(folder)
+
+    def keep_unusable(self, student: str, files: Sequence[File]) -> None:
+        """What was submitted instead of a notebook, unless there is a submission already: grading
+        then says why it gives no points."""
+        folder = submission_folder(self.course, self.lab, student)
+        if folder.exists() or "/" in student or why_unusable(student):
+            return
+        partial = folder.with_name(f".{self.lab}.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for file in files:
+            name = UNUSUAL.sub("_", file.path.name)[-MAX_NAME:].lstrip(".") or "file"
+            try:
+                (partial / name).write_bytes(file.read())
+            except Unreadable as error:
+                (partial / f"{name}.not_collected.txt").write_text(f"{file.shown}: {error}\n")
+        newest = max(file.time for file in files).timestamp()
+        os.utime(partial, (newest, newest))
         partial.rename(folder)
 
     def copy_to_earlier(self, student: str) -> Path:
         """A copy of the current submission, with everything in its folder, in the history."""
         folder = submission_folder(self.course, self.lab, student)
-        copy = self._new_folder(student, _version(folder, self.lab).time)
+        copy = self._new_folder(student, self._version(folder).time)
         copy.parent.mkdir(parents=True, exist_ok=True)
         partial = copy.with_name(f".{copy.name}.{os.getpid()}")
         shutil.copytree(folder, partial, symlinks=True)
@@ -108,11 +132,16 @@ class Store:
     def is_current(self, student: str, copy: Path) -> bool:
         """Whether the current submission is still the one that ``copy`` was made of."""
         folder = submission_folder(self.course, self.lab, student)
-        return _version(folder, self.lab) == _version(copy, self.lab)
+        return self._version(folder) == self._version(copy)
 
     def earlier(self, student: str) -> list[str]:
         """The names of the folders with earlier submissions: their times, the oldest first."""
         return sorted(path.name for path in self._past(student))
+
+    def has_notebook(self, student: str) -> bool:
+        """Whether there is a file that grading reads."""
+        folder = submission_folder(self.course, self.lab, student)
+        return find_notebook(folder, self.lab)[0] is not None
 
     def has_submission(self, student: str) -> bool:
         return submission_folder(self.course, self.lab, student).exists()
@@ -145,22 +174,21 @@ class Store:
             (partial / TIMESTAMP).write_text(f"{version.time:%Y-%m-%d %H:%M:%S} UTC\n")
         partial.rename(folder)
 
+    def _version(self, folder: Path) -> Version:
+        path, _ = find_notebook(folder, self.lab, cells_of_lab(self.course, self.lab))
+        try:
+            content = read_content(path) if path else b""
+        except Unreadable:
+            content = b""
+        time = datetime.fromtimestamp(int((path or folder).lstat().st_mtime), UTC)
+        try:
+            written = submission_time(folder)
+        except BadTimestamp:
+            written = None
+        if written is None:
+            return Version(digest(content), time)
+        return Version(digest(content), written.replace(tzinfo=UTC, microsecond=0), True)
+
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _version(folder: Path, lab: str) -> Version:
-    path, _ = find_notebook(folder, lab)
-    try:
-        content = read_content(path) if path else b""
-    except Unreadable:
-        content = b""
-    time = datetime.fromtimestamp(int((path or folder).lstat().st_mtime), UTC)
-    try:
-        written = submission_time(folder)
-    except BadTimestamp:
-        written = None
-    if written is None:
-        return Version(digest(content), time)
-    return Version(digest(content), written.replace(tzinfo=UTC, microsecond=0), True)

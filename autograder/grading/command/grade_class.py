@@ -27,7 +27,9 @@ from autograder.grading.pool.journal import Journal, JournalError, Locked
 from autograder.grading.pool.local import LocalPool, Pool
 from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import BrokenRecord, Record
+from autograder.grading.roster.roster import read_roster, spelled_differently
 from autograder.grading.submission.folders import (
+    grading_folder,
     students_who_submitted,
     submission_folder,
     unusable_names,
@@ -76,7 +78,7 @@ def _grade(arguments: argparse.Namespace) -> int:
                 # Free late days count over all labs: a grade in one may change penalties in others.
                 late.write(late.standings())
         finally:
-            _print_late_work(late, before)
+            _print_late_work(late, before, [run.lab for run in runs])
     return max(codes)
 
 
@@ -87,9 +89,11 @@ def late_work(app: NbGrader) -> LateWork:
     return late
 
 
-def _print_late_work(late: LateWork, before: list[Standing]) -> None:
+def _print_late_work(late: LateWork, before: list[Standing], labs: Sequence[str]) -> None:
     """What has changed since ``before``: each record is written with its own penalty already."""
     now = late.standings()
+    if due := late.due_dates([standing for standing in now if standing.lab in labs]):
+        print("\n".join(["", *due]))
     if lines := changes_since(before, now):
         print("\n  ".join(["\nLate work:", *lines]))
     if not all(standing.is_stored for standing in now):
@@ -104,11 +108,17 @@ class _GradingRun(LabGrading):
         super().__init__(lab)
         submitted = students_who_submitted(self.course, lab)
         unusable = unusable_names(self.course, lab)
+        unusable |= spelled_differently(submitted, self._known_students())
+        submitted = [student for student in submitted if student not in unusable]
         self.students = _select_students(arguments.student, submitted, unusable, self.course, lab)
         self.unconfirmed = Journal(self.records, lab, unconfirmed=True)  # from a regrade
         absent = sorted(set(self.writer.students()) - set(submitted))
         self.outcome = Outcome(lab) if arguments.student else Outcome(lab, unusable, absent)
         self.regrade, self.yes = arguments.regrade, arguments.yes
+
+    def _known_students(self) -> set[str]:
+        roster = read_roster(grading_folder(self.course))
+        return {*self.writer.students(), *(roster.people if roster else ())}
 
     def grade(self, pool: Pool) -> int:
         start_s, outcome = time.monotonic(), self.outcome

@@ -38,6 +38,8 @@ def _late(arguments: argparse.Namespace) -> int:
         return 2
     for warning in warnings:
         print(warning, file=sys.stderr)
+    for line in work.due_dates(found):
+        print(line)
     if work.policy is None:
         print(f"Penalties stay as they are: {work.why_no_policy}.")
     rows = [("student", "lab", "due", "", "submitted", "days late", "free", "penalty")]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from autograder.grading.record.record import GRADED, STATES, Record
+from autograder.grading.record.record import GRADED, STATES, UNREADABLE, Record
 
 SLOWEST = 3
 MAX_NAMES = 10  # in one line
@@ -54,6 +54,9 @@ def table(outcome: Outcome) -> str:
         lines.append(f"  {state:<{width}}  {len(students[state]):>5}{who}".rstrip())
     listed = {
         "slowest (without the workers' start)": _slowest(outcome),
+        "0 points, because there is no notebook that can be read":
+            [f"{student}: {record.reason}" for student, record in sorted(outcome.records.items())
+             if record.state == UNREADABLE],
         "not graded: unusable folder name (rename the folder, then run the same command)":
             [f"{name!r} {why}" for name, why in outcome.unusable.items()],
         "not graded: the machine failed (nothing was written; the next run retries)":

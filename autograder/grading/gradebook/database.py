@@ -69,10 +69,16 @@ def _unusable(db_url: str, error: Exception) -> GradebookError:
             "it as postgresql+psycopg://user@host/database"
         )
     cause = str(getattr(error, "orig", None) or error).strip().splitlines()
+    why = cause[0].strip() if cause else type(error).__name__
+    what = "Start the database, or fix SHARDLAB_DB_URL."
+    if "locked" in why:
+        what = (
+            "Another program is writing to it, such as formgrader or another command of this "
+            "course: wait until it is done, then repeat this command."
+        )
     return GradebookError(
-        f"cannot open the gradebook at {make_url(db_url).render_as_string(hide_password=True)}: "
-        f"{cause[0].strip() if cause else type(error).__name__}. Start the database, or fix "
-        "SHARDLAB_DB_URL. Nothing was graded or changed."
+        f"cannot use the gradebook at {make_url(db_url).render_as_string(hide_password=True)}: "
+        f"{why}. {what} Nothing was graded or changed."
     )
 
 

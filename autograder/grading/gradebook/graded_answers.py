@@ -17,6 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from autograder.grading.gradebook.database import by_cell
 
+DROPPED = "({:g} points before this question was dropped.)"
+
 Answer = tuple[str, Any]  # its text and the pictures pasted into it
 GradedAnswers = dict[tuple[str, str], dict[str, Answer]]  # {(student, lab): {grade id: answer}}
 
@@ -29,12 +31,19 @@ class SaveGrades(SaveAutoGrades):
         grade_id = cell.metadata.nbgrader.grade_id
         # ``parent``: a SubmissionReader, created before the converter removed the notebooks.
         graded = self.parent.graded.get((self.student_id, self.assignment_id), {})
-        if not is_solution(cell) or graded.get(grade_id) != _answer(cell):
+        is_dropped = not cell.metadata.nbgrader.points  # so that nobody has to grade it
+        if not is_solution(cell) or (graded.get(grade_id) != _answer(cell) and not is_dropped):
             return
         names = grade_id, self.notebook_id, self.assignment_id, self.student_id
         grade = self.gradebook.find_grade(*names)
-        if grade.manual_score is not None:
+        if grade.manual_score is not None or is_dropped:
             grade.needs_manual_grade = False
+            if is_dropped and grade.manual_score:
+                # Others have no mark for it. The comment keeps it, for those who look for it.
+                comment = self.gradebook.find_comment(*names)
+                note = DROPPED.format(grade.manual_score)
+                comment.manual_comment = "\n".join(filter(None, [comment.manual_comment, note]))
+                grade.manual_score = None
             self.gradebook.db.commit()
 
 

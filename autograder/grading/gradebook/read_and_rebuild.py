@@ -9,11 +9,13 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from autograder.grading.gradebook.database import require_not_moved
 from autograder.grading.gradebook.graded_answers import graded_answers
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.lab_cells import cells_of_lab
 from autograder.grading.submission.reader import read_content, read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
 from autograder.grading.submission.released import load_template
@@ -36,7 +38,9 @@ class SubmissionReader(NotebookExporter):
         resources = ResourcesDict() if resources is None else resources
         resources["metadata"] = {"path": os.path.dirname(filename)}
         try:
-            notebook, resources[NOTES] = read_notebook(read_content(filename))
+            course = CourseDirectory(parent=self.parent)
+            lab = cells_of_lab(course, os.path.basename(os.path.dirname(filename)))
+            notebook, resources[NOTES] = read_notebook(read_content(filename), lab)
         except Unreadable as error:
             self.log.warning("%s: %s", filename, error)
             resources[UNREADABLE] = str(error)

@@ -13,7 +13,7 @@ from nbgrader.apps import NbGrader
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import AssignLatePenalties
 
-from autograder.grading.course_time import to_course_time
+from autograder.grading.course_time import to_course_time, to_utc
 from autograder.grading.gradebook.database import opened
 from autograder.grading.late.late_steps import LateDays
 from autograder.grading.late.policy import Policy
@@ -88,6 +88,27 @@ class LateWork:
                 lines.append(str(error))
         return lines
 
+    def due_dates(self, found: Sequence[Standing]) -> list[str]:
+        """A line for each lab of ``found`` with a due date, in words: 03.10.2026 can be in March.
+
+        nbgrader's own commands have read such dates month first.
+        """
+        lines = []
+        for lab in sorted({s.lab for s in found}):
+            of_lab = [s for s in found if s.lab == lab]
+            if due := of_lab[0].lab_due_at:
+                line = f"{lab} is due on {_in_words(due)}."
+                late = sum(s.days > 0 for s in of_lab)
+                if (other := _month_first(due)) and 2 * late > len(of_lab):
+                    typed = f"{to_course_time(other):%Y-%m-%d %H:%M:%S}"
+                    command = f'nbgrader db assignment add {lab} --duedate "{typed}"'
+                    line += (
+                        f" {late} of {len(of_lab)} submissions are late: if you meant "
+                        f"{_in_words(other)}, run `{command}`, then `python -m autograder late`."
+                    )
+                lines.append(line)
+        return lines
+
     def _is_used(self, s: Standing, text: str) -> bool:
         """Whether it is the text that was graded, perhaps when the course had another zone."""
         autograded = self._course.autograded_directory
@@ -96,6 +117,18 @@ class LateWork:
 
     def _gradebook(self) -> AbstractContextManager[Gradebook]:
         return opened(self._course)
+
+
+def _in_words(due_at: datetime) -> str:
+    return f"{to_course_time(due_at):%A, %-d %B %Y, %H:%M %Z}"
+
+
+def _month_first(due_at: datetime) -> datetime | None:
+    """The date with day and month exchanged, if that is another date."""
+    here = to_course_time(due_at)
+    if here.day > 12 or here.day == here.month:
+        return None
+    return to_utc(here.replace(month=here.day, day=here.month))
 
 
 def changes(found: Sequence[Standing]) -> list[str]:

@@ -29,12 +29,14 @@ from autograder.grading.record.record import (
     RESOURCE_LIMIT,
     STUDENT_ERROR,
     TAMPERING,
+    UNREADABLE,
     Record,
     State,
     Task,
 )
 from autograder.grading.record.source_rules import find_forbidden
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.lab_cells import lab_cells
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import insert_notes, rebuild
 from autograder.sandbox import Limits
@@ -76,9 +78,12 @@ def grade_submission(task: Task, sandbox: Any) -> Record:
             missing.append(why)
         write_verdict(cell, verdict, why)
     insert_notes(notebook, notes)
+    state: State
     state, reason = state_of(
         verdicts.values(), tampering=run.tampering, limits_hit=run.limits_hit, missing=missing
     )
+    if unreadable:
+        state, reason = UNREADABLE, unreadable
     return Record(
         lab=task.lab,
         student=task.student,
@@ -169,7 +174,7 @@ def _rebuild(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str
     unreadable = task.unreadable
     if task.submitted is not None:
         try:
-            submitted, repairs = read_notebook(task.submitted)
+            submitted, repairs = read_notebook(task.submitted, lab_cells(template.cells))
             rebuilt, notes = rebuild(template, submitted)
             return rebuilt, [*task.notes, *repairs, *notes], ""
         except Unreadable as error:

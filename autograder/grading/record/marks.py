@@ -31,6 +31,8 @@ def write_verdict(cell: NotebookNode, verdict: Verdict, why_nothing: str = "") -
 
 def earned_points(verdict: Verdict, max_points: float) -> float:
     """A plain float in [0, max_points]; 0 for nan and infinity."""
+    if not verdict.max_points:  # the question was dropped
+        return 0.0
     points = float(verdict.points) * max_points / verdict.max_points
     return min(max(points, 0.0), max_points) if math.isfinite(points) else 0.0
 

@@ -17,9 +17,17 @@ from pydantic import ConfigDict, TypeAdapter
 INFRASTRUCTURE_ERROR: Final = "infrastructure error"  # the machine failed: no grade, retried
 TAMPERING: Final = "tampering"  # something that cannot have been an accident
 RESOURCE_LIMIT: Final = "resource limit"  # time, memory, processes, disk or output
+UNREADABLE: Final = "unreadable file"  # 0 points: what was submitted is not a notebook
 STUDENT_ERROR: Final = "student error"  # an answer never reached its check
 GRADED: Final = "graded"
-State = Literal["infrastructure error", "tampering", "resource limit", "student error", "graded"]
+State = Literal[
+    "infrastructure error",
+    "tampering",
+    "resource limit",
+    "unreadable file",
+    "student error",
+    "graded",
+]
 STATES = get_args(State)
 
 

@@ -99,8 +99,12 @@ def _plain(heading: str) -> str:
     return "_".join(re.findall(r"\w+", heading.casefold().replace("-", " ")))
 
 
+def column_of(heading: str) -> str:
+    """Our name for a column with this heading, or ""."""
+    return _column(_plain(heading))
+
+
 def _column(plain: str) -> str:
-    """Our name for a column, or ""."""
     plain = ALIASES.get(plain, plain)
     return plain if plain == "name" or plain in COLUMNS else ""
 

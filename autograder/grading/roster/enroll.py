@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from nbgrader.coursedir import CourseDirectory
@@ -36,7 +37,7 @@ def enroll(table: Path) -> str:
     if wrong := list(shared_ids(everyone.values())):
         raise BadTable(
             f"{table} and {folder / ROSTER} contradict each other, and nothing was changed:\n"
-            + "\n".join(f"  {each}" for each in wrong)
+            + "\n".join(f"  {each}" for each in [*wrong, *_new_ids(old, new)])
         )
     prepare(course.db_url)
     with opened(course) as gradebook:
@@ -60,6 +61,16 @@ def enroll(table: Path) -> str:
         _line(f"column{'' if len(unused) == 1 else 's'} not used", unused),
     ]
     return "\n".join([*filter(None, lines), f"wrote {folder / ROSTER}"])
+
+
+def _new_ids(old: Mapping[str, Person], new: Mapping[str, Person]) -> Iterator[str]:
+    """What to do about people who have another id in the table than before."""
+    for person in [new[student] for student in new if student not in old]:
+        for before in old.values():
+            same_number = bool(person.canvas_id) and person.canvas_id == before.canvas_id
+            if same_number or person.ids & before.ids:
+                command = f"python -m autograder rename {before.student} {person.student}"
+                yield f"If {before.student} is now {person.student}, run `{command}` first"
 
 
 def _columns(person: Person) -> dict[str, str]:

@@ -46,6 +46,12 @@ class Person:
         given = (f"{first} {last}", f"{last} {first}", self.moodle_name)
         return {same_name(text) for text in given} - {""}
 
+    def may_be_called(self, name: str) -> bool:
+        """Also with a middle name, and if no name is known."""
+        shown, parts = same_name(name), [same_name(self.first_name), same_name(self.last_name)]
+        known = self.names
+        return not known or shown in known or (all(parts) and all(part in shown for part in parts))
+
 
 COLUMNS = tuple(field.name for field in fields(Person))
 
@@ -61,6 +67,21 @@ def same_name(text: str) -> str:
     return "".join(character for character in plain if character.isalnum())
 
 
+def spelled_differently(submitted: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """{name of a folder: why it cannot be used}: Grace if somebody is called grace."""
+    known = set(known)
+    by_id = {same_id(student): student for student in sorted(known)}
+    found = {}
+    for name in submitted:
+        other = by_id.setdefault(same_id(name), name)
+        if other != name and name not in known:
+            found[name] = (
+                f"differs from {other} only in its spelling: if they are one student, run "
+                f"`python -m autograder rename {name} {other}`"
+            )
+    return found
+
+
 class Roster:
     def __init__(self, people: Iterable[Person]) -> None:
         self.people = {person.student: person for person in people}
@@ -70,11 +91,18 @@ class Roster:
             for key in keys | {("canvas_id", person.canvas_id)}:
                 self._found[key].append(person.student)
 
+    def has_name(self, text: str) -> bool:
+        """Whether somebody has this id or name."""
+        return bool(
+            self._found.get(("id", same_id(text))) or self._found.get(("name", same_name(text)))
+        )
+
     def find(self, *, canvas_id: str = "", ids: Iterable[str] = (), name: str = "") -> str:
         """The student with this Canvas id, else with one of these ids, else with this name.
 
         Raises NotFound.
         """
+        ids = list(ids)
         keys = [("canvas_id", canvas_id), *(("id", same_id(text)) for text in ids)]
         for key in (*keys, ("name", same_name(name))):
             students = self._found.get(key, []) if key[1] else []

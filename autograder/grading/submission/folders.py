@@ -9,6 +9,7 @@ from pathlib import Path
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.lab_cells import cells_of_lab
 from autograder.grading.submission.names import why_unusable
 from autograder.grading.submission.reader import find_notebook, read_content
 
@@ -56,7 +57,7 @@ def read_submission(
     folder = submission_folder(course, lab, student)
     if folder.is_symlink() or folder.parent.is_symlink():
         return None, "What you submitted is a link to a folder, and links are not followed.", ()
-    path, note = find_notebook(folder, lab)
+    path, note = find_notebook(folder, lab, cells_of_lab(course, lab))
     if path is None:
         return None, note, ()
     try:

@@ -17,16 +17,22 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 
 from autograder.build.cells import END_LINKS, grade_id, is_answer
 from autograder.grading.submission.attachments import pictures_for
+from autograder.grading.submission.lab_cells import defined
+from autograder.grading.submission.reader import INCOMPLETE
 from autograder.grading.submission.repair import has_conflict, sides_of
 
 Cells = list[NotebookNode]
 
+# With a hash, so that a mark for one file does not count for the next.
+NOT_FOUND = (
+    "*No answer to this question was found in the submitted file, which is a script or damaged. "
+    "Whoever grades it looks in the file itself ({}).*"
+)
 MAX_CHARS = 200_000  # of one cell's text
 MAX_COPIES = 20  # of one answer that are tried one by one
 # Regular expressions, because IPython's own transformer takes minutes for a cell of 400 magics.
 MAGIC_LINE = re.compile(r"^([ \t]*)(?:[%!?].*|.*\?)$", re.MULTILINE)
 MAGIC_VALUE = re.compile(r"(?<==)[ \t]*[%!].*$", re.MULTILINE)
-DEFINITION = re.compile(r"^(?:async +)?(?:def|class) +(\w+)|^(\w+)(?: *:[^=\n]+| *)=(?!=)", re.M)
 
 
 def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNode, list[str]]:
@@ -56,6 +62,8 @@ def rebuild(template: NotebookNode, submitted: NotebookNode) -> tuple[NotebookNo
             cell.outputs = next((copy.outputs for copy in copies if copy.get("outputs")), [])
     if list(found.copies) != [cell.id for cell in rebuilt.cells if cell.id in found.copies]:
         notes.append("Cells had been moved: they were graded in the lab's own order.")
+    if file_hash := submitted.get("metadata", {}).get(INCOMPLETE):
+        _wait_for_a_person(template, rebuilt, file_hash, notes)
     rebuilt.cells = _with_own_cells(rebuilt.cells, found.own)
     return rebuilt, notes
 
@@ -165,6 +173,16 @@ def _with_continuation(
     return f"{text}\n{rest}"
 
 
+def _wait_for_a_person(
+    template: NotebookNode, rebuilt: NotebookNode, file_hash: str, notes: list[str]
+) -> None:
+    """nbgrader gives 0 points to a written answer with the released text, and asks nobody."""
+    for released, cell in zip(template.cells, rebuilt.cells, strict=True):
+        if is_answer(cell) and cell.cell_type == "markdown" and cell.source == released.source:
+            cell.source = NOT_FOUND.format(file_hash)
+            notes.append(f"No answer to `{cell.id}` was found in the file: a person will look.")
+
+
 def _written_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:
     """What the student wrote after the answer cell or, if that is gone, after the question."""
     for lab_id in [cell.id, *(above.id for above in before[-1:])]:
@@ -176,13 +194,13 @@ def _written_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells)
 
 def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells) -> str | None:
     """The last cell that defines what this one should, moved here unless it is before it."""
-    names = _defined(cell.source)
+    names = defined(cell.source)
     wanted = {cell.id} if cell.id in names else names
     for lab_id, other in reversed(found.code):
         text = _text(other)
         if (
             not wanted
-            or not wanted <= _defined(text)
+            or not wanted <= defined(text)
             or _without_comments(text) == _without_comments(cell.source)
         ):
             continue
@@ -193,11 +211,6 @@ def _defined_elsewhere(cell: NotebookNode, found: SubmittedCells, before: Cells)
         found.own[lab_id] = [own for own in found.own[lab_id] if own is not other]
         return text
     return None
-
-
-def _defined(source: str) -> set[str]:
-    """Names that a cell defines at its top level."""
-    return {function or value for function, value in DEFINITION.findall(source)}
 
 
 def _note_changes(cell: NotebookNode, copies: Cells, notes: list[str]) -> None:

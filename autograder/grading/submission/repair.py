@@ -13,17 +13,20 @@ import zipfile
 from typing import Any
 
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.kinds import KINDS, is_noise, kind_of
+from autograder.grading.submission.lab_cells import BLANK
 
 ZIP = b"PK\x03\x04"
-BLANK = "raise NotImplementedError()"  # nbgrader's stub for an answer
 SIDES = {"<<<<<<<": "ours", "|||||||": "base", "=======": "theirs", ">>>>>>>": "both"}
 CELL_START = re.compile(r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|source)"\s*:')
 CELLS = re.compile(r'"cells"\s*:\s*\[')
 # A string, which is kept as it is, or a comma before a closing bracket.  An unterminated string
 # extends to the last character, so that no file makes this slow.
 TRAILING_COMMA = re.compile(r'("(?:[^"\\]|\\.)*+"?)|,(\s*+[\]}])')
-SCRIPT_CELL = re.compile(r"^# (?:%%(.*)|In\s?\[[ \d]*\]:)\s*$", re.MULTILINE)
 
+DAMAGED = "The file was damaged"
+MAX_ENTRIES = 1000  # of a zip
+MAX_NOTEBOOKS = 20  # in a zip
 MAX_LOST = 20  # places in a damaged file from which no cell can be read
 
 Cells = list[Any]
@@ -33,34 +36,40 @@ Notes = list[str]
 # ---- bytes to text ------------------------------------------------------------------------------
 
 
-def unzip(content: bytes, max_bytes: int) -> tuple[bytes, str]:
-    """The one notebook (or script) in a zip, read in memory: nothing is written to disk."""
+def unzip(content: bytes, max_bytes: int) -> dict[str, bytes]:
+    """{name: content} of the notebooks in a zip, else of its scripts, read in memory: nothing is
+    written to disk."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            files = [
-                entry
-                for entry in archive.infolist()[:1000]
-                if not re.search(r"__MACOSX|\.ipynb_checkpoints|/$", entry.filename)
-            ]
-            found = [entry for entry in files if entry.filename.endswith(".ipynb")]
-            found = found or [entry for entry in files if entry.filename.endswith(".py")]
-            if found and found[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise Unreadable("it is a zip of an unusual kind")  # may need any amount of memory
-            if len(found) != 1:
+            entries = archive.infolist()[:MAX_ENTRIES]
+            found: dict[str, list[zipfile.ZipInfo]] = {kind: [] for kind in KINDS}
+            for entry in entries:
+                if not entry.is_dir() and not is_noise(entry.filename) and kind_of(entry.filename):
+                    found[kind_of(entry.filename)].append(entry)
+            chosen = found[".ipynb"] or found[".py"]
+            if not chosen:
                 raise Unreadable(
-                    f"it is a zip with {len(found) or 'no'} notebooks in it instead of one"
+                    "it is a zip in a zip" if found[".zip"] else "it is a zip without a notebook"
                 )
-            with archive.open(found[0]) as stream:
-                inside = stream.read(max_bytes + 1)  # whatever size its header claims
+            inside: dict[str, bytes] = {}
+            for entry in chosen[:MAX_NOTEBOOKS]:
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise Unreadable("it is a zip of an unusual kind")  # may need any memory
+                with archive.open(entry) as stream:
+                    # Whatever size its header claims.
+                    inside[entry.filename] = stream.read(max_bytes + 1)
+                if sum(map(len, inside.values())) > max_bytes:
+                    what = "the notebook" if len(chosen) == 1 else "what is"
+                    raise Unreadable(
+                        f"{what} in the zip is larger than {max_bytes // 1_000_000} MB"
+                    )
     except Unreadable:
         raise
     except Exception as error:  # encrypted, damaged, an unknown method
         raise Unreadable(f"it is a zip that cannot be opened ({type(error).__name__})") from error
-    if len(inside) > max_bytes:
-        raise Unreadable(f"the notebook in the zip is larger than {max_bytes // 1_000_000} MB")
-    if inside.startswith(ZIP):
+    if any(each.startswith(ZIP) for each in inside.values()):
         raise Unreadable("it is a zip in a zip")
-    return inside, "You submitted a zip: the notebook in it was graded."
+    return inside
 
 
 def decode(content: bytes) -> tuple[str, Notes]:
@@ -96,7 +105,7 @@ def cells_of_json(text: str) -> tuple[Cells, Notes]:
     if not cells:
         raise Unreadable(_why_unreadable(text))
     rest = ", the rest could not" if lost else ""
-    return cells, [*notes, f"The file was damaged: {len(cells)} cells could be read{rest}."]
+    return cells, [*notes, f"{DAMAGED}: {len(cells)} cells could be read{rest}."]
 
 
 def _why_unreadable(text: str) -> str:
@@ -183,26 +192,3 @@ def _choose_side(text: str) -> tuple[Any, str]:
         if (document := _parse(side)) is not None:
             return document, f"{found}: the {which} was graded."
     return None, f"{found}."
-
-
-# ---- scripts ------------------------------------------------------------------------------------
-
-
-def is_script(text: str) -> bool:
-    """Whether it is Python instead of JSON, from `Save as .py` or a copy of the code."""
-    first = text.lstrip("\ufeff \t\r\n")[:1]
-    return first not in ("{", "[", "<") and bool(re.search(r"(?m)^(def|class) ", text))
-
-
-def cells_of_script(text: str) -> tuple[Cells, Notes]:
-    """Split at the `# %%` of Jupytext and VS Code or nbconvert's `# In[1]:`; else one cell."""
-    text = text.lstrip("\ufeff").replace("\r\n", "\n")
-    # [marker, source, marker, source, ...]
-    parts = ["", *SCRIPT_CELL.split(text)]
-    cells: Cells = []
-    for mark, source in zip(parts[::2], parts[1::2], strict=True):
-        kind, source = "markdown" if "[markdown]" in (mark or "") else "code", source.strip("\n")
-        if kind == "markdown":
-            source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
-        cells.append({"cell_type": kind, "source": source})
-    return cells, ["You submitted a Python script: its code was graded in the lab's notebook."]

@@ -47,7 +47,8 @@ class Submitter:
 
     @property
     def keys(self) -> Keys:
-        return keys([self.id, self.name], self.name)
+        # Moodle's number is of the submission, and may be another student's number elsewhere.
+        return keys([self.id, self.name] if self.file else [self.name], self.name)
 
 
 def read_submitters(download: Path, platform: str) -> list[Submitter]:
@@ -65,6 +66,11 @@ def read_submitters(download: Path, platform: str) -> list[Submitter]:
             newest = max(old, new, key=lambda submitter: submitter.file)
             new = Submitter(newest.name, newest.id, newest.file, old.digests | new.digests)
         found[new.id] = new
+    if any(each.name.removeprefix("LATE_") == "anon" for each in found.values()):
+        raise CannotArchive(
+            f"the names in {download} are anonymous, and their numbers may be those of others: in "
+            "Canvas, turn off *Anonymous Grading*, or post the grades, and download again"
+        )
     if not found:
         raise CannotArchive(
             f"no file in {download} is named as {platform.capitalize()} does it: pass the "

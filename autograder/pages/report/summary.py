@@ -25,7 +25,12 @@ from autograder.pages.scores import Mark, Scores
 BINS = 10
 LATE_WORK = ("student", "due", "submitted", "days late", "free days", "penalty")
 MAX_MISTAKES = 15
-NEEDS_ATTENTION = (states.TAMPERING, states.INFRASTRUCTURE_ERROR, states.RESOURCE_LIMIT)
+NEEDS_ATTENTION = (
+    states.TAMPERING,
+    states.INFRASTRUCTURE_ERROR,
+    states.UNREADABLE,
+    states.RESOURCE_LIMIT,
+)
 
 
 @dataclass(frozen=True)

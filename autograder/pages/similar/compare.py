@@ -52,6 +52,7 @@ class Work:
     student: str
     texts: tuple[Text, ...]
     is_earlier: bool = False
+    group: str = ""  # whose members hand in the same
 
     @cached_property
     def hashes(self) -> frozenset[int]:
@@ -113,6 +114,7 @@ def _candidates(works: Sequence[Work], ignored: Set[int]) -> set[tuple[int, int]
         for indices in holders.values()
         for pair in combinations(indices, 2)
         if not (works[pair[0]].is_earlier and works[pair[1]].is_earlier)
+        and not (works[pair[0]].group and works[pair[0]].group == works[pair[1]].group)
     }
 
 

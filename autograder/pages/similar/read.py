@@ -12,13 +12,17 @@ from nbformat import NotebookNode
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.build.cells import is_answer
+from autograder.grading.csv_tables import BadTable
 from autograder.grading.nbgrader_app import nbgrader_app
+from autograder.grading.roster.groups import Groups, read_groups
+from autograder.grading.roster.roster import read_roster
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.folders import (
     grading_folder,
     read_submission,
     students_who_submitted,
 )
+from autograder.grading.submission.lab_cells import lab_cells, labs_of
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
 from autograder.pages.similar.compare import Text, Work
@@ -51,7 +55,12 @@ def read_all(lab: str, earlier: Sequence[Path]) -> Submissions:
     chapter = Path(course.root, "course/chapters", f"{lab}.ipynb")
     found = Submissions(lab, [], given_code(released, chapter), grading_folder(course) / "reports")
     template = nbformat.read(released, as_version=4)
-    _read_folder(found, course, template)
+    folder = grading_folder(course)
+    try:
+        groups = read_groups(folder, read_roster(folder), lab, labs_of(course))
+    except BadTable as error:
+        raise CannotCompare(str(error)) from error
+    _read_folder(found, course, template, groups)
     if not found.works:
         raise CannotCompare(
             f"there are no readable submissions for {lab} in {course.submitted_directory}: "
@@ -62,7 +71,7 @@ def read_all(lab: str, earlier: Sequence[Path]) -> Submissions:
             raise CannotCompare(f"--with {folder} is this term's folder: name an earlier term's")
         before = len(found.works)
         earlier_course = CourseDirectory(parent=app, submitted_directory=str(folder.resolve()))
-        _read_folder(found, earlier_course, template, folder)
+        _read_folder(found, earlier_course, template, Groups({}), folder)
         if len(found.works) == before:
             raise CannotCompare(
                 f"--with {folder}: there is no readable {folder}/STUDENT/{lab}/{lab}.ipynb; "
@@ -91,7 +100,11 @@ def given_code(*notebooks: Path) -> list[Text]:
 
 
 def _read_folder(
-    found: Submissions, course: CourseDirectory, template: NotebookNode, term: Path | None = None
+    found: Submissions,
+    course: CourseDirectory,
+    template: NotebookNode,
+    groups: Groups,
+    term: Path | None = None,
 ) -> None:
     for student in students_who_submitted(course, found.lab):
         name = f"{student} ({term})" if term else student
@@ -103,7 +116,7 @@ def _read_folder(
         except Unreadable as error:
             found.left_out.append((name, f"Not compared: {error}"))
             continue
-        found.works.append(Work(name, tuple(texts), is_earlier=term is not None))
+        found.works.append(Work(name, tuple(texts), term is not None, groups.group_of(student)))
         if sum(len(text.source) for text in texts) >= MAX_CHARS:
             note = f"Only the first {MAX_CHARS:,} characters of code were compared."
             found.left_out.append((name, note))
@@ -114,7 +127,7 @@ def code_of(content: bytes, template: NotebookNode) -> list[Text]:
 
     Raises Unreadable.
     """
-    notebook, _ = rebuild(template, read_notebook(content)[0])
+    notebook, _ = rebuild(template, read_notebook(content, lab_cells(template.cells))[0])
     of_lab = {cell.id for cell in template.cells if not is_answer(cell)}
     texts, left = [], MAX_CHARS
     for cell in notebook.cells:

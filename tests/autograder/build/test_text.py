@@ -74,7 +74,7 @@ BREAKAGES = {
     "a question without points": (
         '"solution": true',
         '"solution": true, "grade": true',
-        "cell 3 (line 8): 'double' is graded but has no positive points",
+        "cell 3 (line 8): 'double' is graded but has no points",
     ),
     "a graded cell without check": ("check(", "print(", "cell 4 (line 14): 'double_check' must"),
     "a computed exercise name": (

@@ -23,7 +23,7 @@ from autograder.build.cells import checks_of, grade_id
 from autograder.grading.pool import local
 from autograder.grading.pool import worker as work
 from autograder.grading.pool.local import OnStart
-from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record, Task, failed
+from autograder.grading.record.record import GRADED, UNREADABLE, Record, Task, failed
 from autograder.grading.submission.reader import read_notebook
 from autograder.grading.submission.rebuild import rebuild
 
@@ -48,7 +48,7 @@ def decide(task: Task, bonus: float = 0.0) -> Record:
         earned = points.get(grade_id(cell) or "")
         if earned is not None:
             cell.outputs = [new_output("execute_result", data={"text/plain": repr(earned)})]
-    state = GRADED if task.submitted is not None else STUDENT_ERROR
+    state = GRADED if task.submitted is not None else UNREADABLE
     return Record(
         task.lab, task.student, task.key, task.submission_hash, state, task.unreadable,
         notes=tuple(notes), notebook=dict(notebook), points=points, timing={"ran_s": 1.0},

@@ -19,6 +19,7 @@ from nbformat import NotebookNode
 
 from autograder.build.cells import find_check, grade_id, is_check
 from autograder.grading.submission.files import Unreadable
+from autograder.grading.submission.lab_cells import lab_cells
 from autograder.grading.submission.reader import find_notebook, read_content, read_notebook
 from autograder.grading.submission.rebuild import rebuild
 from tests.autograder.grading.copied_course import REPO
@@ -46,11 +47,11 @@ def released() -> NotebookNode:
 
 def graded(released: NotebookNode, folder: Path) -> tuple[NotebookNode, str]:
     """(the notebook to run, all notes for the student)."""
-    path, note = find_notebook(folder, LAB)
+    path, note = find_notebook(folder, LAB, lab_cells(released.cells))
     if path is None:
         return released, note
     try:
-        submitted, repairs = read_notebook(read_content(path))
+        submitted, repairs = read_notebook(read_content(path), lab_cells(released.cells))
     except Unreadable as error:
         return released, f"{note} {error}"
     rebuilt, notes = rebuild(released, submitted)
@@ -115,4 +116,4 @@ def test_a_link_is_not_read_as_the_notebook(tmp_path: Path) -> None:
     (tmp_path / "homework.ipynb").symlink_to("/etc/passwd")
     path, note = find_notebook(tmp_path, LAB)
     assert path is None
-    assert "found `homework.ipynb`" in note
+    assert "You submitted `homework.ipynb`, which is no notebook" in note

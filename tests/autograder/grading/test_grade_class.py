@@ -11,7 +11,7 @@ import pytest
 
 from autograder.grading.pool.journal import Journal
 from autograder.grading.record.pictures import MAX_BYTES
-from autograder.grading.record.record import GRADED, STUDENT_ERROR, Record
+from autograder.grading.record.record import GRADED, STUDENT_ERROR, UNREADABLE, Record
 from tests.autograder.grading.copied_course import REPO, Course, Notebook, source_of, with_answers
 
 LAB = "03_ring_all_reduce"
@@ -94,12 +94,14 @@ def test_nbgraders_own_command_fills_the_same_gradebook(graded: BothCommands) ->
 def test_each_submission_ends_in_its_state(graded: BothCommands) -> None:
     records = graded.by_command.records
     assert {student: record.state for student, record in records.items()} == {
-        "right": GRADED, "wrong": GRADED, "crash": STUDENT_ERROR, "no_notebook": STUDENT_ERROR,
+        "right": GRADED, "wrong": GRADED, "crash": STUDENT_ERROR, "no_notebook": UNREADABLE,
     }  # fmt: skip
     assert "exited with status 7" in records["crash"].reason
     assert "could not be read" in records["no_notebook"].reason
     assert "graded                    2" in graded.output
-    assert "student error             2" in graded.output
+    assert "student error             1" in graded.output
+    assert "unreadable file           1" in graded.output
+    assert f"no_notebook: {records['no_notebook'].reason}" in graded.output
 
 
 def test_points_match_the_verdicts(graded: BothCommands) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.editing import Notebook, save
 
-SAYS = "expected `03_ring_all_reduce.ipynb`, found `ring.pdf`"
+SAYS = "You submitted `ring.pdf`, which is no notebook: expected `03_ring_all_reduce.ipynb`"
 LOST = True
 
 

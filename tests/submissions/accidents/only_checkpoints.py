@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.submissions.accidents.editing import Notebook, save
 
-SAYS = "No notebook was submitted"
+SAYS = "You submitted no notebook"
 LOST = True
 
 

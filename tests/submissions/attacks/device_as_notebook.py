@@ -6,7 +6,7 @@ import stat
 from tests.submissions.corpus import NAME, Place
 
 KIND = "smuggling"
-STATE = "student error"
+STATE = "unreadable file"
 SEEN_BY = "neighbors"
 
 

@@ -5,7 +5,7 @@ import os
 from tests.submissions.corpus import NAME, Place
 
 KIND = "smuggling"
-STATE = "student error"
+STATE = "unreadable file"
 SEEN_BY = "points"
 
 

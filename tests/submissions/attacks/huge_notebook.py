@@ -3,7 +3,7 @@
 from tests.submissions.corpus import Place, released, save
 
 KIND = "smuggling"
-STATE = "student error"
+STATE = "unreadable file"
 SEEN_BY = "neighbors"
 
 

@@ -3,7 +3,7 @@
 from tests.submissions.corpus import NAME, Place
 
 KIND = "smuggling"
-STATE = "student error"
+STATE = "unreadable file"
 SEEN_BY = "loot"
 
 

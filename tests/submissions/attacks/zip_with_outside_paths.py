@@ -5,7 +5,7 @@ import zipfile
 from tests.submissions.corpus import NAME, Place
 
 KIND = "smuggling"
-STATE = "student error"
+STATE = "unreadable file"
 SEEN_BY = "canary"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import stat
@@ -12,13 +13,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config
 
 from autograder.__main__ import main
 from autograder.grading.collect.collect_command import PLATFORMS
 from autograder.grading.collect.platforms import READERS
 from autograder.grading.course_time import use_timezone
-from tests.autograder.grading.collect.downloads import AT, folder, notebook, zipped
+from autograder.grading.nbgrader_app import nbgrader_app
+from autograder.grading.submission.folders import read_submission
+from autograder.grading.submission.lab_cells import cells_of_lab
+from autograder.grading.submission.reader import find_notebook, read_notebook
+from tests.autograder.grading.collect.downloads import AT, Content, folder, notebook, zipped
 from tests.autograder.grading.copied_course import REPO, empty_gradebook
 
 LAB, OTHER = "03_ring_all_reduce", "04_zero"
@@ -99,7 +105,7 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     download = zipped(tmp_path / "submissions.zip", first)
     before = snapshot(enrolled)
     dry = run("collect", LAB, "--from", download, "--dry-run", code=3)
-    assert "dry run, nothing was changed: 3 new, 3 skipped" in dry
+    assert "dry run, nothing was changed: 3 new, 3 skipped, 1 without a notebook" in dry
     assert snapshot(enrolled) == before
 
     printed = run("collect", LAB, "--from", download, code=3)
@@ -107,10 +113,12 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     assert "_678904_lab.ipynb: it is 04_zero" in printed
     assert "_678905_lab.ipynb: it is not a Jupyter notebook" in printed
     assert "_678906_lab.ipynb: nobodyned, 555 is not on the roster" in printed
-    assert "not notebooks, ignored: charissecyd_444_678907_notes.pdf" in printed
+    assert "cyd submitted charissecyd_444_678907_notes.pdf, which is no notebook" in printed
+    assert "cyd submitted charissecyd_444_678904_lab.ipynb, which is none: it is 04_zero" in printed
+    assert not (enrolled / "grading/submitted/cyd").exists()  # a download of several labs
     assert "late according to canvas: ada" in printed
     assert "no timestamp.txt" in printed  # the zip has only the time of the download
-    assert "without a submission: cyd" in printed
+    assert "on the roster, without a submission" not in printed
     assert submitted(enrolled, "ada") == notebook(LAB, "second")
     assert list(earlier(enrolled, "ada").values()) == [notebook(LAB, "first")]
     assert submitted(enrolled, "jose") == notebook(LAB, "jose")
@@ -223,6 +231,7 @@ def test_hostile_and_unusual_files_do_not_affect_other_students(
             "dan (1).ipynb": notebook(LAB, "second"),
             "dan.ipynb": notebook(LAB, "first"),
             "flo/renamed.ipynb": notebook(LAB).replace('"grade_id"', '"gone"'),
+            "guy/other.ipynb": '{"cells": [{"cell_type": "code", "source": "import torch"}]}',
             f"gus/{LAB}-Copy1.ipynb": notebook(LAB).replace('"grade_id"', '"gone"'),
         },
     )
@@ -231,14 +240,18 @@ def test_hostile_and_unusual_files_do_not_affect_other_students(
         link.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(link, "/etc/passwd")
     printed = run("collect", LAB, "--from", path, code=3)
-    assert "from folder: 2 new, 6 skipped" in printed
+    assert "from folder: 3 new, 6 skipped" in printed
     assert printed.count("its path leads out of the download") == 2
     assert "eve/bomb.ipynb: it is larger than 20 MB" in printed
     assert "fay/link.ipynb: it is a link" in printed
     assert "begins with a dot" in printed
-    assert "flo/renamed.ipynb: it is not a lab of this course" in printed
+    assert "guy/other.ipynb: it is not a lab of this course" in printed
     assert submitted(course, "dan") == notebook(LAB, "second")
-    assert sorted(path.name for path in (course / "grading/submitted").iterdir()) == ["dan", "gus"]
+    assert sorted(path.name for path in (course / "grading/submitted").iterdir()) == [
+        "dan",
+        "flo",
+        "gus",
+    ]
 
     # A folder with another student's name inside a student's own is not that student's submission.
     roster = course / "grading/roster.csv"
@@ -303,6 +316,17 @@ def test_files_that_are_equally_new_are_named(
     assert submitted(course, "ada") == notebook(LAB, "2")
 
 
+def test_many_equal_times_are_those_of_a_copy(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    files = {f"{student}/lab.ipynb": notebook(LAB, student) for student in ("ada", "bob", "cyd")}
+    printed = run("collect", LAB, "--from", folder(tmp_path / "1", files))
+    assert "3 of 3 files were changed in the minute 2026-10-05 09:30 UTC: if they were" in printed
+    for number, name in enumerate(files):
+        folder(tmp_path / "1", {name: notebook(LAB, "2")}, AT + timedelta(hours=number))
+    assert "in the minute" not in run("collect", LAB, "--from", tmp_path / "1")
+
+
 def test_times_in_a_zip_are_in_the_courses_time_zone(
     course: Path, run: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -358,3 +382,168 @@ def test_errors_of_collect_say_what_to_do(
     broken = tmp_path / "broken.zip"
     broken.write_bytes(b"PK\x03\x04")
     assert "download it again" in run("collect", LAB, "--from", broken, code=2)
+
+
+def test_a_students_file_that_is_no_notebook_is_kept_and_named(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    """Canvas's text entries and links have no upload's id."""
+    files: dict[str, Content] = {
+        "lovelaceada_LATE_12345_text.html": "<p>see Colab</p>",
+        "garcíamárquezjosé_222_link.html": "<a>",
+        "oneilbob_333_678903_lab 3.tar.gz": b"\x1f\x8b",
+        "charissecyd_444_678904_big.rar": b"x" * 21_000_000,
+    }
+    download = zipped(tmp_path / "1.zip", files)
+    printed = run("collect", LAB, "--from", download, code=3)
+    assert "from canvas: 4 without a notebook" in printed
+    assert "ada submitted lovelaceada_LATE_12345_text.html, which is no notebook" in printed
+    assert "bob submitted oneilbob_333_678903_lab 3.tar.gz, which is no notebook" in printed
+    assert "cyd submitted charissecyd_444_678904_big.rar, which is none: it is larger" in printed
+    assert "on the roster, without a submission" not in printed
+    kept = sorted(path.name for path in (enrolled / "grading/submitted").glob("*/*/*"))
+    assert [name for name in kept if name not in files] == [
+        "charissecyd_444_678904_big.rar.not_collected.txt",
+    ]
+    before = snapshot(enrolled)
+    run("collect", LAB, "--from", download, code=3)
+    assert snapshot(enrolled) == before
+    course = CourseDirectory(parent=nbgrader_app())
+    _, why, _ = read_submission(course, LAB, "bob")
+    assert why.startswith("You submitted `oneilbob_333_678903_lab 3.tar.gz`, which is no notebook")
+    # A notebook replaces it, and it does not replace a notebook.
+    run(
+        "collect",
+        LAB,
+        "--from",
+        zipped(tmp_path / "2.zip", {"x_333_9_a.ipynb": notebook(LAB)}),
+        code=3,
+    )
+    assert submitted(enrolled, "bob") == notebook(LAB)
+    printed = run("collect", LAB, "--from", download, code=3)
+    assert "not notebooks, ignored: oneilbob_333_678903_lab 3.tar.gz" in printed
+    assert submitted(enrolled, "bob") == notebook(LAB)
+
+
+def test_each_member_of_a_group_gets_a_copy(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    """Canvas puts the group's name in the place of the student's, and one member's id after it."""
+    canvas = zipped(
+        tmp_path / "c.zip",
+        {
+            "team_1_12345_678901_lab.ipynb": notebook(LAB, "team 1"),
+            "blueteam_LATE_333_678902_lab.ipynb": notebook(LAB, "blue"),
+        },
+    )
+    # Not a member, but with the group's name
+    spoof = {"blueteam_12345_678903_lab.ipynb": notebook(LAB, "spoof")}
+    printed = run("collect", LAB, "--from", canvas, code=3)
+    assert "names that no student has: those of groups?" in printed
+    assert "  blueteam, collected for bob only" in printed
+    table = enrolled / "grading/groups.csv"
+    rows = "group,student,lab\nTeam 1,ada,\nTeam 1,jose@example.org,\nBlue team,bob,\n"
+    table.write_text(f"{rows}Blue team,cyd,{LAB}\nRed,cyd,{OTHER}\n")
+    printed = run("collect", LAB, "--from", canvas)
+    assert "from canvas: 3 new, 1 unchanged" in printed
+    assert "late according to canvas: bob, cyd" in printed
+    for student, team in (("ada", "team 1"), ("jose", "team 1"), ("cyd", "blue")):
+        assert submitted(enrolled, student) == notebook(LAB, team)
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "s.zip", spoof), code=3)
+    assert "1 resubmitted" in printed
+    assert "  blueteam, collected for ada only" in printed
+    moodle = zipped(
+        tmp_path / "m.zip",
+        {"Blue team_7_assignsubmission_file_/lab.ipynb": notebook(LAB, "again")},
+        AT + timedelta(days=1),
+    )
+    assert "from moodle: 2 resubmitted" in run("collect", LAB, "--from", moodle)
+    table.unlink()
+    printed = run("collect", LAB, "--from", moodle, code=3)
+    assert "lab.ipynb: Blue team is not on the roster" in printed
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (
+            "A,ada\nB,ada\n",
+            "groups.csv, line 3 (B,ada): ada is in the group 'A' already, in line 2",
+        ),
+        ("A,ada\nA,ada\n", "line 3 (A,ada): ada is in this group already, in line 2"),
+        ("A,eve\n", "line 2 (A,eve): eve is not on the roster"),
+        ("A,\n", "line 2 (A,): the student is missing"),
+        ("Bob O'Neil,ada\n", '"Bob O\'Neil" is also the name of a student'),
+        ("A,ada,lab 3\n", "there is no lab 'lab 3': choose from 01_one_device"),
+    ],
+)
+def test_a_wrong_table_of_groups_is_quoted(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path, rows: str, message: str
+) -> None:
+    (enrolled / "grading/groups.csv").write_text(f"group,student,lab\n{rows}")
+    download = zipped(tmp_path / "1.zip", {"a_333_9_a.ipynb": notebook(LAB)})
+    assert message in run("collect", LAB, "--from", download, code=2)
+    assert not (enrolled / "grading/submitted").exists()
+
+
+@pytest.mark.parametrize(
+    ("names", "setting"),
+    [
+        (("anon_12345_678901_lab.ipynb", "LATE_anon_Xy1Zk_2_lab.ipynb"), "Anonymous Grading"),
+        (("anon_12345_text.html",), "Anonymous Grading"),
+        (("Participant_12_assignsubmission_file_/lab.ipynb",), "Reveal student identities"),
+        (
+            ("Ucasnik_1_assignsubmission_file/a.ipynb", "Ucasnik_2_assignsubmission_file/a.py"),
+            "Reveal student identities",
+        ),
+    ],
+)  # fmt: skip
+def test_an_anonymous_download_is_recognized(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path, names: tuple[str, ...], setting: str
+) -> None:
+    """Its numbers may be those of other students."""
+    download = zipped(tmp_path / "1.zip", {name: notebook(LAB) for name in names})
+    assert setting in run("collect", LAB, "--from", download, code=2)
+    assert not (enrolled / "grading/submitted").exists()
+
+
+def test_a_file_is_recognized_by_what_grading_reads(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    content = json.loads(notebook(LAB))
+    for cell in content["cells"]:
+        cell["metadata"] = {}
+    renamed = json.dumps(content)  # as JupyterLab saves it after a copy into a new notebook
+    bare = json.dumps(
+        {"cells": [{k: c[k] for k in ("cell_type", "source")} for c in content["cells"]]}
+    )
+    script = "def chunk_bounds(length, world_size):\n    return []\n"
+    finder = zipped(
+        tmp_path / "finder.zip",
+        {
+            "lab/Untitled.ipynb": notebook(LAB), "lab/._Untitled.ipynb": b"\x00\x05\x16\x07",
+            "__MACOSX/lab/._Untitled.ipynb": b"\x00\x05\x16\x07", "lab/.DS_Store": b"\x00",
+            "lab/chapter.ipynb": '{"cells": []}', "lab/other.ipynb": notebook(OTHER),
+        },
+    ).read_bytes()  # fmt: skip
+    files: dict[str, Content] = {
+        "ada/a.ipynb": renamed, "bob/b.ipynb": bare, "cyd/c.ipynb.txt": notebook(LAB),
+        "dan/d.ipynb.json": notebook(LAB), "eve/e.py": script, "fay/f.zip": finder,
+    }  # fmt: skip
+    assert "6 new" in run("collect", LAB, "--from", zipped(tmp_path / "1.zip", files))
+    # The same files by hand, or through the exchange
+    directory = CourseDirectory(parent=nbgrader_app())
+    for name, data in files.items():
+        student, file = name.split("/")
+        by_hand = folder(tmp_path / "hand" / student, {file: data, f"._{file}": b"\x00\x05"})
+        path, _ = find_notebook(by_hand, LAB, cells_of_lab(directory, LAB))
+        assert path is not None
+        found, _ = read_notebook(path.read_bytes(), cells_of_lab(directory, LAB))
+        assert found.cells
+    both = folder(
+        tmp_path / "both",
+        {"a.ipynb": notebook(OTHER), "b.ipynb": notebook(LAB), f"{LAB}.ipynb": "{}"},
+    )
+    path, note = find_notebook(both, LAB, cells_of_lab(directory, LAB))
+    assert path == both / "b.ipynb"
+    assert "has none of its cells" in note

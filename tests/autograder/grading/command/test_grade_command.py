@@ -345,7 +345,7 @@ def test_everybody_with_a_folder_has_a_row(lab: Class) -> None:
     assert lab.points() == {"ann": 2, "ben": 0, "cas": 1, "dot": 0, "eve": 1}
     record = lab.journal.read("ben")
     assert record is not None
-    assert "No notebook was submitted" in record.reason
+    assert "You submitted no notebook" in record.reason
     assert [path.name for path in lab.path("autograded", "eve").parent.iterdir()] == [
         f"{LAB}.ipynb"
     ]

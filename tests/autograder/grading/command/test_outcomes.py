@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from autograder.grading.command.outcomes import Outcome, table
-from autograder.grading.record.record import GRADED, STUDENT_ERROR, TAMPERING, Record, State
+from autograder.grading.record.record import (
+    GRADED,
+    STUDENT_ERROR,
+    TAMPERING,
+    UNREADABLE,
+    Record,
+    State,
+)
 
 
 def test_students_are_named_in_every_state_but_graded() -> None:
@@ -17,6 +24,16 @@ def test_students_are_named_in_every_state_but_graded() -> None:
     assert f"  student error            13  {shown} and 3 more" in lines
     assert "  tampering                 1  eve" in lines
     assert "  resource limit            0" in lines
+
+
+def test_the_reason_why_a_file_was_not_read_is_shown() -> None:
+    found = Outcome("03_ring")
+    why = "You submitted `lab.rar`, which is no notebook: expected `03_ring.ipynb`."
+    found.records["ann"] = Record("03_ring", "ann", "k", "h", UNREADABLE, why)
+    lines = table(found).splitlines()
+    assert "  unreadable file           1  ann" in lines
+    at = lines.index("0 points, because there is no notebook that can be read:")
+    assert lines[at + 1] == f"  ann: {why}"
 
 
 def test_new_grades_and_declined_regrades_are_both_counted() -> None:

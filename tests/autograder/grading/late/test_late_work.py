@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -197,3 +203,42 @@ def test_without_a_policy_manual_penalties_are_kept(
     config.write_text(without + "c.LateDays.share_per_day = 0\n")  # a policy without penalties
     assert main(["late"]) == 0
     assert penalties(course)["bob"] == [0, 0]
+
+
+def test_due_dates_are_shown_in_words(course: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """nbgrader may have read 08.10.2026 as August 10."""
+    assert main(["late", "--dry-run"]) == 0
+    shown = f"{FIRST} is due on Thursday, 1 October 2026, 12:00 CEST.\n"
+    assert shown in capsys.readouterr().out
+    with gradebook_of(course) as gradebook:
+        gradebook.find_assignment(FIRST).duedate = datetime(2026, 1, 10, 11)
+        gradebook.db.commit()
+    assert main(["late", "--dry-run"]) == 0
+    assert (
+        f"{FIRST} is due on Saturday, 10 January 2026, 12:00 CET. 2 of 2 submissions are late: if "
+        f"you meant Thursday, 1 October 2026, 12:00 CEST, run `nbgrader db assignment add {FIRST} "
+        '--duedate "2026-10-01 12:00:00"`'
+    ) in capsys.readouterr().out
+
+
+def test_the_reader_of_the_output_may_stop(course: Path) -> None:
+    command = f"{sys.executable} -m autograder late --dry-run | true; exit ${{PIPESTATUS[0]}}"
+    environment = {**os.environ, "PYTHONPATH": str(REPO), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=course, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+
+
+def test_a_locked_gradebook_is_not_a_stopped_server(
+    course: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = course / "grading/gradebook.db"
+    monkeypatch.setenv("SHARDLAB_DB_URL", f"sqlite:///{path}?timeout=0.1")
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert main(["late"]) == 2
+    said = capsys.readouterr().err
+    assert "database is locked" in said
+    assert "Another program is writing to it, such as formgrader" in said
+    assert "Start the database" not in said

@@ -26,7 +26,7 @@ from autograder.grading.pool.worker import CannotGrade
 from autograder.grading.record.record import (
     GRADED,
     INFRASTRUCTURE_ERROR,
-    STUDENT_ERROR,
+    UNREADABLE,
     Record,
     Task,
 )
@@ -167,7 +167,7 @@ def test_a_killed_worker_costs_nobody_a_grade(running: Cluster) -> None:
     assert {name: record.decided() for name, record in records.items()} == {
         name: record.decided() for name, record in here.items()
     }
-    assert records["cleo"].state == STUDENT_ERROR
+    assert records["cleo"].state == UNREADABLE
     assert sum(records["ada"].points.values()) > 0 == sum(records["bob"].points.values())
 
 

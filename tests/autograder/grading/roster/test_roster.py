@@ -128,6 +128,13 @@ def test_a_table_that_contradicts_the_roster_is_rejected(roster: Callable[..., s
     assert "save it as `CSV UTF-8`" in roster("student\nJosé\n", code=2, encoding="latin-1")
 
 
+def test_a_groups_name_is_not_a_students() -> None:
+    ada = Person("al1", "Ada", "Lovelace", moodle_name="A. King")
+    names = ("lovelaceada", "Ada M. Lovelace", "aking", "team 1", "Lovelace and Bob")
+    assert [ada.may_be_called(name) for name in names] == [True, True, True, False, False]
+    assert Person("al1").may_be_called("team 1")  # nothing is known
+
+
 def test_platform_names_map_to_one_student_or_to_none() -> None:
     people = Roster(
         [

@@ -1,5 +1,6 @@
 """Files that are not notebooks are recognized, and no link is followed."""
 
+import contextlib
 import json
 import os
 import time
@@ -69,6 +70,8 @@ HOSTILE = {
     "commas": b'{"cells": [' + b", " * 500_000,
     "spaces": b'{"cells": [,' + b" " * 3_000_000,
     "an endless number": b'{"cells": ' + b"9" * 1_000_000 + b"}",
+    "script of quotes": b"def f(): pass\n" + b'\\"""' * 1_000_000,
+    "script of comments": b"def f(): pass\n" + b"\n\n# a\n\n" * 50_000,
     "zip of zeros": bomb(bytes(30_000_000)),
     "zip in a zip": bomb(bomb(b"{}")),
     "zip of an unusual kind": bomb(b"{}", method=zipfile.ZIP_LZMA),
@@ -80,7 +83,9 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_files_are_rejected_quickly(kind: str) -> None:
     start_s = time.process_time()
-    with pytest.raises(Unreadable):
+    with (
+        contextlib.suppress(Unreadable) if kind.startswith("script") else pytest.raises(Unreadable)
+    ):
         read_notebook(HOSTILE[kind])
     assert time.process_time() - start_s < 10  # some took hours
 

@@ -253,3 +253,64 @@ def test_outputs_of_the_labs_own_cells_stay_if_a_notebook_can_store_them(
     assert first.outputs[0].text == "1\n2\n"
     assert first.outputs[-1].data == {"image/png": "iVBO"}
     assert not any(cell.outputs for cell in others)
+
+
+def test_a_written_answer_that_is_not_found_in_a_script_is_graded_by_hand(
+    template: NotebookNode,
+) -> None:
+    """nbgrader would give 0 points to the released text without asking anybody."""
+    answers = set()
+    for comment in ("# 2 x is twice x.", "# another text"):
+        submitted, _ = read_notebook(f"{ANSWER}\n    {comment}\n".encode())
+        rebuilt, notes = rebuild(template, submitted)
+        assert notes[-1] == "No answer to `why` was found in the file: a person will look."
+        answers.add(rebuilt.cells[-1].source)
+    assert len(answers) == 2  # a mark for the first file does not count for the second
+    assert template.cells[-1].source not in answers
+
+
+SCRIPTS = {
+    "comments": "#%% [md]\n# YOUR ANSWER\n\n# %% md\n# Because\n#\n# of x.",
+    "a title": "#%% [markdown] my answer\n# Because\n#\n# of x.",
+    "a string": '# %% md\n"""\nBecause\n\nof x.\n"""',
+    "a raw string": "#%% md\nr'''Because\n\nof x.'''",
+    "no signs": "#%% md\nBecause\n\nof x.",
+    "a string without a mark": '#%%\n"""Because\n\nof x."""',
+    "metadata": '# %% [markdown] nbgrader={"grade_id": "why"}\n# Because\n#\n# of x.',
+    "nbconvert": "# Because\n# \n# of x.",
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_text_in_scripts(template: NotebookNode, kind: str) -> None:
+    mark = "# In[2]:" if kind == "nbconvert" else "#%%"
+    check = 'check("x.double", double)'
+    script = f"{mark}\nimport math\n\n{mark}\n{ANSWER}\n\n{mark}\n{check}\n\n\n{SCRIPTS[kind]}\n"
+    submitted, _ = read_notebook(script.encode())
+    rebuilt, _ = rebuild(template, submitted)
+    assert [cell.source for cell in rebuilt.cells[-2:]] == [check, "Because\n\nof x."]
+    assert ANSWER in sources(rebuilt)
+
+
+def test_strings_and_comments_inside_of_code_stay_there() -> None:
+    code = '''x = """
+# no text
+"""  # """
+
+if x:
+    pass
+
+# between
+
+else:
+    y = f("""
+""")
+
+def f():
+    """Returns 1."""
+
+# no text either
+
+    return 1'''
+    submitted, _ = read_notebook(code.encode())
+    assert [cell.source for cell in submitted.cells] == [code]

@@ -84,7 +84,7 @@ def test_students_fetch_a_page_for_each_submission(tmp_path: Path) -> None:
     with running(course) as service:
         line_with(service, "Watching ")
         submit(course, '{"cells": [')
-        assert "student error, 0 points" in line_with(service, "page after")
+        assert "unreadable file, 0 points" in line_with(service, "page after")
         submit(course, json.dumps(with_answers(course.released(LAB), {"chunk_bounds": answer})))
         line = line_with(service, "page after")
         assert re.search(rf"UTC  {ME}, {LAB}: graded, 2 points, page after \d+ s", line)
