@@ -20,6 +20,7 @@ import numpy as np
 from autograder.evaluation.judge import Judged, certain_in, judge
 from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
+from autograder.exercise.process_memory import PROCESS_MEMORY
 from autograder.guest import on_rank
 from autograder.guest.closed_modules import parents_of
 from shardlab.display import source
@@ -130,7 +131,7 @@ def _can_keep_ranks(exercise: Exercise, case: Case) -> bool:
 
 
 def _measures_process_memory(exercise: Exercise, case: Case) -> bool:
-    budgets = [budget for budget in exercise.budgets if budget.from_outside and exercise.memory]
+    budgets = [budget for budget in exercise.budgets if budget.heading == PROCESS_MEMORY]
     return any(exercise.limit_of(budget, case) is not None for budget in budgets)
 
 

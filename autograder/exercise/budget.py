@@ -52,6 +52,24 @@ def sent_bytes(run: Run) -> list[int]:
     return run.traffic.sent_by_rank.tolist()
 
 
+def sent_since(withheld: str, block: str) -> Callable[[Run], list[int]]:
+    """On the wire, by rank, since it got the first of the values withheld from it.
+
+    Counted from outside, at both ends.  Where the system's counters cannot be read, the rank's own
+    record of its measured blocks counts.
+    """
+
+    def used(run: Run) -> list[int]:
+        before = [next(iter(of_rank.get(withheld, ())), 0) for of_rank in run.sent_before]
+        known = [each for each in before if each is not None]
+        if len(known) < run.world_size:
+            return run.traffic[block].sent_by_rank.tolist()
+        totals = run.traffic.sent_by_rank.tolist()
+        return [total - each for total, each in zip(totals, known, strict=True)]
+
+    return used
+
+
 def received_bytes(run: Run) -> list[int]:
     """On the wire, by rank."""
     return run.traffic.received_by_rank.tolist()
