@@ -116,16 +116,19 @@ class Watch:
     def is_own(self, name: str, given: Any) -> bool:
         if name in (TORCH_CLIP, "clip_grad_norm_"):
             return {*map(id, given)} >= {*self.parameters}
-        if name in ("accumulate", "no_sync"):
-            return given is self.model or getattr(given, "module", None) is self.model
-        return True
+        while isinstance(given, DistributedDataParallel):
+            given = given.module
+        is_about_models = name in ("accumulate", "no_sync") and given is not None
+        return given is self.model if is_about_models else True
 
     def kind_of(self, thing: Any) -> str:
         kind = kind_of(thing)
         is_other = {
             "model": lambda: thing is not self.model,
-            "optimizer": lambda: not {*self.parameters}.issuperset(
-                id(each) for group in thing.param_groups for each in group["params"]
+            "optimizer": lambda: (
+                not {*self.parameters}.issuperset(
+                    id(each) for group in thing.param_groups for each in group["params"]
+                )
             ),
         }
         return f"another {kind}" if kind in is_other and is_other[kind]() else kind

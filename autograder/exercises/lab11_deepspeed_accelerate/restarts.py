@@ -186,7 +186,7 @@ def relay_of(parent: socket.socket) -> Any:
         def barrier(self, opts: Any = None) -> Any:
             return done(ask("barrier"))
 
-        def getBackendName(self) -> str:  # noqa: N802
+        def getBackendName(self) -> str:
             return "relay"  # of "gloo", DDP would look up the device
 
     return Relay

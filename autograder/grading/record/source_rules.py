@@ -68,8 +68,22 @@ TOOLS = (
     *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
     *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # not recorded
     # what the system keeps outside of the process: cached pages, attributes, links, pipes, limits
-    *("os.posix_fadvise", "os.posix_fallocate", "os.readahead", "os.preadv", "os.pwritev", "os.utime"),
-    *("os.setxattr", "os.getxattr", "os.listxattr", "os.removexattr", "os.memfd_create", "os.lockf"),
+    *(
+        "os.posix_fadvise",
+        "os.posix_fallocate",
+        "os.readahead",
+        "os.preadv",
+        "os.pwritev",
+        "os.utime",
+    ),
+    *(
+        "os.setxattr",
+        "os.getxattr",
+        "os.listxattr",
+        "os.removexattr",
+        "os.memfd_create",
+        "os.lockf",
+    ),
     *("os.eventfd", "os.mkfifo", "os.mknod", "os.pipe", "os.openpty", "os.splice", "os.sendfile"),
     *("os.copy_file_range", "os.link", "os.sched_setaffinity", "os.setpriority", "os.nice"),
     *("posix", "fcntl", "resource", "syscall", "pty", "xattr", "numpy.memmap"),
@@ -85,7 +99,15 @@ SUSPICIOUS_TEXT = re.compile(
 FRAMES = {"f_back", "f_globals", "f_locals", "gi_frame", "tb_frame", "__subclasses__"}
 # Functions of C's library or the system, of whatever object: libc.mincore, mapped.madvise
 OF_THE_SYSTEM = {
-    *("posix_fadvise", "posix_fadvise64", "fadvise64", "readahead", "mincore", "cachestat", "madvise"),
+    *(
+        "posix_fadvise",
+        "posix_fadvise64",
+        "fadvise64",
+        "readahead",
+        "mincore",
+        "cachestat",
+        "madvise",
+    ),
     *("preadv2", "pwritev2", "process_madvise", "syscall", "memfd_create", "setxattr", "getxattr"),
     *("fsetxattr", "fgetxattr", "lsetxattr", "lgetxattr", "listxattr", "flistxattr", "from_file"),
 }

@@ -1,4 +1,4 @@
-"""Python's scopes in a syntax tree: which names a function binds, and which it reads from outside."""
+"""Python's scopes in a syntax tree: the names that a function binds, and those that it reads."""
 
 from __future__ import annotations
 

@@ -80,10 +80,9 @@ def test_the_courses_own_solution_is_not_flagged(lab: str) -> None:
 def test_a_finding_is_reported_once_for_each_answer() -> None:
     template = nbformat.read(LAB, as_version=4)
     cheating = copy.deepcopy(template)
-    next(
-        c for c in cheating.cells if c.id == "DynamicLossScaler"
-    ).source = "import os\nclass DynamicLossScaler:\n    def step(self, o):\n" + (
-        "        os.posix_fadvise(3, 0, 0, 4)\n" * 3
+    next(c for c in cheating.cells if c.id == "DynamicLossScaler").source = (
+        "import os\nclass DynamicLossScaler:\n    def step(self, o):\n"
+        + ("        os.posix_fadvise(3, 0, 0, 4)\n" * 3)
     )
     check = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]
     (flag,) = _flags(cheating, template, check)

@@ -115,8 +115,10 @@ def test_only_code_that_the_answer_can_reach_is_searched():
         ("import os\nvars(os)[name](path)", "os.… by a computed name"),
         ("import os\ngetattr(os, ''.join(letters))(path)", "os.… by a computed name"),
         ("import importlib\nimportlib.import_module(name)", "an import by a computed name"),
-        ("def f(t, launcher=torch.multiprocessing):\n    launcher.spawn(t)",
-         "torch.multiprocessing.spawn"),
+        (
+            "def f(t, launcher=torch.multiprocessing):\n    launcher.spawn(t)",
+            "torch.multiprocessing.spawn",
+        ),
         ("run = ['setfattr', '-n', 'user.a']; x = 'user.setxattr'", "'setxattr'"),
     ],
 )
