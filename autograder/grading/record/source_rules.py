@@ -68,22 +68,8 @@ TOOLS = (
     *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
     *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # not recorded
     # what the system keeps outside of the process: cached pages, attributes, links, pipes, limits
-    *(
-        "os.posix_fadvise",
-        "os.posix_fallocate",
-        "os.readahead",
-        "os.preadv",
-        "os.pwritev",
-        "os.utime",
-    ),
-    *(
-        "os.setxattr",
-        "os.getxattr",
-        "os.listxattr",
-        "os.removexattr",
-        "os.memfd_create",
-        "os.lockf",
-    ),
+    *("os.posix_fadvise", "os.posix_fallocate", "os.preadv", "os.pwritev", "os.utime", "os.lockf"),
+    *("os.setxattr", "os.getxattr", "os.listxattr", "os.removexattr", "os.memfd_create"),
     *("os.eventfd", "os.mkfifo", "os.mknod", "os.pipe", "os.openpty", "os.splice", "os.sendfile"),
     *("os.copy_file_range", "os.link", "os.sched_setaffinity", "os.setpriority", "os.nice"),
     *("posix", "fcntl", "resource", "syscall", "pty", "xattr", "numpy.memmap"),
@@ -99,17 +85,10 @@ SUSPICIOUS_TEXT = re.compile(
 FRAMES = {"f_back", "f_globals", "f_locals", "gi_frame", "tb_frame", "__subclasses__"}
 # Functions of C's library or the system, of whatever object: libc.mincore, mapped.madvise
 OF_THE_SYSTEM = {
-    *(
-        "posix_fadvise",
-        "posix_fadvise64",
-        "fadvise64",
-        "readahead",
-        "mincore",
-        "cachestat",
-        "madvise",
-    ),
-    *("preadv2", "pwritev2", "process_madvise", "syscall", "memfd_create", "setxattr", "getxattr"),
-    *("fsetxattr", "fgetxattr", "lsetxattr", "lgetxattr", "listxattr", "flistxattr", "from_file"),
+    *("posix_fadvise", "posix_fadvise64", "fadvise64", "readahead", "mincore", "cachestat"),
+    *("madvise", "process_madvise", "preadv2", "pwritev2", "syscall", "memfd_create"),
+    *("setxattr", "getxattr", "fsetxattr", "fgetxattr", "lsetxattr", "lgetxattr", "listxattr"),
+    *("flistxattr", "from_file"),
 }
 # Modules of which any function could be meant if its name is computed.
 NAMED_AT_RUN_TIME = {"os", "sys", "sys.modules", "builtins", "posix", "ctypes", "torch.distributed"}
@@ -310,6 +289,9 @@ class _Reader(ast.NodeVisitor):
         if base.partition(".")[0] in PROTECTED:
             self._flag(f"{base}.{name} = …", of.lineno)
 
+    def _is_tool(self, node: ast.expr) -> bool:
+        return bool(_suspicious_tool(self._full_name(node), self.closed))
+
     def _check_name(self, module: ast.expr, name: ast.expr) -> None:
         """Of something in a module, by getattr or in its __dict__."""
         base, text = self._full_name(module), _text(name)
@@ -339,9 +321,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.ctx, ast.Store | ast.Del):
             self._check_change(node.value, node.attr)
-        elif node.attr in FRAMES:
-            self._flag(node.attr, node.lineno)
-        elif node.attr in OF_THE_SYSTEM and not _suspicious_tool(self._full_name(node), ()):
+        elif node.attr in FRAMES | OF_THE_SYSTEM and not self._is_tool(node):
             self._flag(node.attr, node.lineno)
         else:
             self._check(node)

@@ -106,7 +106,7 @@ VERSIONS = {
             [
                 (
                     "clip_grad_norm_(model.parameters(), max_norm)",
-                    "clip_grad_norm_(parameters=(p for p in model.parameters()), max_norm=max_norm)",
+                    "clip_grad_norm_(parameters=iter([*model.parameters()]), max_norm=max_norm)",
                 )
             ],
             "",

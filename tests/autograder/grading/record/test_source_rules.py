@@ -138,7 +138,7 @@ MANY = "sends or receives"
         "def f(n=5000):\n    i = 0\n    while i < n:\n        i += 1; dist.irecv(t, 0)",
         "def f():\n    while True:\n        kept.append(dist.irecv(t, 0))",
         "def post(t):\n    return dist.irecv(t, 0)\ndef f():\n    return [*map(post, range(4000))]",
-        "def f():\n    for a in range(70):\n        for b in range(70):\n            dist.isend(t, 0)",
+        "for a in range(70):\n    for b in range(70):\n        dist.isend(t, 0)",
         "dist.batch_isend_irecv([dist.P2POp(dist.irecv, t, 0)] * 2000)",
         "from torch.distributed import irecv as r\nimport itertools\n"
         "for _ in itertools.repeat(None, 2500):\n    r(t, 0)",
@@ -156,7 +156,7 @@ def test_thousands_of_receives_are_found(source):
         "for step in range(dist.get_world_size() - 1):\n    dist.isend(t, 1); dist.irecv(t, 0)",
         "for at in range(0, t.numel(), 65536):\n    dist.isend(t[at : at + 65536], 1).wait()",
         "for part in t.split(4096):\n    dist.isend(part, 1)",
-        "while True:\n    work = dist.irecv(t, 0)\n    work.wait()\n    if t[0] < 0:\n        break",
+        "while True:\n    w = dist.irecv(t, 0)\n    w.wait()\n    if t[0] < 0:\n        break",
         "n = 5000\ndef f(chunks):\n    n = len(chunks)\n    for i in range(n):\n"
         "        dist.isend(chunks[i], 1)",
         "x = [i for i in range(5000)]\ndist.irecv(t, 0)",
@@ -171,7 +171,7 @@ def test_ordinary_loops_are_not_found(source):
     "source",
     [
         "import signal\ndef answer(signal):\n    return signal.abs()",
-        "import gc, socket\ndef answer(x):\n    gc = x.mean(); socket = gc + 1\n    return gc.abs()",
+        "import gc, socket\ndef answer(x):\n    gc = x.mean(); socket = 1\n    return gc.abs()",
         "import signal\nanswer = lambda signal: signal.abs()",
         "run = launch(train)\ndef answer(x):\n    run = x + 1\n    return run",
         "d = dist\ndef answer(d):\n    return d.all_reduce()",
