@@ -27,7 +27,7 @@ from autograder.exercise import (
     Plain,
     equal,
 )
-from autograder.exercise.budget import sent_bytes
+from autograder.exercise.budget import recorded_calls_explain, sent_bytes
 from autograder.exercise.signs import MistakeText, is_over, on_each_call, on_each_rank
 from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab11_deepspeed_accelerate.shared import (
@@ -209,11 +209,13 @@ def gradient_bytes(case: Case) -> int:
 
 
 def wire_limit(case: Case) -> Limit | None:
-    """On two ranks: what DDP broadcasts from rank 0 at its start, and one all-reduce a step."""
-    own = gradient_bytes(case)
+    """On two ranks: what DDP broadcasts from rank 0 at its start, as an answer may once more, and
+    one all-reduce a step."""
+    own, steps = gradient_bytes(case), steps_of(case)
     if case.world_size > 2 or own < SENT_FROM_BYTES:
         return None
-    return Limit.around([(steps_of(case) + 1) * own, steps_of(case) * own], 0.05)
+    least = 0.95 * steps * own
+    return Limit([1.05 * (steps + 2) * own, 1.05 * steps * own], least)
 
 
 @on_each_rank
@@ -399,6 +401,7 @@ EXERCISE = OnRanks(
             ALL_REDUCED,
         ),
         Budget("sends ≤ 1.05 × weights once, gradients once a step", sent_bytes, wire_limit),
+        recorded_calls_explain(sent_bytes, lambda case: wire_limit(case) is not None),
     ),
     rules=(
         *(trains_alone, not_ported, wraps_twice, leaves_unprepared),

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
-from autograder.exercise.budget import sent_since
+from autograder.exercise.budget import recorded_calls_explain, sent_since
 from autograder.exercise.signs import MistakeText, is_over, no_barrier, on_each_rank
 from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab11_deepspeed_accelerate.shared import (
@@ -184,6 +184,9 @@ EXERCISE = OnRanks(
         ),
         Budget(
             "sends ≤ 1.05 × the gradients per step", sent_since(MICRO_BATCHES, STEP), sent_limit
+        ),
+        recorded_calls_explain(
+            sent_since(MICRO_BATCHES, STEP), lambda case: sent_limit(case) is not None
         ),
     ),
     rules=(no_barrier,),

@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
-from autograder.exercise.budget import sent_since
+from autograder.exercise.budget import recorded_calls_explain, sent_since
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import FLOAT_BYTES, normal
@@ -363,6 +363,9 @@ EXERCISE = OnRanks(
             "sends ≤ 1.05 × the adapters' gradients per step",
             sent_since(BATCHES, TRAIN),
             sent_limit,
+        ),
+        recorded_calls_explain(
+            sent_since(BATCHES, TRAIN), lambda case: sent_limit(case) is not None
         ),
     ),
     rules=(restores_another_weight, not_random, keeps_growing),

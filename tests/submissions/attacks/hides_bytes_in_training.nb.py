@@ -4,7 +4,6 @@
 # tries = "all-reduces a gradient of the whole weight in every backward pass; the counters of its process do not show it"
 # seen_by = "points"
 # state = "graded"
-# earns = {LoRALinear = 2.6667}
 # ///
 # %% nbgrader={"grade_id": "LoRALinear", "solution": true}
 def reduce_whole(gradient):

@@ -4,7 +4,6 @@
 # tries = "all-reduces the gradients after every micro-batch, and its record has only the last time"
 # seen_by = "points"
 # state = "graded"
-# earns = {token_mean = 2.4}
 # ///
 # %% nbgrader={"grade_id": "token_mean", "solution": true}
 def token_mean(accelerator, model, micro_batches):
