@@ -21,6 +21,7 @@ from autograder.evaluation.judge import Judged, certain_in, judge_within_limits
 from autograder.evaluation.limited import watchdog
 from autograder.exercise import Attempt, BudgetUsage, Case, Exercise, Plain
 from autograder.exercise.budget import by_rank
+from autograder.exercise.process_memory import PROCESS_MEMORY
 from autograder.guest import on_rank
 from autograder.guest.closed_modules import parents_of, places_of
 from shardlab.display import source
@@ -138,7 +139,7 @@ def _can_keep_ranks(exercise: Exercise, case: Case) -> bool:
 
 
 def _measures_process_memory(exercise: Exercise, case: Case) -> bool:
-    budgets = [budget for budget in exercise.budgets if budget.from_outside and exercise.memory]
+    budgets = [budget for budget in exercise.budgets if budget.heading == PROCESS_MEMORY]
     return any(exercise.limit_of(budget, case) is not None for budget in budgets)
 
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from autograder.exercise.attempt import SENT
 from autograder.guest.case import Case
 from shardlab.run import Run
+from shardlab.trace.measured_traffic import ring_bytes
 
+UNEXPLAINED_BYTES = 16_384  # of gloo's own messages
 ByRank = float | Sequence[float]  # one number: the same for every rank
 
 
@@ -50,6 +52,48 @@ class Budget:
 def sent_bytes(run: Run) -> list[int]:
     """On the wire, by rank."""
     return run.traffic.sent_by_rank.tolist()
+
+
+def sent_since(withheld: str, block: str) -> Callable[[Run], list[int]]:
+    """On the wire, by rank, since it got the first of the values withheld from it.
+
+    Counted from outside, at both ends.  Where the system's counters cannot be read, the rank's own
+    record of its measured blocks counts.
+    """
+
+    def used(run: Run) -> list[int]:
+        before = [next(iter(of_rank.get(withheld, ())), 0) for of_rank in run.sent_before]
+        known = [each for each in before if each is not None]
+        if len(known) < run.world_size:
+            return run.traffic[block].sent_by_rank.tolist()
+        totals = run.traffic.sent_by_rank.tolist()
+        return [total - each for total, each in zip(totals, known, strict=True)]
+
+    return used
+
+
+def recorded_calls_explain(
+    sent: Callable[[Run], Sequence[int]], is_large: Callable[[Case], bool]
+) -> Budget:
+    """For graders: in large cases, most bytes on the wire are those of recorded calls.
+
+    Calls are recorded next to student code, and budgets of calls rely on them.
+    """
+
+    def unexplained(run: Run) -> list[int]:
+        # gloo's reduce-scatter moves twice what a ring would
+        calls = [*run.calls, *(call for call in run.calls if "reduce_scatter" in call.op)]
+        recorded = ring_bytes(calls, run.world_size).sum(axis=1).tolist()
+        return [max(0, n - round(1.5 * own)) for n, own in zip(sent(run), recorded, strict=True)]
+
+    return Budget(
+        "bytes that no recorded call explains",
+        unexplained,
+        lambda case: Limit(UNEXPLAINED_BYTES) if is_large(case) else None,
+        heading="without a recorded call",
+        from_outside=True,
+        contradicts="moves bytes that none of its recorded calls explains",
+    )
 
 
 def received_bytes(run: Run) -> list[int]:

@@ -17,6 +17,7 @@ from shardlab.run.live_memory import ByteRange
 
 # Python objects and partly used pages: correct answers stayed below 1 MiB.
 OVERHEAD_BYTES = 4 << 20
+PROCESS_MEMORY = "process memory"  # the heading of these budgets
 
 
 def process_memory_budget(
@@ -43,7 +44,7 @@ def process_memory_budget(
         "process memory ≤ tensors + overhead",
         rise,
         limit,
-        heading="process memory",
+        heading=PROCESS_MEMORY,
         from_outside=True,
         contradicts="uses more memory than its recorded tensors: data outside of tensors (lists, "
         "arrays, other threads) counts, too",

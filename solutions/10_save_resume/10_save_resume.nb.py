@@ -415,7 +415,7 @@ def resume_spec(curve, killed_in, every):
 resume_spec([3.0, 2.0, 1.5, 1.2, 1.1], killed_in=3, every=2)
 
 # %% [markdown]
-# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run · a checkpoint has ≤ 1.1 times the bytes of the parameters and of Adam's two states, plus 16 KiB for each rank: what is the same on all ranks is stored once.
+# **Budget** · losses after a kill are **bit-equal** to those of an uninterrupted run · a checkpoint has ≤ 1.1 times the bytes of the parameters and of Adam's two states, plus 16 KiB for each rank: what is the same on all ranks is stored once. (Names count as well, and 256 bytes for each file and folder.)
 #
 # <details><summary>Hint 1 · where random numbers come from</summary>
 #

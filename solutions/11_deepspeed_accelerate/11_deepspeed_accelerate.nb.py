@@ -227,7 +227,7 @@ by_hand = launch(run_loop, train_with_ddp, world_size=2, device="cpu")
 by_hand.outputs
 
 # %% [markdown]
-# **Budget** · one all-reduce of the gradients per step, and at most 64 bytes more · no barrier in the loop; one before saving is allowed.
+# **Budget** · one all-reduce of the gradients per step, and at most 64 bytes more · one `accelerator.backward` for each micro-batch · no barrier in the loop; one before saving is allowed.
 #
 # <details><summary>Hint 1 · the start</summary>
 #
@@ -324,7 +324,7 @@ right_loss = token_mean_spec(make_language_model(), everything).item()
 print([int((labels != -100).sum()) for _, labels in everything], f"mean loss {right_loss:.4f}")
 
 # %% [markdown]
-# **Budget** · three messages a step: the gradients, the number of tokens, the loss · no barrier.
+# **Budget** · three messages a step: the gradients, the number of tokens, the loss · so each rank sends ≤ 1.05 × one ring all-reduce of the gradients per step, where these are large · no barrier.
 #
 # <details><summary>Hint 1 · who divides</summary>
 #
@@ -415,7 +415,7 @@ ten = TensorDataset(torch.arange(10), torch.eye(10), torch.tensor([0, 1, 2, 3, 0
 metrics_spec(nn.Identity(), ten)  # this model answers 0, 1, …, 9: the first four are right
 
 # %% [markdown]
-# **Budget** · each rank runs the model only on its own batches.
+# **Budget** · each rank runs the model only on its own batches. (In the check it has no others: all numbers of other ranks' samples are NaN.)
 #
 # <details><summary>Hint 1 · which number to average</summary>
 #
@@ -673,7 +673,7 @@ whole_run = launch(start, save_everything_spec, 0, None, 8, world_size=2)
 print("the losses of rank 0:", *(f"{loss:.4f}" for loss in whole_run.outputs[0]))
 
 # %% [markdown]
-# `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has different weights and different random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk.
+# `save_everything(accelerator, job, folder, until)` runs on every rank with a new job. If the folder exists, it has the checkpoint of an earlier call, and the job continues from there; a new job has different weights and different random numbers. It runs steps until `until` steps are done in total, leaves a checkpoint in `folder`, a `Path`, and returns nothing. The ranks share a disk. In the check, each start is a new process on every rank, and only the files in `folder` remain of the one before.
 #
 # `accelerator.save_state(folder)` saves all that was prepared, and each rank's random states: those of PyTorch, NumPy and Python. It saves nothing about the loader here.
 #

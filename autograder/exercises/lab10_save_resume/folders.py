@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+
+INODE_BYTES = 256  # as in ext4
 
 
 def name_of(step: int) -> str:
@@ -24,8 +27,13 @@ def copy_of_files(source: Path, target: Path) -> None:
 
 
 def total_bytes(folder: Path) -> int:
-    """Of all files, and of their names."""
-    return sum(len(p.name) + p.lstat().st_size * p.is_file() for p in folder.rglob("*"))
+    """Of all files and of their names in bytes, of which a character has up to four, and an inode
+    for each file and folder: what is where says something as well."""
+    return sum(
+        INODE_BYTES + len(os.fsencode(path.name)) + path.lstat().st_size * path.is_file()
+        for path in folder.rglob("*")
+        if not path.is_symlink()  # not copied
+    )
 
 
 def text(name: str) -> str:

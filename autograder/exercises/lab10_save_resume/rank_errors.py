@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from autograder.exercise import Attempt, Finding
 from autograder.exercises.lab10_save_resume.forked_ranks import (
@@ -25,7 +25,7 @@ LINE = re.compile(r"  \[([^\[\]\n]+), line (\d+)\]$")  # see forked_ranks.messag
 NO_TEXT = {"UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError", "ExceptionGroup"}
 
 
-def raise_first_error(outcomes: Sequence[Outcome], names: Mapping[str, str] | None = None) -> None:
+def raise_first_error(outcomes: Sequence[Outcome], names: dict[str, str] | None = None) -> None:
     """Raise a rank's error, or one for a rank that still waits although no rank was killed.
 
     ``names``: {collective: what a student calls it}

@@ -54,7 +54,7 @@ from autograder.guest import private_folders
 from autograder.guest.on_rank import gets_pickled_answer, with_functions_replaced
 
 WIDTHS = (64, 32, 32, 1)
-SAMPLES = 64  # in a batch of one rank
+SAMPLES = 256  # in a batch of one rank; see `checkpoint_limit`
 SEEN_NS = 10**9  # modification time of files that the observer has seen
 STATE_BYTES = 8 * 3  # fp64: a parameter and Adam's two states
 RANDOM_BYTES = 16_384  # both random states and torch.save's overhead, for each rank
@@ -264,6 +264,8 @@ def in_pairs(returned: Any) -> list[tuple[int, float]]:
 
 
 def checkpoint_limit(case: Case) -> Limit:
+    """All checkpoints of a start have a seventh of the bytes of the batches before the newest, or
+    less: too few for the batches in half precision, in files or in their names."""
     parameters = sum(b * (a + 1) for a, b in pairwise(WIDTHS))
     return Limit(1.1 * STATE_BYTES * parameters + RANDOM_BYTES * case.params["ranks"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from autograder.exercises.common import normal
 from autograder.exercises.lab11_deepspeed_accelerate.shared import as_number, new_accelerator
 
 FEATURES, CLASSES = 6, 5
+NOBODY = -1  # the target of another rank's sample
 
 
 class Stream(IterableDataset[Any]):
@@ -28,16 +30,36 @@ class Stream(IterableDataset[Any]):
         return zip(*self.tensors, strict=True)
 
 
-def draw_inputs(case: Case, rng: np.random.Generator) -> Plain:
-    """The model is right about the first samples, which a loader repeats, and about half of the
-    others."""
+def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
+    """Of each rank: its own samples, and NaN in place of the others', so that no rank can evaluate
+    the dataset alone.
+
+    The model is right about the first samples, which a loader repeats, and about half of the
+    others.
+    """
     samples, repeated = case.params["samples"], repeats(case)
     weight, inputs = normal(rng, CLASSES, FEATURES), normal(rng, samples, FEATURES)
     wrong = torch.from_numpy(rng.random(samples) < 0.5)
     wrong[:repeated] = False
     wrong[-1] = True
-    targets = (inputs @ weight.T).argmax(dim=1)
-    return {"weight": weight, "inputs": inputs, "targets": (targets + wrong) % CLASSES}
+    targets = ((inputs @ weight.T).argmax(dim=1) + wrong) % CLASSES
+
+    def of_rank(rank: int) -> Plain:
+        is_own = own_samples(case, rank)
+        own_inputs = inputs.masked_fill(~is_own[:, None], math.nan)
+        own_targets = targets.masked_fill(~is_own, NOBODY)
+        return {"weight": weight, "inputs": own_inputs, "targets": own_targets}
+
+    return [of_rank(rank) for rank in range(case.world_size)]
+
+
+def own_samples(case: Case, rank: int) -> Tensor:
+    """[samples], bool: those in a rank's batches, which all ranks get in turn."""
+    positions = torch.arange(case.params["samples"] + repeats(case))
+    own = positions[positions // case.params["batch"] % case.world_size == rank]
+    return torch.zeros(case.params["samples"], dtype=torch.bool).index_fill_(
+        0, own % case.params["samples"], True
+    )
 
 
 def repeats(case: Case) -> int:

@@ -27,6 +27,7 @@ from autograder.exercise import (
     Plain,
     equal,
 )
+from autograder.exercise.budget import recorded_calls_explain, sent_bytes
 from autograder.exercise.signs import MistakeText, is_over, on_each_call, on_each_rank
 from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab11_deepspeed_accelerate.shared import (
@@ -39,14 +40,17 @@ from autograder.exercises.lab11_deepspeed_accelerate.shared import (
 from shardlab.run import Call, Run
 
 FEATURES, WIDTH, CLASSES = 8, 16, 4
+SENT_FROM_BYTES = 2**17  # of gradients: gloo's own messages would exceed a few percent of less
 LR = 0.4
+TOLERANCE = 2e-5
 TORCH_CLIP = "torch's clip_grad_norm_"
 ALL_REDUCED = "bytes all-reduced"
 METHODS = ("prepare", "accumulate", "no_sync", "backward", "clip_grad_norm_")
 
 
 def make_model(weights: list[Tensor]) -> nn.Module:
-    layers = nn.Linear(FEATURES, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)
+    width = len(weights[0])
+    layers = nn.Linear(FEATURES, width), nn.Tanh(), nn.Linear(width, CLASSES)
     return with_weights(nn.Sequential(*layers), weights)
 
 
@@ -56,11 +60,12 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
     def normal(*shape: int) -> Tensor:
         return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32))
 
-    samples = case.params["samples"]
+    samples, width = case.params["samples"], case.params["width"]
     data = [normal(samples, FEATURES), torch.from_numpy(rng.integers(CLASSES, size=samples))]
-    shapes = [(WIDTH, FEATURES), (WIDTH,), (CLASSES, WIDTH), (CLASSES,)]
+    scale = (WIDTH / width) ** 0.5 / 2
+    shapes = [(width, FEATURES), (width,), (CLASSES, width), (CLASSES,)]
     return [
-        {"data": data, "weights": [normal(*shape) / 2 for shape in shapes]}
+        {"data": data, "weights": [normal(*shape) * scale for shape in shapes]}
         for _ in range(case.world_size)
     ]
 
@@ -77,30 +82,69 @@ def kind_of(thing: Any) -> str:
     return next((name for kind, name in kinds.items() if isinstance(thing, kind)), "")
 
 
-@contextmanager
-def watched() -> Iterator[tuple[Counter[str], list[str]]]:
-    """Count calls of an Accelerator's methods and of torch's clip_grad_norm_, which one of them
-    calls, and collect what is passed to `prepare`."""
-    from accelerate import Accelerator
+class Watch:
+    """Counts calls of an Accelerator's methods, and of torch's clip_grad_norm_, which one of them
+    calls: those on the given model.  A call on another model trains nothing."""
 
-    used, prepared = Counter[str](), list[str]()
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.parameters = model, [*map(id, model.parameters())]
+        self.used, self.prepared = Counter[str](), list[str]()
+        self.passes = 0  # of backward, that have reached the model
+        next(model.parameters()).register_hook(self.on_gradient)
 
-    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def on_gradient(self, _: Tensor) -> None:
+        self.passes += 1
+
+    def counted(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def count(*args: Any, **kwargs: Any) -> Any:
-            used[name] += 1
+            args, passes = (*args,), self.passes
+            given = args[0] if name == TORCH_CLIP else None if len(args) < 2 else args[1]
+            if name in (TORCH_CLIP, "clip_grad_norm_") and not isinstance(given, Tensor):
+                at = 0 if name == TORCH_CLIP else 1  # a generator can be read only once
+                given = [*given] if given is not None else [*kwargs.pop("parameters")]
+                args = (*args[:at], given, *args[at + 1 :])
             if name == "prepare":
-                prepared.extend(map(kind_of, args[1:]))
-            return function(*args, **kwargs)
+                self.prepared.extend(self.kind_of(each) for each in args[1:])
+            returned = function(*args, **kwargs)
+            was_reached = self.passes > passes
+            self.used[name] += was_reached if name == "backward" else self.is_own(name, given)
+            return returned
 
         return count
 
+    def is_own(self, name: str, given: Any) -> bool:
+        if name in (TORCH_CLIP, "clip_grad_norm_"):
+            return {*map(id, given)} >= {*self.parameters}
+        while isinstance(given, DistributedDataParallel):
+            given = given.module
+        is_about_models = name in ("accumulate", "no_sync") and given is not None
+        return given is self.model if is_about_models else True
+
+    def kind_of(self, thing: Any) -> str:
+        kind = kind_of(thing)
+        is_other = {
+            "model": lambda: thing is not self.model,
+            "optimizer": lambda: (
+                not {*self.parameters}.issuperset(
+                    id(each) for group in thing.param_groups for each in group["params"]
+                )
+            ),
+        }
+        return f"another {kind}" if kind in is_other and is_other[kind]() else kind
+
+
+@contextmanager
+def watched(model: nn.Module) -> Iterator[Watch]:
+    from accelerate import Accelerator
+
+    watch = Watch(model)
     functions = [(Accelerator, name, name) for name in METHODS]
     with ExitStack() as patches:
         for owner, name, label in (*functions, (nn.utils, "clip_grad_norm_", TORCH_CLIP)):
-            count = counted(label, getattr(owner, name))
+            count = watch.counted(label, getattr(owner, name))
             patches.enter_context(mock.patch.object(owner, name, count))
-        yield used, prepared
+        yield watch
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
@@ -120,7 +164,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     loop = (params["batch_size"], params["accumulation"], LR, params["max_norm"], save)
     # As a launcher sets them; with several machines, Accelerate needs an address.
     variables = mock.patch.dict(os.environ, machine, MASTER_ADDR="localhost")
-    with variables, watched() as (used, prepared):
+    with variables, watched(model) as watch:
         losses = subject(model, TensorDataset(*given["data"]), *loop)
     is_list = isinstance(losses, list | tuple)
     return {
@@ -128,8 +172,9 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         **numbered("losses", map(as_number, losses if is_list else [])),
         "parameters": {name: each.detach() for name, each in model.named_parameters()},
         "saved": saved,
-        "used": dict(used),
-        "prepared": prepared,
+        "used": dict(watch.used),
+        "passes": watch.passes,
+        "prepared": watch.prepared,
         "processes": PartialState._shared_state.get("num_processes", 0),
     }
 
@@ -143,11 +188,34 @@ def exchanged(run: Run) -> list[int]:
 
 def exchanged_limit(case: Case) -> Limit:
     """The gradients of each step, and 64 bytes more for each and at the end."""
+    gradients = steps_of(case) * gradient_bytes(case)
+    return Limit(gradients + (steps_of(case) + 1) * 64, gradients)
+
+
+def steps_of(case: Case) -> int:
     p = case.params
     samples = p["batch_size"] * p["accumulation"] * case.world_size  # of a step
-    steps = -(-p["samples"] // samples)
-    gradients = steps * FLOAT_BYTES * (WIDTH * (FEATURES + 1) + CLASSES * (WIDTH + 1))
-    return Limit(gradients + (steps + 1) * 64, gradients)
+    return int(-(-p["samples"] // samples))
+
+
+def micro_batches_of(case: Case) -> int:
+    """Of each rank, in all steps."""
+    return int(case.params["samples"] // (case.params["batch_size"] * case.world_size))
+
+
+def gradient_bytes(case: Case) -> int:
+    width = case.params["width"]
+    return int(FLOAT_BYTES * (width * (FEATURES + 1) + CLASSES * (width + 1)))
+
+
+def wire_limit(case: Case) -> Limit | None:
+    """On two ranks: what DDP broadcasts from rank 0 at its start, as an answer may once more, and
+    one all-reduce a step."""
+    own, steps = gradient_bytes(case), steps_of(case)
+    if case.world_size > 2 or own < SENT_FROM_BYTES:
+        return None
+    least = 0.95 * steps * own
+    return Limit([1.05 * (steps + 2) * own, 1.05 * steps * own], least)
 
 
 @on_each_rank
@@ -215,6 +283,19 @@ def leaves_unprepared(output: Any) -> MistakeText:
         if kind not in output["prepared"]:
             return f"does not pass the {kind} to prepare: {reason}"
     return None
+
+
+@on_each_rank
+def trains_elsewhere(output: Any, expected: Any, case: Case) -> MistakeText:
+    """Of a loop whose results are right; a mistake in others is named."""
+    due, got = micro_batches_of(case), output["used"]["backward"]
+    if got == output["passes"] == due or not equal(expected, output, TOLERANCE):
+        return None
+    mistake = (
+        "does not compute the gradients in one accelerator.backward for each of its micro-batches, "
+        "with the loss of the prepared model"
+    )
+    return mistake, f"{got} of {output['passes']} passes, {due} micro-batches"
 
 
 @on_each_call
@@ -292,10 +373,12 @@ def case_of(
     accumulation: int,
     max_norm: float,
     machines: int = 1,
+    width: int = WIDTH,
 ) -> Case:
     """``max_norm`` is below the norm of most gradients, but above half of it."""
     loop = {"samples": samples, "batch_size": batch_size, "accumulation": accumulation}
-    return Case(name, world_size, {**loop, "max_norm": max_norm, "machines": machines})
+    params = {**loop, "max_norm": max_norm, "machines": machines, "width": width}
+    return Case(name, world_size, params)
 
 
 EXERCISE = OnRanks(
@@ -307,7 +390,7 @@ EXERCISE = OnRanks(
     ),
     inputs=draw_inputs,
     drive=drive,
-    tolerance=2e-5,
+    tolerance=TOLERANCE,
     engine="torch",
     timeout_s=40,  # Accelerate is imported in the first case
     budgets=(
@@ -317,8 +400,13 @@ EXERCISE = OnRanks(
             exchanged_limit,
             ALL_REDUCED,
         ),
+        Budget("sends ≤ 1.05 × weights once, gradients once a step", sent_bytes, wire_limit),
+        recorded_calls_explain(sent_bytes, lambda case: wire_limit(case) is not None),
     ),
-    rules=(trains_alone, not_ported, wraps_twice, leaves_unprepared, waits_in_each_step),
+    rules=(
+        *(trains_alone, not_ported, wraps_twice, leaves_unprepared),
+        *(trains_elsewhere, waits_in_each_step),
+    ),
     signs=(
         NAMED_MISTAKES,
         saves_otherwise,

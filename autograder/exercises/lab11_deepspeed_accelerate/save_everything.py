@@ -1,12 +1,15 @@
 """Stop a training job, restart it from its checkpoint, and compare with an uninterrupted run.
 
+Each start is a process of its own on each rank, and only the files in its checkpoint remain of it.
 Each rank has its own folder, as in a sandbox; at the next start, all of them contain the files that
 any rank saved, as on a shared disk.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +25,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from autograder.exercise import Case, OnRanks, Plain, equal
 from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercises.lab10_save_resume.forked_ranks import protected_parent
+from autograder.exercises.lab10_save_resume.rank_errors import fails_on_a_rank
+from autograder.exercises.lab11_deepspeed_accelerate.restarts import in_a_fork
 from autograder.exercises.lab11_deepspeed_accelerate.shared import new_accelerator, with_weights
+from autograder.guest import private_folders
 from autograder.guest.on_rank import gets_pickled_answer, with_functions_replaced
 
 FEATURES, WIDTH, BATCH = 6, 8, 2
@@ -113,20 +120,24 @@ class Job:
 
 @gets_pickled_answer
 def drive(pickled: bytes, given: Any, case: Case) -> Plain:
+    import accelerate.utils  # noqa: F401  so that no start has to
+
     losses, files = [], dict[str, bytes]()
     states: list[Tensor] = []
-    for start, end in enumerate(case.params["ends"]):
-        with TemporaryDirectory() as name:
-            folder = Path(name, "checkpoint")
+    before = private_folders.content()
+    with protected_parent(), TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        before |= private_folders.content()
+        for start, end in enumerate(case.params["ends"]):
+            folder = Path(name, f"start_{start}", "checkpoint")
+            folder.parent.mkdir()
             write_files(folder, files)
-            job = new_job(given, start)
-            subject = cloudpickle.loads(pickled)
-            with_functions_replaced(subject, Job=Job, Average=Average, Progress=Progress)
-            subject(job.accelerator, job, folder, end)
+            found: Any = in_a_fork(partial(one_start, pickled, given, start, folder, end))
             files = with_changes(files, folder)
-        losses.append(torch.tensor(job.losses, dtype=torch.float64))
-        states += [job.first_state, job.last_state]
-    final = torch.cat([each.flatten() for each in job.average.weights])
+            for path in Path(name).iterdir():
+                shutil.rmtree(path, ignore_errors=True)
+            private_folders.remove_all_but(before)
+            losses.append(found["losses"])
+            states += [found["first state"], found["last state"]]
     whole, end = new_job(given, 0), case.params["ends"][-1]
     while whole.progress.steps < end:
         for batch in whole.loader:
@@ -134,10 +145,28 @@ def drive(pickled: bytes, given: Any, case: Case) -> Plain:
     exact = torch.tensor(whole.losses[:end], dtype=torch.float64)
     return {
         **of_starts(losses),
-        "average": final,
+        "average": found["average"],
         "saves": bool(files),
         "continues random numbers": all(map(torch.equal, states[1:-1:2], states[2::2])),
         "bit for bit": torch.equal(torch.cat(losses), exact),
+    }
+
+
+def one_start(pickled: bytes, given: Any, start: int, folder: Path, end: int) -> Plain:
+    """In its own process, which has neither weights nor seeds of other starts."""
+    for other in (each for each in range(len(given["weights"])) if each != start):
+        given["seeds"][other] = 0
+        for tensor in given["weights"][other]:
+            tensor.zero_()
+    job = new_job(given, start)
+    subject = cloudpickle.loads(pickled)
+    with_functions_replaced(subject, Job=Job, Average=Average, Progress=Progress)
+    subject(job.accelerator, job, folder, end)
+    return {
+        "losses": torch.tensor(job.losses, dtype=torch.float64),
+        "first state": job.first_state,
+        "last state": job.last_state,
+        "average": torch.cat([each.flatten() for each in job.average.weights]),
     }
 
 
@@ -226,5 +255,5 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=TOLERANCE,
     rules=(saves_nothing, wrong_steps, only_close),
-    signs=(other_random_numbers,),
+    signs=(fails_on_a_rank, other_random_numbers),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,39 +11,47 @@ import torch
 from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise.budget import recorded_calls_explain, sent_since
 from autograder.exercise.signs import MistakeText, is_over, no_barrier, on_each_rank
+from autograder.exercises.common import FLOAT_BYTES
 from autograder.exercises.lab11_deepspeed_accelerate.shared import (
     EXCHANGES,
     as_number,
     new_accelerator,
     with_weights,
 )
+from autograder.guest.moments import mark
 from shardlab import measure
 from shardlab.run import Run
 
-VOCABULARY, WIDTH, SEQUENCES = 11, 6, 4
+VOCABULARY, SEQUENCES = 11, 4
 IGNORED = -100
 STEPS = 2
 LR = 0.5
 STEP = "step"
+MICRO_BATCHES = "steps"  # their micro-batches: withheld until the bytes sent before are counted
 MESSAGES = "messages of a rank"
+SENT_FROM_BYTES = 2**17  # of gradients: gloo's own messages would exceed a few percent of less
 
 MicroBatch = Sequence[Tensor]  # token ids and labels, [sequences, tokens] each
 
 
 def make_model(weights: list[Tensor]) -> nn.Module:
-    layers = nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, VOCABULARY)
+    vocabulary, width = weights[0].shape
+    layers = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
     return with_weights(nn.Sequential(*layers), weights)
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
-    shapes = [(VOCABULARY, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,)]
-    weights = [torch.from_numpy(rng.standard_normal(s, dtype=np.float32)) for s in shapes]
+    vocabulary = case.params["vocabulary"]
+    weights = [
+        torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)) for shape in shapes_of(case)
+    ]
 
     def micro_batch(is_empty: bool) -> list[Tensor]:
         lengths = [0] * SEQUENCES if is_empty else rng.integers(1, 13, size=SEQUENCES).tolist()
         width = max(lengths) + int(rng.integers(1, 4))  # the tokenizer pads to a multiple
-        ids, labels = rng.integers(VOCABULARY, size=(2, SEQUENCES, width))
+        ids, labels = rng.integers(vocabulary, size=(2, SEQUENCES, width))
         padded = np.arange(width) >= np.array(lengths)[:, None]
         ids[padded], labels[padded] = 0, IGNORED
         return [torch.from_numpy(ids), torch.from_numpy(labels)]
@@ -52,12 +61,17 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
     return [
         {
             "weights": weights,
-            "steps": [
+            MICRO_BATCHES: [
                 [micro_batch((rank, i) in empty) for i in range(count)] for _ in range(STEPS)
             ],
         }
         for rank in range(case.world_size)
     ]
+
+
+def shapes_of(case: Case) -> list[tuple[int, ...]]:
+    vocabulary, width = case.params["vocabulary"], case.params["width"]
+    return [(vocabulary, width), (vocabulary, width), (vocabulary,)]
 
 
 def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
@@ -66,7 +80,8 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     parameters = dict(accelerator.unwrap_model(model).named_parameters())
     losses, gradients = list[float](), dict[str, Plain]()
     is_cleared = is_changed = False
-    for step, micro_batches in enumerate(given["steps"]):
+    for step in range(STEPS):
+        micro_batches = mark(MICRO_BATCHES)
         before = [each.detach().clone() for each in parameters.values()]
         with measure(STEP):
             loss = subject(accelerator, model, micro_batches)
@@ -102,6 +117,14 @@ def messages(run: Run) -> list[int]:
     ]
 
 
+def sent_limit(case: Case) -> Limit | None:
+    """A ring all-reduce of the gradients in each step."""
+    gradient_bytes = FLOAT_BYTES * sum(map(math.prod, shapes_of(case)))
+    if gradient_bytes < SENT_FROM_BYTES:
+        return None
+    return Limit.around(STEPS * 2 * (1 - 1 / case.world_size) * gradient_bytes, 0.05)
+
+
 @on_each_rank
 def leaves_no_gradient(output: Any) -> MistakeText:
     if output["is changed"]:
@@ -127,10 +150,17 @@ def reduces_gradients_again(rank: int, attempt: Attempt) -> MistakeText:
     return mistake, f"{with_gradients} with gradients, {others} others in {STEPS} steps"
 
 
-def case_of(name: str, world_size: int, micro_batches: int, *empty: tuple[int, int]) -> Case:
+def case_of(
+    name: str,
+    world_size: int,
+    micro_batches: int,
+    *empty: tuple[int, int],
+    vocabulary: int = VOCABULARY,
+    width: int = 6,
+) -> Case:
     """``empty``: (rank, index) of micro-batches with only padding."""
     params = {"micro_batches": micro_batches, "empty": [list(each) for each in empty]}
-    return Case(name, world_size, params)
+    return Case(name, world_size, params | {"vocabulary": vocabulary, "width": width})
 
 
 EXERCISE = OnRanks(
@@ -140,6 +170,7 @@ EXERCISE = OnRanks(
         case_of("4 ranks, 2 micro-batches", 4, 2),
     ),
     inputs=draw_inputs,
+    withheld=MICRO_BATCHES,
     drive=drive,
     tolerance=1e-5,
     engine="torch",
@@ -150,6 +181,12 @@ EXERCISE = OnRanks(
             lambda case: Limit(3 * STEPS),
             MESSAGES,
             unit="messages",
+        ),
+        Budget(
+            "sends ≤ 1.05 × the gradients per step", sent_since(MICRO_BATCHES, STEP), sent_limit
+        ),
+        recorded_calls_explain(
+            sent_since(MICRO_BATCHES, STEP), lambda case: sent_limit(case) is not None
         ),
     ),
     rules=(no_barrier,),

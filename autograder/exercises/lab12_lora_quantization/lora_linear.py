@@ -14,14 +14,16 @@ from torch.nn.functional import mse_loss
 from torch.nn.parallel import DistributedDataParallel
 
 from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
+from autograder.exercise.budget import recorded_calls_explain, sent_since
 from autograder.exercise.form import Sign
 from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
 from autograder.exercises.common import FLOAT_BYTES, normal
 from autograder.guest.growth import STEPS, found_in_more_steps
+from autograder.guest.moments import mark
 from shardlab import measure
-from shardlab.run import Run
 
 TRAIN, MERGE, UNMERGE, LOAD = "train", "merge", "unmerge", "load another base"
+BATCHES = "batches"  # of the steps: withheld until the bytes sent before the step are counted
 ACTIONS = (
     UNMERGE,
     TRAIN,
@@ -68,7 +70,7 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
             (normal(rng, SAMPLES, widths[0]), normal(rng, SAMPLES, widths[-1]))
             for _ in range(ACTIONS.count(TRAIN))
         ]
-        return {"layers": layers, "adapters": adapters, "x": x, "batches": batches}
+        return {"layers": layers, "adapters": adapters, "x": x, BATCHES: batches}
 
     return [of_rank() for _ in range(case.world_size)]
 
@@ -191,11 +193,12 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
     started = adapters_of(layers)
     for layer, adapter in zip(layers, given["adapters"], strict=True):
         load_adapter(layer, *adapter)
-    batches = iter(given["batches"])
+    batches: list[Any] = []
 
     def train() -> None:
+        batches.append(mark(BATCHES))
         with measure(TRAIN):
-            loss_of(replica, next(batches)).backward()
+            loss_of(replica, batches[-1]).backward()
         sgd_step(model, case.params["learning_rate"])
 
     found = run_actions(layers, model, train, given["x"])
@@ -204,7 +207,7 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         """Without an update."""
         for layer in layers:
             layer.unmerge()
-        loss_of(replica, given["batches"][0]).backward()
+        loss_of(replica, batches[0]).backward()
         model.zero_grad()
         for layer in layers:
             layer.merge()
@@ -221,10 +224,6 @@ def drive(subject: Any, given: Any, case: Case) -> Plain:
         },
         "started": started,
     }
-
-
-def sent_in_training(run: Run) -> list[int]:
-    return run.traffic[TRAIN].sent_by_rank.tolist()
 
 
 def sent_limit(case: Case) -> Limit | None:
@@ -355,11 +354,19 @@ EXERCISE = OnRanks(
         case_of("3 ranks, 128 kB of adapters", 3, [311, 330, 305], 27, 5.5),
     ),
     inputs=draw_inputs,
+    withheld=BATCHES,
     drive=drive,
     tolerance=TOLERANCE,
     named_within=2e-4,  # wrong scales amplify rounding errors
     budgets=(
-        Budget("sends ≤ 1.05 × the adapters' gradients per step", sent_in_training, sent_limit),
+        Budget(
+            "sends ≤ 1.05 × the adapters' gradients per step",
+            sent_since(BATCHES, TRAIN),
+            sent_limit,
+        ),
+        recorded_calls_explain(
+            sent_since(BATCHES, TRAIN), lambda case: sent_limit(case) is not None
+        ),
     ),
     rules=(restores_another_weight, not_random, keeps_growing),
     signs=(

@@ -147,26 +147,30 @@ def state_of(
 def _flags(
     notebook: NotebookNode, template: NotebookNode, checks: Iterable[Check]
 ) -> Iterator[str]:
-    """Forbidden calls, and tools that no answer needs, in the source of each answer.
-
-    Except for those that the lab's own cells contain already.
-    """
-    source, own = map(_code, (notebook, template))
+    """Forbidden calls, and tools that no answer needs, in what the student has written for each
+    answer, once each."""
+    source, lines = _code(notebook, template)
     for check in checks:
-        for finding in _findings(source, check.exercise):
-            if finding not in _findings(own, check.exercise):
-                yield f"{exercises.load(check.exercise).answer}: its source {finding}"
+        exercise = exercises.load(check.exercise)
+        allows, answer, closed = exercise.allows, exercise.answer, exercise.closed
+        found = find_forbidden(source, allows, answer, closed, lines) if lines else []
+        for says in dict.fromkeys(each.says for each in found):
+            yield f"{answer}: its source {says}"
 
 
-@functools.lru_cache(maxsize=64)  # the lab's own source is the same for each submission
-def _findings(source: str, name: str) -> list[str]:
-    exercise = exercises.load(name)
-    found = find_forbidden(source, exercise.allows, exercise.answer, exercise.closed)
-    return [each.says for each in found]
-
-
-def _code(notebook: NotebookNode) -> str:
-    return "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+def _code(notebook: NotebookNode, template: NotebookNode) -> tuple[str, set[int]]:
+    """The source of all cells, and the numbers of its lines in cells that are not the lab's."""
+    own = {cell.source for cell in template.cells}
+    parts: list[str] = []
+    lines: set[int] = set()
+    at = 1
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            end = at + cell.source.count("\n") + 1
+            lines |= set() if cell.source in own else {*range(at, end)}
+            parts.append(cell.source)
+            at = end
+    return "\n".join(parts), lines
 
 
 def _rebuild(task: Task, template: NotebookNode) -> tuple[NotebookNode, list[str], str]:

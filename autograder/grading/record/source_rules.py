@@ -8,12 +8,26 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib import import_module
 
 from autograder.evaluation.wording import forbidden_call
+from autograder.grading.record.many_posts import MANY, POSTING, Posts
+from autograder.grading.record.source_scopes import (
+    DEFINES,
+    Function,
+    around,
+    assigned,
+    body_of,
+    bound_in,
+    declared,
+    defaults,
+    names_read,
+    nodes_of,
+)
 from autograder.guest.on_rank import COMMUNICATION_FUNCTIONS
 
 CALL, SUSPICIOUS = "call", "suspicious"
@@ -53,16 +67,33 @@ TOOLS = (
     *("torch.distributed._functional_collectives", "torch.distributed.TCPStore"),
     *("torch.utils.cpp_extension", "torch.multiprocessing", "IPython", "ipykernel"),
     *("threading", "concurrent.futures", "torch.utils._python_dispatch"),  # not recorded
+    # what the system keeps outside of the process: cached pages, attributes, links, pipes, limits
+    *("os.posix_fadvise", "os.posix_fallocate", "os.preadv", "os.pwritev", "os.utime", "os.lockf"),
+    *("os.setxattr", "os.getxattr", "os.listxattr", "os.removexattr", "os.memfd_create"),
+    *("os.eventfd", "os.mkfifo", "os.mknod", "os.pipe", "os.openpty", "os.splice", "os.sendfile"),
+    *("os.copy_file_range", "os.link", "os.sched_setaffinity", "os.setpriority", "os.nice"),
+    *("posix", "fcntl", "resource", "syscall", "pty", "xattr", "numpy.memmap"),
+    *("torch.from_file", "torch.UntypedStorage.from_file", "torch.FloatStorage.from_file"),
 )
 # Only unambiguous text: ordinary words occur in prose.
 SUSPICIOUS_TEXT = re.compile(
     r"/proc/(self|\d+|\{)|/dev/(shm|mem)|process_vm_|pidfd_|ptrace|c10d::|libc\.so|shardlab\.trace"
-    r"|shardlab\.ranks|autograder\.(?!check)"
+    r"|shardlab\.ranks|autograder\.(?!check)|drop_caches|POSIX_FADV|MADV_|RWF_NOWAIT"
+    r"|posix_fadvise|\bmincore\b|\bcachestat\b|\bmadvise\b|setxattr|getxattr|memfd_create"
+    r"|preadv2|\bfutex\b|AF_NETLINK"
 )
 FRAMES = {"f_back", "f_globals", "f_locals", "gi_frame", "tb_frame", "__subclasses__"}
+# Functions of C's library or the system, of whatever object: libc.mincore, mapped.madvise
+OF_THE_SYSTEM = {
+    *("posix_fadvise", "posix_fadvise64", "fadvise64", "readahead", "mincore", "cachestat"),
+    *("madvise", "process_madvise", "preadv2", "pwritev2", "syscall", "memfd_create"),
+    *("setxattr", "getxattr", "fsetxattr", "fgetxattr", "lsetxattr", "lgetxattr", "listxattr"),
+    *("flistxattr", "from_file"),
+}
+# Modules of which any function could be meant if its name is computed.
+NAMED_AT_RUN_TIME = {"os", "sys", "sys.modules", "builtins", "posix", "ctypes", "torch.distributed"}
 IMPORTERS = {"builtins.__import__", "importlib.import_module", "importlib.__import__"}
 PROTECTED = ("torch", "shardlab", "autograder", "builtins")  # packages that may not be patched
-_DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 @dataclass(frozen=True)
@@ -76,38 +107,57 @@ class Found:
 
 
 def find_forbidden(
-    source: str, allows: Set[str] | None, answer: str = "", closed: Sequence[str] = ()
+    source: str,
+    allows: Set[str] | None,
+    answer: str = "",
+    closed: Sequence[str] = (),
+    lines: Container[int] | None = None,
 ) -> list[Found]:
     """Findings in the order of their lines; none if the source is not Python.
 
     ``allows``: torch.distributed's names, as in Exercise.allows; None allows all of them.
     ``closed``: modules that contain the answer, as in Exercise.closed.
     ``answer``: search only what the definition of that name can reach; "": everything.
+    ``lines``: those that the student has written; None: all.
     """
     try:
-        tree, full_names, binds = _analyzed(source)
-        reader = _Reader(allows, full_names, closed)
-        for statement in _reachable(binds, answer) if answer else tree.body:
+        analyzed = _analyzed(source)
+        reader = _Reader(allows, analyzed.full_names, closed)
+        found = _reachable(analyzed.binds, answer) if answer else analyzed.tree.body
+        statements = [*found]
+        for statement in statements:
             reader.visit(statement)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        for line, most in analyzed.posts.found(statements):
+            thousands = "thousands of" if most == math.inf or most >= 2 * MANY else "a thousand"
+            says = f"posts {thousands} sends or receives in a loop, which no answer needs"
+            reader.found.append(Found(SUSPICIOUS, "sends or receives", line, says))
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
         return []
-    return sorted(set(reader.found), key=lambda found: (found.line, found.name))
+    of_student = (each for each in {*reader.found} if lines is None or each.line in lines)
+    return sorted(of_student, key=lambda found: (found.line, found.name))
+
+
+@dataclass(frozen=True)
+class _Analyzed:
+    tree: ast.Module
+    full_names: dict[str, str]  # {name: its full name}
+    binds: dict[str, list[ast.stmt]]  # {name: the top-level statements that bind it}
+    posts: Posts
 
 
 @functools.lru_cache(maxsize=1)  # the same source for every answer of a notebook
-def _analyzed(source: str) -> tuple[ast.Module, dict[str, str], dict[str, list[ast.stmt]]]:
-    """(syntax tree, {name: its full name}, {name: the top-level statements that bind it}); raises
-    the errors of ast.parse."""
+def _analyzed(source: str) -> _Analyzed:
+    """Raises the errors of ast.parse."""
     # IPython's own lines become comments; line numbers stay the same.
     plain = re.sub(r"(?m)^([ \t]*)([%!?].*|\S+\?\??)$", r"\1pass  # a magic", source)
     tree = ast.parse(plain)
     reader = _Reader(None, PREDEFINED)
-    reader.collect_names(tree)
+    reader.collect_names(tree.body)
     binds: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
         for name in _bound(statement):
             binds.setdefault(name, []).append(statement)
-    return tree, reader.full_names, binds
+    return _Analyzed(tree, reader.full_names, binds, Posts(tree, reader.posts_in(tree, plain)))
 
 
 def _reachable(binds: Mapping[str, list[ast.stmt]], answer: str) -> Iterator[ast.stmt]:
@@ -118,18 +168,21 @@ def _reachable(binds: Mapping[str, list[ast.stmt]], answer: str) -> Iterator[ast
         for statement in set(binds.get(wanted.pop(), ())) - seen:
             seen.add(statement)
             yield statement
-            read = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} - names
+            read = names_read(statement) - names
             names |= read
             wanted += read
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, _DEFINES):
+    if isinstance(statement, DEFINES):
         yield statement.name
+        yield from declared(ast.walk(statement), ast.Global)
         return
     for node in ast.walk(statement):
-        if isinstance(node, _DEFINES):
+        if isinstance(node, DEFINES):
             yield node.name
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
         elif isinstance(getattr(node, "ctx", None), ast.Store):
             base = node
             while isinstance(base, ast.Attribute | ast.Subscript):
@@ -149,10 +202,12 @@ class _Reader(ast.NodeVisitor):
 
     # ---- full names ----
 
-    def collect_names(self, tree: ast.AST) -> None:
-        """In two passes, to resolve an alias of an alias that is defined further down."""
+    def collect_names(self, body: Iterable[ast.AST]) -> None:
+        """Of a scope, in two passes, to resolve an alias of an alias that is defined further
+        down."""
+        nodes = [*nodes_of(body)]
         for _ in range(2):
-            for node in ast.walk(tree):
+            for node in nodes:
                 if isinstance(node, ast.Import):
                     for alias in node.names:
                         top = alias.name.partition(".")[0]
@@ -163,10 +218,35 @@ class _Reader(ast.NodeVisitor):
                         names = COMMUNICATION_FUNCTIONS if is_all else (alias.name,)
                         for name in names:
                             self.full_names[alias.asname or name] = f"{node.module}.{name}"
-                elif isinstance(node, ast.Assign) and len(node.targets) == 1:
-                    target, known = node.targets[0], self._full_name(node.value)
-                    if isinstance(target, ast.Name) and known:
-                        self.full_names[target.id] = known
+                for name, value in assigned(node):
+                    if known := self._full_name(value):
+                        self.full_names[name] = known
+
+    def _enter(self, function: Function) -> dict[str, str]:
+        """Resolve names as in its body; returns those of the scope around it."""
+        outer, local = self.full_names, bound_in(function)
+        of_defaults = {name: self._full_name(value) for name, value in defaults(function.args)}
+        self.full_names = {k: v for k, v in outer.items() if k not in local}
+        self.full_names |= {name: known for name, known in of_defaults.items() if known}
+        self.collect_names(body_of(function))
+        return outer
+
+    def posts_in(self, tree: ast.AST, source: str) -> Callable[[ast.expr], bool]:
+        """Whether an expression of the tree names a function that posts a send or a receive."""
+        posting: set[ast.expr] = set()
+        if not any(word in source for word in ("isend", "irecv", "P2P", "import *", "getattr")):
+            return posting.__contains__  # as in almost all notebooks
+
+        def look(node: ast.AST) -> None:
+            if isinstance(node, ast.expr) and self._full_name(node) in POSTING:
+                posting.add(node)
+            outer = self._enter(node) if isinstance(node, Function) else self.full_names
+            for child in ast.iter_child_nodes(node):
+                look(child)
+            self.full_names = outer
+
+        look(tree)
+        return posting.__contains__
 
     def _full_name(self, node: ast.expr) -> str:
         """ "torch.distributed.send" however it is written; "" if unknown."""
@@ -209,9 +289,30 @@ class _Reader(ast.NodeVisitor):
         if base.partition(".")[0] in PROTECTED:
             self._flag(f"{base}.{name} = …", of.lineno)
 
+    def _is_tool(self, node: ast.expr) -> bool:
+        return bool(_suspicious_tool(self._full_name(node), self.closed))
+
+    def _check_name(self, module: ast.expr, name: ast.expr) -> None:
+        """Of something in a module, by getattr or in its __dict__."""
+        base, text = self._full_name(module), _text(name)
+        if text in OF_THE_SYSTEM:
+            self._flag(text, name.lineno)
+        elif not text and base in NAMED_AT_RUN_TIME:
+            self._flag(f"{base}.… by a computed name", name.lineno)
+
     def _flag(self, name: str, line: int) -> None:
         name = name.removeprefix("builtins.")
         self.found.append(Found(SUSPICIOUS, name, line, f"uses {name}, which no answer needs"))
+
+    def visit_FunctionDef(self, node: Function) -> None:
+        for part in around(node):
+            self.visit(part)
+        outer = self._enter(node)
+        for part in body_of(node):
+            self.visit(part)
+        self.full_names = outer
+
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -220,7 +321,7 @@ class _Reader(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if isinstance(node.ctx, ast.Store | ast.Del):
             self._check_change(node.value, node.attr)
-        elif node.attr in FRAMES:
+        elif node.attr in FRAMES | OF_THE_SYSTEM and not self._is_tool(node):
             self._flag(node.attr, node.lineno)
         else:
             self._check(node)
@@ -229,6 +330,8 @@ class _Reader(ast.NodeVisitor):
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
         self._check(node)
+        if isinstance(node.value, ast.Call) or getattr(node.value, "attr", "") == "__dict__":
+            self._check_name(node.value, node.slice)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -237,6 +340,10 @@ class _Reader(ast.NodeVisitor):
             self._read_text(_text(node.args[0]))
         if called in ("builtins.setattr", "builtins.delattr") and node.args:
             self._check_change(node.args[0], "…")
+        if called == "builtins.getattr" and len(node.args) > 1:
+            self._check_name(node.args[0], node.args[1])
+        if called in IMPORTERS and node.args and not _text(node.args[0]):
+            self._flag("an import by a computed name", node.lineno)
         self._check(node)
         self.generic_visit(node)
 
@@ -268,7 +375,7 @@ class _Reader(ast.NodeVisitor):
         except (SyntaxError, ValueError):
             return
         self.depth += 1
-        self.collect_names(tree)
+        self.collect_names(tree.body)
         self.generic_visit(tree)
         self.depth -= 1
 

@@ -32,6 +32,7 @@ from autograder.exercises.lab10_save_resume import (
     rank_errors,
     shared,
 )
+from autograder.exercises.lab10_save_resume.folders import INODE_BYTES, total_bytes
 from autograder.exercises.lab10_save_resume.hidden import load_sharded, train_resumable
 from autograder.guest import held_calls
 from shardlab.ranks.trust import Trust
@@ -591,3 +592,21 @@ def test_no_temporary_files_are_left(tmp_path, monkeypatch):
     assert not output["broken"]
     assert not output["failures"]
     assert list(Path(tmp_path).iterdir()) == []
+
+
+def test_names_count_in_bytes_and_each_file_has_an_inode(tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / chr(0x10000)).mkdir()
+    (tmp_path / "checkpoint" / chr(0x10000) / "ab").write_bytes(b"12345")
+    assert total_bytes(tmp_path / "checkpoint") == (INODE_BYTES + 4) + (INODE_BYTES + 2 + 5)
+
+
+@pytest.mark.parametrize("case", TRAIN.cases, ids=lambda case: case.name)
+def test_checkpoints_have_no_room_for_the_batches_before_them(case):
+    """Of all that a start finds, for each number of the batches that it would have to repeat."""
+    limit, ranks = train_resumable.public.checkpoint_limit(case).most, case.params["ranks"]
+    numbers = train_resumable.public.SAMPLES * (train_resumable.public.WIDTHS[0] + 1)
+    for start, names in enumerate(train_resumable.left(case)[:-1], 1):
+        checkpoints = len(names) if case.params["keeps old"] else 1
+        repeated = train_resumable.public.done_before(case, start) * ranks * numbers
+        assert 8 * checkpoints * limit < 10 * repeated  # bits

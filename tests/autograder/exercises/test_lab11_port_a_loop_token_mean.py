@@ -90,6 +90,62 @@ VERSIONS = {
             ],
             "",
         ),
+        "turns the exchange off by itself": (
+            [
+                (
+                    "    for x, labels in loader:\n        with accelerator.accumulate(model):",
+                    "    for i, (x, labels) in enumerate(loader, 1):\n"
+                    "        ends = i % accumulation == 0 or i == len(loader)\n"
+                    "        accelerator.gradient_state._set_sync_gradients(ends)\n"
+                    "        with nullcontext() if ends else accelerator.no_sync(model):",
+                )
+            ],
+            "",
+        ),
+        "names the arguments of clip_grad_norm_": (
+            [
+                (
+                    "clip_grad_norm_(model.parameters(), max_norm)",
+                    "clip_grad_norm_(parameters=iter([*model.parameters()]), max_norm=max_norm)",
+                )
+            ],
+            "",
+        ),
+        "prepares one thing at a time": (
+            [
+                (
+                    "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)",
+                    "model = accelerator.prepare_model(model)\n"
+                    "    optimizer = accelerator.prepare(optimizer)\n"
+                    "    (loader, model) = accelerator.prepare(loader, model)",
+                )
+            ],
+            "wraps it again",
+        ),
+        "prepares in three calls": (
+            [
+                (
+                    "model, optimizer, loader = accelerator.prepare(model, optimizer, loader)",
+                    "loader = accelerator.prepare(loader)\n"
+                    "    model = accelerator.prepare(model)\n"
+                    "    optimizer = accelerator.prepare(optimizer)",
+                )
+            ],
+            "",
+        ),
+        "trains another copy by hand": (
+            [
+                (
+                    "    losses, total = [], torch.zeros(())",
+                    "    toy = accelerator.prepare(nn.Linear(1, 1))\n"
+                    "    accelerator_backward = accelerator.backward\n"
+                    "    accelerator.backward = lambda loss: (loss / accumulation).backward()\n"
+                    "    accelerator_backward(toy(torch.ones(1, 1)).sum())\n"
+                    "    losses, total = [], torch.zeros(())",
+                )
+            ],
+            "never calls accelerator.backward",
+        ),
         "waits before it saves": (
             [
                 (
@@ -119,6 +175,15 @@ VERSIONS = {
             "",
         ),
         "returns a tensor": ([(".item()", "")], ""),
+        "all-reduces with torch's own function": (
+            [
+                (
+                    "    tokens = accelerator.reduce(own_tokens)\n",
+                    "    tokens = own_tokens.clone()\n    dist.all_reduce(tokens)\n",
+                )
+            ],
+            "",
+        ),
         "counts in every micro-batch": (
             [("        total += ", "        accelerator.reduce(own_tokens)\n        total += ")],
             "over its budget: 3 messages a step",

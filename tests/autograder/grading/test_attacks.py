@@ -66,16 +66,17 @@ ATTACKS = [entry for entry in ENTRIES if entry.kind != "honest"]
 OF_ROW = {
     "Forging": ["forging"],
     "Computing instead of communicating": [
-        "data_*", "rank_0_*", "inputs_redrawn_*", "own_store",
+        "data_*", "rank_0_*", "inputs_redrawn_*", "own_store", "evaluates_the_dataset_itself",
     ],
     "Calls that an exercise forbids": ["library_collective*", "forged_log*"],
-    "Evidence written by the answer": ["evidence_of_overlap_*"],
+    "Evidence written by the answer": ["evidence_of_overlap_*", "ports_a_toy_model"],
+    "Bytes hidden from the rank's own record": ["hides_*", "reduces_gradients_unrecorded"],
     "Fewer bytes than the numbers have": [
         "packed_into_16_bits", "fractions_of_*", "compressed_on_the_wire", "half_precision_*",
     ],
     "Memory hidden from a budget": ["states_*"],
     "Calling the library's own answers": ["closed_code_*"],
-    "Replaying instead of saving": ["replays_*"],
+    "Replaying or keeping instead of saving": ["replays_*", "keeps_the_job_in_memory"],
     "Changes on disk that nobody sees": ["copies_*"],
     "Reading more than a budget allows": [
         "reads_all_files_as_*", "reads_all_files_by_*", "reads_all_files_with_*",

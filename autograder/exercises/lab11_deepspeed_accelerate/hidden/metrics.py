@@ -7,7 +7,7 @@ import torch
 
 from autograder.exercise import Case, Plain
 from autograder.exercise.hidden import with_random_delays
-from autograder.exercises.lab11_deepspeed_accelerate.metrics import repeats
+from autograder.exercises.lab11_deepspeed_accelerate.metrics import own_samples, repeats
 
 CASES = (
     with_random_delays(
@@ -29,10 +29,13 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def hits_of(given: Any) -> Hits:
-    """Whether each sample of the dataset is right."""
-    predicted = (given["inputs"] @ given["weight"].T).argmax(dim=1)
-    hits: Hits = torch.eq(predicted, given["targets"]).tolist()
+def hits_of(case: Case, inputs: Any) -> Hits:
+    """Whether each sample of the dataset is right: on a rank that has it."""
+    found = torch.zeros(case.params["samples"], dtype=torch.bool)
+    for rank, given in enumerate(inputs):
+        predicted = (given["inputs"] @ given["weight"].T).argmax(dim=1)
+        found |= torch.eq(predicted, given["targets"]) & own_samples(case, rank)
+    hits: Hits = found.tolist()
     return hits
 
 
@@ -43,7 +46,7 @@ def padded(case: Case, hits: Hits) -> Hits:
 
 def by(rule: Callable[[Case, Hits], float | None]) -> Callable[[Case, Any], Plain]:
     def outputs(case: Case, inputs: Any) -> Plain:
-        accuracy = rule(case, hits_of(inputs[0]))
+        accuracy = rule(case, hits_of(case, inputs))
         return None if accuracy is None else {"accuracy": accuracy}
 
     return outputs
@@ -61,7 +64,7 @@ def mean_of_batches(case: Case, hits: Hits) -> float:
 
 
 def own_accuracy(case: Case, inputs: Any) -> list[Plain]:
-    hits = torch.tensor(padded(case, hits_of(inputs[0])))
+    hits = torch.tensor(padded(case, hits_of(case, inputs)))
     batches = hits.view(-1, case.world_size, case.params["batch"])  # each rank's, in turn
     return [{"accuracy": own} for own in batches.double().mean(dim=(0, 2)).tolist()]
 

@@ -17,6 +17,7 @@ from autograder.exercises.lab11_deepspeed_accelerate.shared import numbered
 CASES = (
     case_of("3 ranks, the last step has fewer micro-batches", 3, 60, 4, 2, 0.7),
     with_random_delays(case_of("2 ranks, one micro-batch a step", 2, 16, 4, 1, 1.0)),
+    case_of("2 ranks, 164 kB of gradients", 2, 24, 3, 2, 0.7, width=3150),
 )
 BOUNDARIES = {
     "divides": "4 ranks on 2 machines, 2 steps of 4 micro-batches",

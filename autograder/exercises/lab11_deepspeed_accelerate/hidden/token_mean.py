@@ -25,6 +25,7 @@ CASES = (
     with_random_delays(
         case_of("2 ranks, one of them with padding only", 2, 2, (0, 0), (1, 0), (1, 1))
     ),
+    case_of("2 ranks, 150 kB of gradients", 2, 3, vocabulary=1500, width=12),
 )
 BOUNDARIES = {
     "divides": "4 ranks, 2 micro-batches",

@@ -8,14 +8,16 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder.build.cells import Check
+from autograder import exercises
+from autograder.build.cells import Check, checks_of
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.grading.course_error import CourseError
 from autograder.grading.record.grade_submission import _flags, exercise_of, state_of
 from autograder.grading.record.record import GRADED, RESOURCE_LIMIT, STUDENT_ERROR, TAMPERING
 from autograder.sandbox import Limits
 
-LAB = Path(__file__).parents[4] / "labs/01_one_device/01_one_device.ipynb"
+COURSE = Path(__file__).parents[4]
+LAB = COURSE / "labs/01_one_device/01_one_device.ipynb"
 
 
 def test_an_unknown_exercise_is_an_error_in_the_course() -> None:
@@ -64,3 +66,24 @@ def test_a_suspicious_answer_is_flagged_and_an_untouched_lab_is_not() -> None:
         c for c in suspicious.cells if c.id == "DynamicLossScaler"
     ).source = "class DynamicLossScaler:\n    def step(self, o):\n        dist.broadcast(o, 0)\n"
     assert any("broadcast" in flag for flag in _flags(suspicious, template, check))
+
+
+@pytest.mark.parametrize("lab", exercises.labs())
+def test_the_courses_own_solution_is_not_flagged(lab: str) -> None:
+    template, solved = (
+        nbformat.read(COURSE / folder / lab / f"{lab}.ipynb", as_version=4)
+        for folder in ("labs", "solutions")
+    )
+    assert list(_flags(solved, template, checks_of(template).values())) == []
+
+
+def test_a_finding_is_reported_once_for_each_answer() -> None:
+    template = nbformat.read(LAB, as_version=4)
+    cheating = copy.deepcopy(template)
+    next(c for c in cheating.cells if c.id == "DynamicLossScaler").source = (
+        "import os\nclass DynamicLossScaler:\n    def step(self, o):\n"
+        + ("        os.posix_fadvise(3, 0, 0, 4)\n" * 3)
+    )
+    check = [Check("one_device.DynamicLossScaler", "DynamicLossScaler")]
+    (flag,) = _flags(cheating, template, check)
+    assert "os.posix_fadvise" in flag

@@ -103,10 +103,87 @@ def test_only_code_that_the_answer_can_reach_is_searched():
         ("setattr(torch, 'isclose', 1)", "torch.… = …"),
         ("import os\nos.execv('a', [])", "os.exec"),
         ("def f():\n    yield\nf().gi_frame.f_back", "f_back"),
+        ("import os as o\no.posix_fadvise(fd, 0, 0, o.POSIX_FADV_DONTNEED)", "os.posix_fadvise"),
+        ("from os import posix_fadvise as f\nf(fd, 0, 0, 4)", "os.posix_fadvise"),
+        ("import posix\nposix.posix_fadvise(fd, 0, 0, 4)", "posix.posix_fadvise"),
+        ("libc.mincore(address, n, pages)", "mincore"),
+        ("def f(libc):\n    return libc.cachestat(fd, r, s, 0)", "cachestat"),
+        ("pages.madvise(4)", "madvise"),
+        ("getattr(libc, 'cache' + 'stat')(fd)", "cachestat"),
+        ("import os\nos.preadv(fd, [b], 0, 8)", "os.preadv"),
+        ("import os\nos.setxattr(path, 'user.a', data)", "os.setxattr"),
+        ("import os\nvars(os)[name](path)", "os.… by a computed name"),
+        ("import os\ngetattr(os, ''.join(letters))(path)", "os.… by a computed name"),
+        ("import importlib\nimportlib.import_module(name)", "an import by a computed name"),
+        (
+            "def f(t, launcher=torch.multiprocessing):\n    launcher.spawn(t)",
+            "torch.multiprocessing.spawn",
+        ),
+        ("run = ['setfattr', '-n', 'user.a']; x = 'user.setxattr'", "'setxattr'"),
     ],
 )
 def test_suspicious_tools_are_found(source, name):
     assert name in names(source, kind=SUSPICIOUS)
+
+
+MANY = "sends or receives"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for tag in range(3000):\n    dist.irecv(torch.empty(1), 0, tag=tag)",
+        "def f():\n    return [dist.irecv(torch.empty(1), 0, tag=t) for t in range(1 << 12)]",
+        "N = 64 * 64\ndef f():\n    for _ in range(N):\n        kept.append(dist.irecv(t, 0))",
+        "def f(n=5000):\n    i = 0\n    while i < n:\n        i += 1; dist.irecv(t, 0)",
+        "def f():\n    while True:\n        kept.append(dist.irecv(t, 0))",
+        "def post(t):\n    return dist.irecv(t, 0)\ndef f():\n    return [*map(post, range(4000))]",
+        "for a in range(70):\n    for b in range(70):\n        dist.isend(t, 0)",
+        "dist.batch_isend_irecv([dist.P2POp(dist.irecv, t, 0)] * 2000)",
+        "from torch.distributed import irecv as r\nimport itertools\n"
+        "for _ in itertools.repeat(None, 2500):\n    r(t, 0)",
+        "class A:\n    def post(self):\n        dist.irecv(t, 0)\n"
+        "    def f(self):\n        for _ in range(2, 9000, 2):\n            self.post()",
+    ],
+)
+def test_thousands_of_receives_are_found(source):
+    assert MANY in names(source, kind=SUSPICIOUS)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "for step in range(dist.get_world_size() - 1):\n    dist.isend(t, 1); dist.irecv(t, 0)",
+        "for at in range(0, t.numel(), 65536):\n    dist.isend(t[at : at + 65536], 1).wait()",
+        "for part in t.split(4096):\n    dist.isend(part, 1)",
+        "while True:\n    w = dist.irecv(t, 0)\n    w.wait()\n    if t[0] < 0:\n        break",
+        "n = 5000\ndef f(chunks):\n    n = len(chunks)\n    for i in range(n):\n"
+        "        dist.isend(chunks[i], 1)",
+        "x = [i for i in range(5000)]\ndist.irecv(t, 0)",
+        "for tag in (1000, 2000):\n    dist.irecv(t, 0, tag=tag)",
+    ],
+)
+def test_ordinary_loops_are_not_found(source):
+    assert names(source, kind=SUSPICIOUS) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import signal\ndef answer(signal):\n    return signal.abs()",
+        "import gc, socket\ndef answer(x):\n    gc = x.mean(); socket = 1\n    return gc.abs()",
+        "import signal\nanswer = lambda signal: signal.abs()",
+        "run = launch(train)\ndef answer(x):\n    run = x + 1\n    return run",
+        "d = dist\ndef answer(d):\n    return d.all_reduce()",
+    ],
+)
+def test_local_names_are_not_what_the_notebook_calls_so(source):
+    assert find_forbidden("from shardlab import launch\n" + source, P2P, "answer") == []
+
+
+def test_a_name_that_another_function_declares_global_is_followed():
+    source = "def f():\n    global g\n    g = dist.broadcast\ndef answer(t):\n    g(t, 0)\n"
+    assert names(source, answer="answer") == ["broadcast"]
 
 
 def test_huge_sources_are_searched_without_an_error():
