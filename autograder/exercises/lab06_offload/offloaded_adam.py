@@ -215,11 +215,11 @@ def stepped(subject: Any, given: Plain, case: Case) -> Plain:
 
 @on_each_rank
 def keeps_more_on_the_host(output: Any, case: Case) -> MistakeText:
-    """After NAMED_MISTAKES: what rounds its masters, or loses its states, also keeps other bytes."""
+    """After NAMED_MISTAKES: rounded masters and lost states also change what is kept."""
     if output["nothing else stays on the host"]:
         return None
     kept = " and ".join(f"{size:,} bytes of {dtype}" for dtype, size in output["kept on the host"])
-    mistake = "keeps more than masters, momentum and variance on the host between steps, such as gradients"
+    mistake = "keeps more than masters, momentum and variance on the host between steps"
     return mistake, f"{kept}, where 12Ψ = {12 * elements(case):,}"
 
 

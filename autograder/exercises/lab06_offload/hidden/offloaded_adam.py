@@ -11,7 +11,6 @@ from autograder.exercises.lab06_offload.offloaded_adam import (
     DEFAULTS,
     EARLIER,
     HALF,
-    NO_DECAY,
     adam_case,
     elements,
     options_of_earlier,
@@ -67,10 +66,11 @@ def reference(case: Case, inputs: Any) -> Plain:
     }
 
 
-def of_earlier(options: dict[str, Any]) -> torch.Tensor:
+def of_earlier(options: dict[str, Any], shares_masters: bool = False) -> torch.Tensor:
     earlier = nn.Parameter(torch.tensor(EARLIER))
     for gradients in ([-1.0], [1.0, 1.0]):  # of a first optimizer, and of the one that replaces it
-        earlier.data = earlier.data.to(HALF).float()
+        if not shares_masters:
+            earlier.data = earlier.data.to(HALF).float()
         optimizer = torch.optim.AdamW([earlier], **options)
         for gradient in gradients:
             earlier.grad = torch.full_like(earlier, gradient)
@@ -114,11 +114,14 @@ def only_vectors(case: Case, inputs: Any) -> Plain:
     }
 
 
-def with_default_decay(case: Case, inputs: Any) -> Plain:
-    if case.params["rates"] == DEFAULTS:
-        return reference(case, inputs)
-    options = NO_DECAY | {"weight_decay": DEFAULTS["weight_decay"]}
-    return {"masters": trained(case, inputs), "another optimizer's master": of_earlier(options)}
+def with_another(shares_masters: bool = False, **changes: float) -> Callable[[Case, Any], Plain]:
+    """A mistake that shows in the other optimizer only."""
+
+    def outputs(case: Case, inputs: Any) -> Plain:
+        master = of_earlier(options_of_earlier(case) | changes, shares_masters)
+        return {"masters": trained(case, inputs), "another optimizer's master": master}
+
+    return outputs
 
 
 def only(number: int) -> Callable[[Case, Any], Plain]:
@@ -148,7 +151,12 @@ MISTAKES = {
     "adds weight decay to the gradient, as Adam does: AdamW shrinks the master instead": (
         lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
     ),
-    "takes the default for weight_decay=0, which means no decay at all": with_default_decay,
+    "takes the default for weight_decay=0, which means no decay at all": with_another(
+        weight_decay=DEFAULTS["weight_decay"]
+    ),
+    "shares masters with an earlier optimizer of the same parameters: make new ones in __init__": (
+        with_another(shares_masters=True)
+    ),
     "drops options: pass all of them on to AdamW": tuple(
         with_defaults(names)
         for size in range(1, len(DEFAULTS) + 1)
