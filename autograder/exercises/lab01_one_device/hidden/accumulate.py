@@ -30,6 +30,7 @@ BOUNDARIES = NOT_SHARDED | {
     "one micro-batch": "a micro-batch alone",
     "a parameter without a gradient": "12 equal micro-batches",
     "several parameter groups": "12 equal micro-batches",
+    "no target counts in a sequence": "some targets are -100, in one all",
     "no target counts": "some targets are -100, in one all",
 }
 EQUIVALENT_ANSWERS = (

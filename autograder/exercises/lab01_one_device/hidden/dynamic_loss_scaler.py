@@ -47,6 +47,7 @@ BOUNDARIES = NOT_SHARDED | {
     "one rank": "1 rank, overflows twice",
     "overflows in the step that would double the scale": "1 rank, overflows twice",
     "overflows one after the other": "3 ranks, overflows in a row",
+    "two tensors overflow at once": "1 rank, overflows twice",
     "two ranks overflow at once": "5 ranks, overflows in a row",
     "a rank without gradients where the scale grows": "3 ranks, a small scale",
     "no overflow": "2 ranks, nothing overflows",
@@ -103,7 +104,8 @@ class Rank:
 
     def overflows(self) -> bool:
         tensors = self.gradient.chunk(TENSORS)
-        seen = {"first": tensors[0], "last": tensors[-1]}.get(self.mistake, self.gradient)
+        parts = {"first": tensors[0], "last": tensors[-1], "group": torch.cat(tensors[:2])}
+        seen = parts.get(self.mistake, self.gradient)
         kinds = {"no inf": "n", "no nan": "+-", "no -inf": "+n", "only +inf": "+"}
         nans = tensors[0] if self.mistake == "first nan" else seen
         found = {"+": seen.isposinf(), "-": seen.isneginf(), "n": nans.isnan()}
@@ -120,6 +122,8 @@ class Rank:
             if self.mistake == "grows first" and self.good_steps + 1 == growth_interval:
                 self.used *= 2
             gradient = self.gradient / self.used**times
+            if self.mistake == "group":
+                gradient[len(gradient) // 2 :] *= self.used
             if self.mistake == "unscales in fp16":
                 gradient = gradient.half().float()
             shrinks = 1 / self.used if self.mistake == "divides lr" else 1.0
@@ -151,6 +155,7 @@ BY_MESSAGE = {
     ),
     "misses inf or -inf: use torch.isfinite": ("no inf", "no -inf", "only +inf"),
     "looks only at one tensor's gradients: any may overflow": ("first", "last"),
+    "visits the first parameter group only: an optimizer may have several": ("group",),
     "halves the scale more than once in a step: once, however many tensors or ranks overflow": (
         "by tensor",
         "by rank",

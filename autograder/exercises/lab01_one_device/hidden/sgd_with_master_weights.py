@@ -63,17 +63,21 @@ def reference(
     narrow_velocity: bool = False,
     rounds_each_step: bool = False,
     keeps_first: str = "",
+    is_late: bool = False,
+    starts_with_gradient: bool = False,
 ) -> Plain:
     weights, momentum = [], case.params["momentum"]
     for weight, gradients in zip(inputs[0]["weights"], inputs[0]["gradients"], strict=True):
         master = weight.float()
         first = master.clone()
         velocity = torch.zeros_like(weight if narrow_velocity else master)
+        velocity += gradients[0] if starts_with_gradient else 0
         for step, narrow in enumerate(gradients):
             lr = learning_rate(0 if keeps_first == "lr" else step, case)
             master = first.clone() if keeps_first == "master" else master
+            before = velocity
             velocity = next_velocity(velocity, narrow.to(velocity.dtype), momentum, lr)
-            master -= update(velocity, narrow, momentum, lr)
+            master -= update(before if is_late else velocity, narrow, momentum, lr)
             if rounds_each_step:
                 master = master.to(weight.dtype).float()
         weights.append(master.to(weight.dtype))
@@ -129,6 +133,12 @@ MISTAKES = {
     ),
     "rounds the gradients to bf16: they may be fp16, which has more digits": (
         wrong(next_velocity=lambda v, gradient, momentum, lr: momentum * v + gradient.bfloat16())
+    ),
+    "updates the master before the velocity: the update is lr * the new velocity": (
+        wrong(is_late=True)
+    ),
+    "starts the velocity at the first gradient, and adds that again: it starts at 0": (
+        wrong(starts_with_gradient=True)
     ),
     "adds Nesterov's momentum: the update is lr * velocity, without the gradient": (
         wrong(update=lambda v, gradient, momentum, lr: lr * (momentum * v.float() + gradient))
