@@ -161,16 +161,11 @@ def breaks_the_rule(output: Any, expected: Any, case: Case) -> MistakeText:
     """The first difference, with what the rule depends on."""
     wanted = expected[SCALE_AND_STEPS]
     skipped = [step for step, (_, steps) in enumerate(wanted) if steps == 0]
+    plan = f"growth_interval={case.params['growth_interval']}, overflows in steps {skipped}"
     for step, (got, right) in enumerate(zip(output[SCALE_AND_STEPS], wanted, strict=True)):
         if not equal(right, got):
-            made, rule = (
-                "scale {!r} and {} steps of the optimizer".format(*e) for e in (got, right)
-            )
-            plan = f"growth_interval={case.params['growth_interval']}, overflows in steps {skipped}"
-            return (
-                "breaks the rule of scale_spec",
-                f"step {step} ends with {made}, not {rule}; {plan}",
-            )
+            evidence = f"step {step} ends with {SCALE_AND_STEPS} = {got}, not {right}; {plan}"
+            return "breaks the rule of scale_spec", evidence
     return None
 
 

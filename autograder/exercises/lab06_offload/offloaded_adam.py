@@ -226,6 +226,14 @@ def keeps_more_on_the_host(output: Any, case: Case) -> MistakeText:
 writes_into_gradients = differs_in(
     {"gradients unchanged": "writes into the gradients on the device: change a copy, or the master"}
 )
+other_states = differs_in(
+    {
+        "nothing else stays on the device": "keeps more than the parameters on the device between "
+        "steps, once their gradients are dropped",
+        "parameters are the rounded masters": "has parameters that are not exactly its masters, "
+        "rounded to bf16",
+    }
+)
 no_flat_view = raises(
     "view size is not compatible",
     "asks for a flat view of a transposed parameter, which has none (and reshape makes a copy): "
@@ -303,5 +311,6 @@ EXERCISE = OnRanks(
         fp32_on_the_device,
         keeps_more_on_the_host,
         new_memory,
+        other_states,
     ),
 )

@@ -137,11 +137,10 @@ MISTAKES = {
     "updates the master before the velocity: the update is lr * the new velocity": (
         wrong(is_late=True)
     ),
-    "starts the velocity at the first gradient, and adds that again: it starts at 0": (
-        wrong(starts_with_gradient=True)
-    ),
-    "adds Nesterov's momentum: the update is lr * velocity, without the gradient": (
-        wrong(update=lambda v, gradient, momentum, lr: lr * (momentum * v.float() + gradient))
+    "is one gradient ahead: velocity starts at 0, and the update is lr * velocity, without "
+    "Nesterov's gradient": (  # with a constant gradient both make the same steps
+        wrong(starts_with_gradient=True),
+        wrong(update=lambda v, gradient, momentum, lr: lr * (momentum * v.float() + gradient)),
     ),
     "multiplies the gradient by lr before it enters the velocity: lr may change, so the update is "
     "lr * velocity": (
