@@ -146,6 +146,16 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 
 @on_each_rank
+def other_dtype(output: Any, expected: Any) -> MistakeText:
+    """Before `side_effects`: gradients change with the dtype of their parameters."""
+    for got, weight in zip(output["weights"], expected["weights"], strict=True):
+        if got.dtype != weight.dtype:
+            mistake = "leaves the parameters in another dtype: they stay 16-bit, and copy_ rounds"
+            return mistake, f"{got.dtype}, not {weight.dtype}"
+    return None
+
+
+@on_each_rank
 def replaces_memory(output: Any, expected: Any) -> MistakeText:
     if not equal(expected["weights"], output["weights"], 0.0):
         return None
@@ -195,6 +205,6 @@ EXERCISE = OnRanks(
             heading="in state",
         ),
     ),
-    signs=(side_effects, NAMED_MISTAKES, replaces_memory, keeps_growing),
+    signs=(other_dtype, side_effects, NAMED_MISTAKES, replaces_memory, keeps_growing),
     curves=path_of_a_weight,
 )
