@@ -204,3 +204,14 @@ def calls_closed_function(attempt: Attempt) -> Finding | None:
         who_if_hidden="your answer",
         in_full=f"your answer calls {found[1]}, which {CLOSED}",
     )
+
+
+def differs_in(mistakes: dict[str, str]) -> Sign:
+    """{key of the output: what an answer does whose value differs there}, the first that differs"""
+
+    @on_each_rank
+    def sign(output: Any, expected: Any) -> MistakeText:
+        found = (text for key, text in mistakes.items() if output[key] != expected[key])
+        return next(found, None)
+
+    return sign

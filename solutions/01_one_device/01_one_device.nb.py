@@ -60,7 +60,7 @@ print(inspect.getsource(bigram.BigramModel))
 # - `"optimizer"`: its states after the step, and the master weights, if there are any;
 # - `"activations"`: what autograd saves in the forward pass for the backward pass. The weights and the batch itself do not count here.
 #
-# `precision` is `"fp32"`, where every number takes 4 bytes, or `"bf16"`, where weights, gradients and activations take 2 bytes and the optimizer keeps an fp32 **master** copy of each weight and its states in fp32. `optimizer` is `"sgd"`, `"momentum"` (SGD with momentum) or `"adam"`. `activation` is `"relu"` or `"gelu"`. With `tied` the head uses the embedding's matrix.
+# `precision` is `"fp32"`, where every number takes 4 bytes, or `"bf16"`, where weights, gradients and activations take 2 bytes and the optimizer keeps an fp32 **master** copy of each weight and its states in fp32. `optimizer` is `"sgd"`, `"momentum"` (SGD with momentum) or `"adam"`. `activation` is `"relu"` or `"gelu"`. With `tied` the head uses the embedding's matrix. `layers` may be 0.
 
 # %%
 def step_bytes_spec(**setting):
@@ -88,7 +88,7 @@ step_bytes_spec(**small, **plain)
 # | GELU | its **input** |
 # | `cross_entropy` | the log-probabilities, as many as there are logits; the logits themselves are not saved |
 #
-# **Budget** · no communication, and no training: this is arithmetic, so do not build the model, and call neither `bigram` nor the spec. Within 0.5%, because a step also keeps a few scalars, such as Adam's step counters.
+# **Budget** · no communication, and no training: this is arithmetic, without `bigram` and the spec. Within 0.5%, because a step also keeps a few scalars, such as Adam's step counters.
 #
 # <details><summary>Hint 1 · the parameters</summary>
 #
@@ -150,7 +150,7 @@ check("one_device.step_bytes", step_bytes)
 #
 # `micro_batches` is a list of `(tokens, targets)`, each [sequences, tokens]. They differ in size, and a target of −100 does not count (it is padding, or part of a prompt). The loss is the mean over **all** targets that count. `model(tokens)` returns the logits [sequences, tokens, V]. Old gradients may still be in `.grad` when your function is called. The optimizer may have several parameter groups, and the model may have parameters that no micro-batch uses: as in the spec, `.grad` of these is None when the optimizer steps. In some micro-batches no target counts, but at least one target in the whole batch does.
 #
-# Return the loss, as a number or a tensor without a graph. Do nothing that the spec does not do: the gradients are not clipped, the model stays in training mode, and the micro-batches stay as they are, for the next epoch.
+# Return the loss, as a number or a tensor without a graph. Do nothing that the spec does not do: do not clip the gradients, leave the model in training mode, where it is when your function is called, and leave the micro-batches as they are, for the next epoch. You may clear `.grad` after the step as well.
 
 # %%
 def accumulate_spec(model, optimizer, tokens, targets):
@@ -163,7 +163,7 @@ def accumulate_spec(model, optimizer, tokens, targets):
     return loss.item()
 
 # %% [markdown]
-# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · one forward pass for each micro-batch, with all of its sequences · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
+# **Budget** · weights equal to the whole batch's within 10⁻⁶ · one optimizer step · at most one forward pass for each micro-batch, and always with all of its sequences, those of padding as well (none is needed where no target counts) · activations of one micro-batch at a time, and no logits of earlier ones: at most 1.5 × what autograd saves for the largest.
 #
 # <details><summary>Hint 1 · whose mean?</summary>
 #

@@ -42,15 +42,15 @@ warm_up("deepspeed")  # loads in the background while you read
 # %% [markdown]
 # ## 1 · `offload_bytes_per_step`
 #
-# A model has Ψ `parameters` on N = `world_size` ranks. How many bytes does **each rank** move in one optimizer step, down to its host and up to its device? Three methods:
+# A model has Ψ = `parameters` elements on N = `world_size` ranks. How many bytes does **each rank** move in one optimizer step, down to its host and up to its device? Three values of `method`:
 #
-# | method | goes down | comes up |
+# | `method` | goes down | comes up |
 # |---|---|---|
 # | `"swap"` | fp32 states, after the update on the device | the same states, before it |
 # | `"zero-offload"` | gradients, after each backward | new parameters, once |
 # | `"parameters"` | gradients, after each backward | parameters, for each forward and again for each backward |
 #
-# A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters, so `"swap"` moves only momentum and variance. A step has `micro_batches` forward and backward passes. N divides Ψ.
+# With `"zero-offload"` and `"parameters"` the host updates the parameters; with `"parameters"` they stay there between their uses. A rank moves only its own share, Ψ/N. `precision` is `"bf16"`, `"fp16"` or `"fp32"`. The fp32 states are master, momentum and variance; in fp32 training the parameters are their own masters, so `"swap"` moves only momentum and variance. A step has `micro_batches` forward and backward passes. N divides Ψ.
 #
 # ZeRO-Offload's paper counts 4Ψ bytes for a step with one micro-batch: 2Ψ down and 2Ψ up, on all ranks together. You count one rank's share, 1/N of that, and gradients go down for each micro-batch. (DeepSpeed widens them to fp32 before the move, so there 4Ψ/N go down: see the chapter.)
 
@@ -134,7 +134,7 @@ offloaded_adam_spec([ones], [[ones]] * 5, lr=0.01)
 # %% [markdown]
 # `parameters` is a list of bf16 parameters, and each has its `.grad` when `step()` is called. Keep the masters in `self.masters`, a list in the same order. A parameter may be transposed, so that its elements are not in order in memory, and a program may have several optimizers, even of the same parameters. Update the parameters in place: they stay in the same memory, because other code may hold views of it (DDP's buckets, for example), and are exactly the masters, rounded to bf16. Do not write into the gradients on the device, and do not keep them: the training loop sets `.grad` to `None` after each step, and you may do so, too. You may use `torch.optim.AdamW` for the update.
 #
-# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only the parameters, 2Ψ bytes, once the training loop has dropped the gradients · keeps nothing that grows from step to step, not even a list of numbers.
+# **Budget** · moves 2Ψ bytes down and 2Ψ up in a step (Ψ: all elements) · no fp32 on the device at any time, in `__init__` either · masters and states on the host, 12Ψ bytes · between steps nothing else: no gradients on the host, and on the device only the parameters, 2Ψ bytes, once the training loop has dropped the gradients · keeps nothing that grows from step to step, not even a list of numbers.
 #
 # <details><summary>Hint 1 · where the masters come from</summary>
 #
@@ -197,7 +197,7 @@ check("offload.OffloadedAdam", OffloadedAdam)
 # %% [markdown]
 # ## 3 · `write_config`
 #
-# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. Use **the first row of this table that fits**; exactly `device_bytes` fits too (Ψ parameters, N ranks; where N does not divide Ψ, compare with the fraction, without padding; gradients that go to the host and layers that are gathered briefly do not count):
+# You want to train a model in bf16 with Adam, and its model states may take at most `device_bytes` on each rank's device. Return the DeepSpeed configuration for this, a dict. All counts in it are ints, and it has only keys that DeepSpeed knows: others it ignores without a warning. Use **the first row of this table that fits**; exactly `device_bytes` fits too (Ψ parameters, N ranks; where N does not divide Ψ, compare with the fraction, without padding; gradients that go to the host and layers that are gathered briefly do not count):
 #
 # | stage | on the host | bytes on each device |
 # |---|---|---|
@@ -468,9 +468,6 @@ def fix_config():
     }
     ### END SOLUTION
 
-# %% nbgrader={"grade_id": "check_fix_config", "grade": true}
-check("offload.fix_config", fix_config)
-
 # %% [markdown]
 # The engines that your repaired configurations start, side by side:
 
@@ -483,10 +480,13 @@ for letter, (name, text) in fix_config().items():
 columns = ("configuration", "mistake", "stage", "precision", "global batch", "optimizer on")
 show_table(dict.fromkeys(columns, ""), rows)
 
+# %% nbgrader={"grade_id": "check_fix_config", "grade": true}
+check("offload.fix_config", fix_config)
+
 # %% [markdown]
 # ## 5 · A laptop with a fast GPU and little memory
 #
-# You want to fine-tune a model with 7 billion parameters with Adam in bf16 on one GPU with 24 GB, in a host with 64 GB of memory and a link of 25 GB/s each way. Which states fit where, and how long do the moves take per step, at least? Would a batch four times as large make offload more or less expensive per token, and why? Four to eight sentences.
+# You want to fine-tune a model with 7 billion parameters with Adam in bf16 on one GPU with 24 GB, in a host with 64 GB of memory and a link of 25 GB/s each way. Which states fit where, and how long do the moves take per step, at least, if gradients move in bf16, as in the paper? Would a batch four times as large make offload more or less expensive per token, and why? Four to eight sentences.
 
 # %% [markdown] nbgrader={"grade_id": "small_host", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION

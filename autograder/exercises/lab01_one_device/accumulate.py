@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 from autograder.exercise import NAMED_MISTAKES, Budget, Case, Limit, OnRanks, Plain
 from autograder.exercise.budget import from_outputs
 from autograder.exercise.process_memory import OVERHEAD_BYTES, process_memory_budget
-from autograder.exercise.signs import MistakeText, on_each_rank, over_budget
+from autograder.exercise.signs import MistakeText, differs_in, on_each_rank, over_budget
 from autograder.exercises.lab01_one_device.dynamic_loss_scaler import as_number
 from autograder.guest.moments import START, mark
 from shardlab.models import GPT, IGNORE, GPTConfig
@@ -35,7 +35,8 @@ Batch = tuple[Tensor, Tensor]
 
 
 def batches_case(name: str, shapes: list[tuple[int, int]], counts: list[float]) -> Case:
-    """shapes: [sequences, tokens] of each micro-batch; counts: the share of targets that count."""
+    """shapes: [sequences, tokens] of each micro-batch; counts: the share of targets that count.
+    Where some do not, none counts in the last sequence."""
     return Case(name, 1, {"shapes": shapes, "counts": counts})
 
 
@@ -52,10 +53,11 @@ def draw_batches(case: Case, rng: np.random.Generator) -> Plain:
 
 def draw_batch(rng: np.random.Generator, shape: tuple[int, int], share: float) -> Batch:
     tokens, targets = torch.from_numpy(rng.integers(CONFIG.vocabulary, size=(2, *shape)))
-    counted = round(share * targets.numel())
-    ignored = rng.permutation(targets.numel())[counted:]
-    targets.view(-1)[torch.from_numpy(ignored)] = IGNORE
-    return tokens, targets.clone()
+    sequences = targets if share == 1 else targets[:-1]
+    counted = rng.permutation(sequences.numel())[: round(share * targets.numel())]
+    ignored = torch.ones(targets.numel(), dtype=torch.bool)
+    ignored[torch.from_numpy(counted)] = False
+    return tokens, targets.masked_fill(ignored.view(shape), IGNORE)
 
 
 def model_and_optimizer(given: Plain) -> tuple[GPT, torch.optim.Optimizer]:
@@ -80,7 +82,7 @@ def parameter_groups(model: GPT) -> tuple[list[nn.Parameter], list[nn.Parameter]
 
 def output_of(steps: int, model: GPT, losses: list[Plain]) -> Plain:
     weights = parameters_to_vector(model.parameters()).detach()
-    return {"optimizer steps": steps, "weights": weights, "losses": losses}
+    return {f"optimizer steps in {STEPS} calls": steps, "weights": weights, "losses": losses}
 
 
 def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
@@ -95,11 +97,13 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
             mark(FORWARD)
 
     narrow: list[bool] = []
+    shapes: list[list[int]] = []
     mark(START)
     model.norm.register_forward_hook(after_norm)
     model.register_forward_hook(lambda _, __, logits: narrow.append(logits.dtype.itemsize < 4))
     model.register_forward_pre_hook(lambda *_: modes.append(model.training))
     model.token.register_forward_hook(lambda *_: forwards.append(1))
+    model.token.register_forward_pre_hook(lambda _, given: shapes.append(list(given[0].shape)))
     returned, unchanged = [], True
     for batches in given["steps"]:
         copies = [(tokens.clone(), targets.clone()) for tokens, targets in batches]
@@ -114,6 +118,7 @@ def drive(subject: Callable[..., Any], given: Plain, case: Case) -> Plain:
         "training mode": all(modes),
         "micro-batches unchanged": unchanged,
         "forward passes": len(forwards),
+        "shapes": shapes[: most + 1],
         "16 bits": any(narrow),
     }
 
@@ -154,7 +159,7 @@ FROM_OUTSIDE = process_memory_budget(
 
 
 ONCE = Budget(
-    "one forward pass for each micro-batch",
+    "at most one forward pass for each micro-batch",
     from_outputs("forward passes"),
     lambda case: Limit(most_forward_passes(case)),
     heading="forward passes",
@@ -178,6 +183,20 @@ more_forward_passes = over_budget(
 
 
 @on_each_rank
+def leaves_out_sequences(output: Any, case: Case) -> MistakeText:
+    """A rule: their targets do not count, but other models have layers, such as routers or batch
+    norms, in which all tokens of a batch meet."""
+    whole = [list(shape) for shape in case.params["shapes"]]
+    for shape in output["shapes"]:
+        if shape not in whole and shape[0] < max(sequences for sequences, _ in whole):
+            mistake = (
+                "runs the model on part of a micro-batch: its sequences of padding belong to it"
+            )
+            return mistake, f"tokens of shape {shape}, and micro-batches of {whole}"
+    return None
+
+
+@on_each_rank
 def computes_in_16_bits(output: Any) -> MistakeText:
     """A rule, because autocast also keeps copies of weights, which are not recorded."""
     if output["16 bits"]:
@@ -185,6 +204,13 @@ def computes_in_16_bits(output: Any) -> MistakeText:
     return None
 
 
+side_effects = differs_in(
+    {
+        "training mode": "leaves training mode: the spec calls neither model.eval() nor train()",
+        "micro-batches unchanged": "changes the micro-batches, which the next epoch needs, too",
+        "loss is in the graph": "returns a loss with its graph, which keeps activations: detach it",
+    }
+)
 EXERCISE = OnRanks(
     points=5,
     cases=(
@@ -199,7 +225,8 @@ EXERCISE = OnRanks(
     named_within=NAMED_WITHIN,
     budgets=(ONE_AT_A_TIME, ONCE, FROM_OUTSIDE),
     allows=frozenset(),
-    rules=(more_forward_passes, computes_in_16_bits),  # before the process memory is looked at
-    signs=(NAMED_MISTAKES, keeps_all_activations),
+    # before the process memory is looked at
+    rules=(more_forward_passes, leaves_out_sequences, computes_in_16_bits),
+    signs=(side_effects, NAMED_MISTAKES, keeps_all_activations),
     memory=True,
 )

@@ -4,8 +4,8 @@ Each rank has its own weights, as when gradients are sharded over ranks: an over
 unknown to the others until they communicate.  The gradient of weight i is x_i/n, computed in
 fp16, where scale·x_i/n may not fit; afterwards it is cast to fp32, as with torch.autocast.  The
 weights are four tensors in two groups, next to a parameter that never has a gradient; overflows are
-planted in each of the four in turn.  Weights decay, so that a smaller lr is not the same as smaller
-gradients.
+planted in each of the four in turn, and -inf in the next one as well.  Weights decay, so that a
+smaller lr is not the same as smaller gradients.
 """
 
 from __future__ import annotations
@@ -19,9 +19,25 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, Finding, OnRanks, Plain
+from autograder.exercise import (
+    NAMED_MISTAKES,
+    Attempt,
+    Case,
+    Curves,
+    Finding,
+    OnRanks,
+    Plain,
+    equal,
+)
 from autograder.exercise.budget import Budget, Limit, sent_bytes
-from autograder.exercise.signs import keeps_growing, never_waited, raises
+from autograder.exercise.signs import (
+    MistakeText,
+    differs_in,
+    keeps_growing,
+    never_waited,
+    on_each_rank,
+    raises,
+)
 from autograder.guest.growth import Growth
 from shardlab.errors import DeadlockError
 
@@ -56,8 +72,9 @@ def draw_steps(case: Case, rng: np.random.Generator) -> list[Plain]:
         x *= case.params["largest"]
         for step, (where, what) in case.params["plan"].items():
             if rank in ranks_of(where) and what in PLANTED:
-                tensor = x[step].chunk(TENSORS)[step % TENSORS]
-                tensor[int(rng.integers(len(tensor)))] = PLANTED[what]
+                for number in (step, step + 1) if what == "-inf" else (step,):
+                    tensor = x[step].chunk(TENSORS)[number % TENSORS]
+                    tensor[int(rng.integers(len(tensor)))] = PLANTED[what]
         weights = torch.from_numpy(rng.uniform(-1, 1, ELEMENTS)).float()
         given.append({"weights": weights, "x": x})
     return given
@@ -139,6 +156,19 @@ def misses_an_all_reduce(attempt: Attempt) -> Finding | None:
     return Finding("the ranks", mistake, evidence, who_if_hidden="the ranks")
 
 
+@on_each_rank
+def breaks_the_rule(output: Any, expected: Any, case: Case) -> MistakeText:
+    """The first difference, with what the rule depends on."""
+    wanted = expected[SCALE_AND_STEPS]
+    skipped = [step for step, (_, steps) in enumerate(wanted) if steps == 0]
+    plan = f"growth_interval={case.params['growth_interval']}, overflows in steps {skipped}"
+    for step, (got, right) in enumerate(zip(output[SCALE_AND_STEPS], wanted, strict=True)):
+        if not equal(right, got):
+            evidence = f"step {step} ends with {SCALE_AND_STEPS} = {got}, not {right}; {plan}"
+            return "breaks the rule of scale_spec", evidence
+    return None
+
+
 ONE_FLAG = Budget(
     "sends ≤ 1 KiB per rank and step", sent_bytes, lambda case: Limit(1024 * case.params["steps"])
 )
@@ -186,7 +216,11 @@ EXERCISE = OnRanks(
     signs=(
         raises(NOT_A_LOSS, NO_LOSS),
         misses_an_all_reduce,
+        differs_in(
+            {"loss unchanged": "changes the loss that scale_loss is given: return a new tensor"}
+        ),
         NAMED_MISTAKES,
+        breaks_the_rule,
     ),
     curves=scales_by_step,
 )

@@ -12,17 +12,19 @@ from torch import Tensor, nn
 
 from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Curves, OnRanks, Plain, equal
 from autograder.exercise.budget import Budget, Limit, from_outputs
-from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank
+from autograder.exercise.signs import MistakeText, differs_in, keeps_growing, on_each_rank
 from autograder.guest.growth import Growth
 from shardlab.trace.tensors import tensors_in
 
-LEARNING_RATES = (0.1, 0.05)  # of the first and the second half of the steps
+# Of the first and the second half of the steps: one update of the second moves some weights of the
+# case that ends near 0, where the last update alone (to a master that is never kept) shows.
+LEARNING_RATES = (0.05, 0.1)
 IN_PLACE = "gradients unchanged, in their memory"
 NO_SIDE_EFFECTS = {IN_PLACE: True, "requires_grad": True, "autograd is on": True}
 
 
 def masters_case(name: str, dtype: str, update: float, steps: int, **changes: Any) -> Case:
-    """update: how far one early step moves a weight, without momentum; in shares of the weight if
+    """update: how far one late step moves a weight, without momentum; in shares of the weight if
     ``to_zero``, so that the last weights are near 0 and show errors that are small next to 1.  Then
     some weights are so large that an update moves them even where each step is rounded.
     ``pauses``: lr is 0 in as many first steps, and the gradient in as many steps of the middle."""
@@ -60,7 +62,7 @@ def draw_once(case: Case, shape: tuple[int, ...], rng: np.random.Generator) -> A
         sign = np.where(rng.random(shape) < 0.5, -1.0, 1.0)
         spread = 0.0 if case.params["momentum"] else 0.2
     noise = rng.uniform(1 - spread, 1 + spread, (steps, *shape))
-    gradients = case.params["update"] / LEARNING_RATES[0] * sign * noise
+    gradients = case.params["update"] / LEARNING_RATES[1] * sign * noise
     gradients[steps // 2 :][: case.params.get("pauses", 0)] = 0.0
     return torch.from_numpy(weight).to(dtype), torch.from_numpy(gradients).to(dtype)
 
@@ -144,6 +146,16 @@ def path_of_a_weight(attempt: Attempt) -> Curves:
 
 
 @on_each_rank
+def other_dtype(output: Any, expected: Any) -> MistakeText:
+    """Before `side_effects`: gradients change with the dtype of their parameters."""
+    for got, weight in zip(output["weights"], expected["weights"], strict=True):
+        if got.dtype != weight.dtype:
+            mistake = "leaves the parameters in another dtype: they stay 16-bit, and copy_ rounds"
+            return mistake, f"{got.dtype}, not {weight.dtype}"
+    return None
+
+
+@on_each_rank
 def replaces_memory(output: Any, expected: Any) -> MistakeText:
     if not equal(expected["weights"], output["weights"], 0.0):
         return None
@@ -159,6 +171,13 @@ def state_limit(case: Case) -> Limit:
     return Limit(8 * weights + 16 * len(case.params["shapes"]))
 
 
+side_effects = differs_in(
+    {
+        IN_PLACE: "changes the gradients, or puts them elsewhere in memory: leave them as they are",
+        "requires_grad": "turns the parameters' requires_grad off: they need it for later steps",
+        "autograd is on": "leaves autograd off: `with torch.no_grad():` turns it on again",
+    }
+)
 EXERCISE = OnRanks(
     points=4,
     cases=(
@@ -186,6 +205,6 @@ EXERCISE = OnRanks(
             heading="in state",
         ),
     ),
-    signs=(NAMED_MISTAKES, replaces_memory, keeps_growing),
+    signs=(other_dtype, side_effects, NAMED_MISTAKES, replaces_memory, keeps_growing),
     curves=path_of_a_weight,
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autograder.exercise import Attempt, Case, OnRanks, Plain, equal
-from autograder.exercise.signs import MistakeText
+from autograder.exercise.signs import MistakeText, raises
 from autograder.exercises.lab06_offload import shared
 from autograder.exercises.lab06_offload.shared import reject_nvme, start_engine
 
@@ -21,16 +21,28 @@ def without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def drive(subject: Any, letter: str, case: Case) -> Plain:
-    answers = subject()
-    try:
-        code, repaired = answers[letter]
-    except (TypeError, KeyError, ValueError) as error:
-        form = "{letter: (name of the mistake, repaired text)}"
-        raise TypeError(f"fix_config should return a dict, {form}") from error
+    code, repaired = entry(subject(), letter)
     config = json.loads(repaired, object_pairs_hook=without_duplicates)
     reject_nvme(config)  # before an engine is started
-    settings = settings_of(config)
-    return {**start_engine(config, layers=1), "settings": settings, "code": code}
+    settings, known = settings_of(config), defaults()
+    plain = {path: known.get(path) for path, _ in settings}
+    is_off = {path: json.dumps(default) for path, default in plain.items() if default is False}
+    return {**start_engine(config, layers=1), "settings": settings, "code": code, "is off": is_off}
+
+
+def entry(answers: Any, letter: str) -> Any:
+    form = "{letter: (name of the mistake, repaired text)}"
+    if isinstance(answers, dict) and letter not in answers:
+        raise TypeError(
+            f"fix_config returns no entry {letter!r}, only {', '.join(map(repr, answers))}"
+        )
+    try:
+        code, repaired = answers[letter]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"fix_config should return a dict, {form}") from error
+    if "{" in str(code):
+        raise TypeError(f"fix_config returns (text, name) for {letter}: it should be (name, text)")
+    return code, repaired
 
 
 # Reported by the engine, however they are written, or needed to start it with torch's AdamW.
@@ -110,7 +122,9 @@ def engine_differs(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
 
 @shared.on_rank_0
 def changes_more(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
+    """What is false by default may be missing from the author's text, or be written there."""
     wanted, made = dict(attempt.expected[0]["settings"]), dict(output["settings"])
+    wanted = output.get("is off", {}) | wanted
     for key in sorted({*wanted, *made}):
         found, right = (readable(of.get(key, "missing")) for of in (made, wanted))
         if found != right:
@@ -137,6 +151,8 @@ EXERCISE = OnRanks(
     inputs=lambda case, rng: case.params["letter"],
     drive=drive,
     signs=(
+        raises("^TypeError: fix_config ", "has another form", who="the answer", quoted=True),
+        shared.asks_for_fp16,
         shared.refused("still does not start and train with DeepSpeed"),
         engine_differs,
         changes_more,

@@ -26,8 +26,9 @@ EXERCISE = Formula(
         questions("on 8 ranks, 4 micro-batches", ("zero-offload", 8000, 8, "fp16", 4)),
         questions("ZeRO-Offload in fp32", ("zero-offload", 8000, 4, "fp32", 3)),
         questions(
-            "states that swap, bf16 and fp32",
+            "states that swap, bf16, fp16 and fp32",
             ("swap", 6000, 5, "bf16", 3),
+            ("swap", 6000, 5, "fp16", 2),
             ("swap", 6000, 5, "fp32"),
         ),
         questions(

@@ -25,7 +25,7 @@ from autograder.exercise import (
     equal,
     from_outputs,
 )
-from autograder.exercise.signs import MistakeText, keeps_growing, on_each_rank, raises
+from autograder.exercise.signs import MistakeText, differs_in, keeps_growing, on_each_rank, raises
 from autograder.guest.growth import Growth, storages
 from shardlab.placement import DEVICE, HOST, Pools
 
@@ -36,8 +36,9 @@ DEFAULTS: dict[str, Any] = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "wei
 # Of two steps, one after the other; their squares are still finite.  A common scale does not matter
 # to Adam: clipping shows only where large gradients differ in size.
 TIMES_LARGER = 2.0**30, 2.0**40
-# Of a second optimizer, which is stepped before and after the one under test; one small parameter.
-EARLIER, NO_DECAY = [0.5, -0.25, 1.0], {"lr": 0.25, "weight_decay": 0.0}
+# Of a second optimizer, which is stepped before and after the one under test; one small parameter,
+# whose masters are never exact in bf16.
+EARLIER, NO_DECAY = [0.5, -0.25, 1.0], {"lr": 0.3, "weight_decay": 0.0}
 
 
 def adam_case(
@@ -153,6 +154,7 @@ def stepped(subject: Any, given: Plain, case: Case) -> Plain:
     parameters = [nn.Parameter(transposed(weight)) for weight in given["weights"]]
     views = [parameter.detach() for parameter in parameters]
     pools, on_device, on_host = Pools("cpu"), [], []
+    kept: dict[str, int] = {}
     moved: list[list[tuple[str, int]]] = []  # in each step: dtype and where to, how much
     with pools:
         options = {} if case.params["rates"] == DEFAULTS else case.params["rates"]
@@ -178,7 +180,8 @@ def stepped(subject: Any, given: Plain, case: Case) -> Plain:
         for parameter in parameters:
             parameter.grad = None
         on_device.append(sum(pools.live_bytes(DEVICE).values()))
-        on_host.append(sum(pools.live_bytes(HOST).values()))
+        kept = pools.live_bytes(HOST)
+        on_host.append(sum(kept.values()))
     earlier_master = earlier.step()
     masters = [master.detach() for master in optimizer.masters]
     states_bytes = pools.live_bytes(HOST).get("float32", 0)
@@ -200,6 +203,7 @@ def stepped(subject: Any, given: Plain, case: Case) -> Plain:
         "moved": moved,
         "moved in a step": max(sum(size for _, size in ways) for ways in moved),
         "12Ψ bytes of fp32 are on the host": states_bytes >= 12 * size,
+        "kept on the host": sorted(kept.items()),
         "nothing else stays on the host": max(on_host) <= 12 * size + SCALARS_BYTES,
         "nothing else stays on the device": max(on_device) <= 2 * size + SCALARS_BYTES,
         "fp32 on the device": peak.get("float32", 0),
@@ -209,6 +213,33 @@ def stepped(subject: Any, given: Plain, case: Case) -> Plain:
     }
 
 
+@on_each_rank
+def keeps_more_on_the_host(output: Any, case: Case) -> MistakeText:
+    """After NAMED_MISTAKES: rounded masters and lost states also change what is kept."""
+    if output["nothing else stays on the host"]:
+        return None
+    kept = " and ".join(f"{size:,} bytes of {dtype}" for dtype, size in output["kept on the host"])
+    mistake = "keeps more than masters, momentum and variance on the host between steps"
+    return mistake, f"{kept}, where 12Ψ = {12 * elements(case):,}"
+
+
+writes_into_gradients = differs_in(
+    {"gradients unchanged": "writes into the gradients on the device: change a copy, or the master"}
+)
+other_states = differs_in(
+    {
+        "nothing else stays on the device": "keeps more than the parameters on the device between "
+        "steps, once their gradients are dropped",
+        "parameters are the rounded masters": "has parameters that are not exactly its masters, "
+        "rounded to bf16",
+    }
+)
+no_flat_view = raises(
+    "view size is not compatible",
+    "asks for a flat view of a transposed parameter, which has none (and reshape makes a copy): "
+    "use copy_ on the parameter in its own shape",
+    who="your answer",
+)
 wrong_pools = raises("^PoolError: ", "uses its pools wrongly", who="your answer", quoted=True)
 
 
@@ -251,7 +282,7 @@ EXERCISE = OnRanks(
     points=6,
     cases=(
         adam_case("one tensor, 3 steps", [[64, 64]], 3, large=2),
-        adam_case("four tensors, 10 steps", [[96, 32], [32], [32, 96], [96]], 10, zero=(4, 1)),
+        adam_case("four tensors, 10 steps", [[96, 32], [32], [96, 32], [96]], 10, zero=(4, 1)),
     ),
     inputs=draw_training,
     drive=drive,
@@ -271,5 +302,15 @@ EXERCISE = OnRanks(
     ),
     allows=frozenset(),
     rules=(keeps_growing,),
-    signs=(wrong_pools, NAMED_MISTAKES, other_moves, fp32_on_the_device, new_memory),
+    signs=(
+        wrong_pools,
+        no_flat_view,
+        writes_into_gradients,
+        NAMED_MISTAKES,
+        other_moves,
+        fp32_on_the_device,
+        keeps_more_on_the_host,
+        new_memory,
+        other_states,
+    ),
 )

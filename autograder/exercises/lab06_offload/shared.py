@@ -78,6 +78,12 @@ def on_rank_0(of_output: Callable[[Mapping[str, Any], Attempt], MistakeText]) ->
     return sign
 
 
+# DeepSpeed's own words, that fp16 is not supported on this device, lead astray: on a GPU it is.
+asks_for_fp16 = raises(
+    "fp16 is not supported", "asks for fp16, not for bf16 as the task does", who="the configuration"
+)
+
+
 def refused(mistake: str) -> Sign:
     """DeepSpeed or `drive` stops with an error; no line of the answer was running."""
     of_error = raises("", mistake, who="the configuration", quoted=True)

@@ -28,6 +28,9 @@ ROWS = {
 }
 Row = tuple[int, str, str]
 # Inside zero_optimization.
+BATCH_KEYS = (
+    *("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+)
 ZERO_KEYS = {"stage", "offload_optimizer", "offload_param", "cpu_offload"}
 # Parameters, ranks and bytes on each device, without a start: exact in floats, as the number of
 # ranks is a power of 2.
@@ -82,17 +85,24 @@ def budget_of(case: Case, rng: np.random.Generator) -> dict[str, int]:
 def drive(subject: Any, budget: dict[str, int], case: Case) -> Plain:
     config = configured(subject, **budget)
     asked = json.loads(json.dumps(config, default=str))  # before DeepSpeed changes it
-    others, rows, outside = [], [], ZERO_KEYS & asked.keys()
+    others, rows, outside, wrong_keys = (
+        [],
+        [row_of(asked)],
+        ZERO_KEYS & asked.keys(),
+        misread(config),
+    )
     for parameters, ranks, device_bytes in case.params["others"]:
         budget = {"parameters": parameters, "world_size": ranks, "device_bytes": device_bytes}
         others.append((configured(subject, **budget, **other_batch(ranks)), ranks))
         rows.append(row_of(others[-1][0]))
         outside |= ZERO_KEYS & others[-1][0].keys()
+        wrong_keys = wrong_keys or misread(others[-1][0])
     return {
         **start_engine(config, case.params["layers"]),  # first, because `settings` need it
         "config": asked,
         "rows": rows,
         "outside": sorted(outside),
+        "wrong keys": wrong_keys,
         "others": [settings(*other) for other in others],
     }
 
@@ -120,6 +130,17 @@ def settings(config: dict[str, Any], world_size: int) -> dict[str, Any]:
     }
 
 
+def misread(config: dict[str, Any]) -> list[str]:
+    """Keys at the top that DeepSpeed does not know and ignores, and counts that are not whole."""
+    from deepspeed.runtime import constants
+
+    known = {name for name in vars(constants).values() if isinstance(name, str)}
+    known |= {"zero_optimization", "comms_logger", "monitor_config", "activation_checkpointing"}
+    unknown = [f"{key}: no key of DeepSpeed" for key in config if key not in known | ZERO_KEYS]
+    counts = [key for key in BATCH_KEYS if type(config.get(key, 0)) is not int]
+    return unknown + [f"{key}: {config[key]!r}, not an int" for key in counts]
+
+
 def row_of(config: dict[str, Any]) -> tuple[Any, str, str]:
     """As `ROWS` has it, from a configuration; DeepSpeed still accepts the old keys."""
     zero = section(config, "zero_optimization")
@@ -143,6 +164,8 @@ def ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
         return mistake, ", ".join(outside)
     if "zero_optimization" not in output["config"] and attempt.expected[0]["stage"]:
         return "has no zero_optimization section", f"it has {', '.join(output['config'])}"
+    if keys := output["wrong keys"]:
+        return "has a top-level key that DeepSpeed ignores, or a count that is not an int", keys[0]
     return None
 
 
@@ -150,18 +173,22 @@ def ignored(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
 def wrong_row(output: Mapping[str, Any], attempt: Attempt) -> MistakeText:
     """Another row of the table: too large for the device, or more traffic than needed."""
     budget, expected = attempt.inputs[0], attempt.expected[0]
-    places = (expected[what]["place"] for what in ("optimizer", "parameters"))
     sizes = budget["parameters"], budget["world_size"], budget["device_bytes"]
-    made = [row_of(output["config"]), *output["rows"]]
-    wanted = [(expected["stage"], *places), *expected["rows"]]
+    made, wanted = output["rows"], expected["rows"]
     all_sizes = [sizes, *attempt.case.params["others"]]
     for row, right, (parameters, ranks, device_bytes) in zip(made, wanted, all_sizes, strict=True):
         if row == right:
             continue
         evidence = (
-            "stage {!r}, optimizer on the {}, parameters on the {}; ".format(*row)
-            + f"the budget is {device_bytes:,} bytes for {parameters:,} parameters, N = {ranks}"
+            "stage {!r}, optimizer on the {}, parameters on the {}".format(*row)
+            + (f": {ROWS[row](ranks) * parameters:,.0f} bytes" if row in ROWS else "")
+            + f"; the budget is {device_bytes:,} bytes for {parameters:,} parameters, N = {ranks}"
         )
+        if type(row[0]) is not int:
+            return "has a stage that is not an int", f"it is {row[0]!r}"
+        if row == (3, "device", "host"):
+            mistake = "is not a row of the table: offload_param comes with offload_optimizer"
+            return mistake, evidence
         if row not in ROWS:
             mistake = "is not a row of the table: DeepSpeed ignores, without a warning, "
             return f"{mistake}offload_optimizer at stage 0 and offload_param below 3", evidence
@@ -179,12 +206,17 @@ EXERCISE = OnRanks(
     points=4,
     cases=(
         budget_case(2, 9.5, 2, (2, 8)),
-        budget_case(1, 12, 2, (4, 8), EACH_ROW, ", and each row exactly or a byte less"),
+        budget_case(1, 12, 2, (4, 8), EACH_ROW, "; for 4 ranks, each row exactly or a byte less"),
         budget_case(4, 1, 4, (1, 8)),
     ),
     inputs=budget_of,
     drive=drive,
-    signs=(shared.refused("does not start and train with DeepSpeed"), ignored, wrong_row),
+    signs=(
+        shared.asks_for_fp16,
+        shared.refused("does not start and train with DeepSpeed"),
+        ignored,
+        wrong_row,
+    ),
     timeout_s=shared.DEEPSPEED_TIMEOUT_S,
     engine="deepspeed",
 )

@@ -157,23 +157,23 @@ def test_cases_ask_for_different_rows():
     ("change", "words"),
     [
         (
-            {"stage": 1, "config": {"zero_optimization": {"stage": 1}}},
-            "do not fit on the device (stage 1",
+            {"rows": [(1, "device", "device")]},
+            "fit on the device (stage 1, optimizer on the device, parameters on the device: 81,920",
         ),
         (
-            {"stage": 3, "config": {"zero_optimization": {"stage": 3}}},
+            {"rows": [(3, "device", "device")]},
             "not the first row of the table",
         ),
         ({"precision": "float32"}, "the wrong value in 'precision' ('float32', expected"),
         ({"stage": 1, "outside": ["offload_optimizer"]}, "has keys at the wrong level"),
         ({"stage": 0, "config": {"zero": {}}}, "has no zero_optimization section (it has zero)"),
         (
-            {
-                "stage": 1,
-                "config": {"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}},
-            },
-            "is not a row of the table",
+            {"wrong keys": ["pin_memory: no key of DeepSpeed"]},
+            "top-level key that DeepSpeed ignores",
         ),
+        ({"rows": [(1, "device", "host")]}, "DeepSpeed ignores, without a warning, offload_opt"),
+        ({"rows": [(3, "device", "host")]}, "offload_param comes with offload_optimizer"),
+        ({"rows": [("2", "device", "device")]}, "has a stage that is not an int (it is '2')"),
     ],
 )
 def test_an_engine_that_differs_from_the_request_is_named(change, words):
@@ -261,7 +261,8 @@ def test_each_broken_configuration_fails_as_its_name_says(broken):
         ({"A": ("not_json", '{"a": 1, // b\n}')}, "Expecting property name"),
         ({"A": ("not_json", None)}, "JSON object must be str"),
         ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "duplicate key 'b'"),
-        ({}, "should return a dict"),
+        ({"B": ("", "{}"), "a": ("", "{}")}, "no entry 'A', only 'B', 'a'"),
+        ({"A": ('{"a": 1}', "not_json")}, r"should be \(name, text\)"),
         ({"A": "text"}, "should return a dict"),
         (None, "should return a dict"),
     ],
@@ -299,6 +300,7 @@ def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, 
         ("A", {"prescale_gradients": False}, ""),
         ("E", {"zero_optimization": {"stage": 2, "contiguous_gradients": True}}, ""),
         ("E", {"loss_scale": 0}, "loss_scale is 0, not missing"),
+        ("A", {"wall_clock_breakdown": True}, "wall_clock_breakdown is true, not false"),
         (
             "A",
             {"gradient_clipping": 0.5},  # 1.0 is the default
@@ -349,5 +351,6 @@ def test_an_unnecessary_change_of_a_setting_is_named(letter, change, words):
     if "bfloat16" in change:
         del config["bf16"]
     output = right | {"settings": fix_config.settings_of(config | change)}
+    output["is off"] = {"wall_clock_breakdown": "false"} if "wall_clock_breakdown" in change else {}
     diagnosis = diagnosis_of(FIX, case, output)
     assert words in diagnosis if words else diagnosis == ""

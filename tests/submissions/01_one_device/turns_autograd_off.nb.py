@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "01_one_device"
 # loses = {sgd_with_master_weights = 4.0}
-# says = {sgd_with_master_weights = "in 'autograd is on'"}
+# says = {sgd_with_master_weights = "leaves autograd off"}
 # ///
 
 # %% nbgrader={"grade_id": "sgd_with_master_weights", "solution": true}

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "'gradients unchanged'"}
+# says = {OffloadedAdam = "writes into the gradients on the device"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

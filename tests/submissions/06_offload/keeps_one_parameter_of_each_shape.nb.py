@@ -1,6 +1,6 @@
 # /// shardlab-submission
 # lab = "06_offload"
-# loses = {OffloadedAdam = 1.5}
+# loses = {OffloadedAdam = 3.0}
 # says = {OffloadedAdam = "should move the gradients to the host"}
 # ///
 

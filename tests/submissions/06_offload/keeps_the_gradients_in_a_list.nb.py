@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "06_offload"
 # loses = {OffloadedAdam = 6.0}
-# says = {OffloadedAdam = "'nothing else stays on the device'"}
+# says = {OffloadedAdam = "keeps more than the parameters on the device"}
 # ///
 
 # %% nbgrader={"grade_id": "OffloadedAdam", "solution": true}

@@ -17,8 +17,8 @@ from autograder.exercises.lab01_one_device.accumulate import (
 from autograder.exercises.lab01_one_device.hidden.shared import NOT_SHARDED
 from shardlab.models import IGNORE
 
-# (counted targets, all targets, sequences), each by micro-batch  ->  the divisors
-Divisors = Callable[[Tensor, Tensor, Tensor], Any]
+# (counted targets, all targets, sequences, targets above 0), each by micro-batch  ->  the divisors
+Divisors = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
 
 SIZES = [(60, 30), (90, 14), (128, 32), (110, 28), (70, 7), (96, 32)]
 CASES = (
@@ -30,6 +30,7 @@ BOUNDARIES = NOT_SHARDED | {
     "one micro-batch": "a micro-batch alone",
     "a parameter without a gradient": "12 equal micro-batches",
     "several parameter groups": "12 equal micro-batches",
+    "no target counts in a sequence": "some targets are -100, in one all",
     "no target counts": "some targets are -100, in one all",
 }
 EQUIVALENT_ANSWERS = (
@@ -42,10 +43,11 @@ EQUIVALENT_ANSWERS = (
 def reference(
     case: Case,
     inputs: Any,
-    divisors: Divisors = lambda counted, targets, sequences: counted.sum(),
+    divisors: Divisors = lambda counted, *_: counted.sum(),
     first: int = 0,
     clears: str = "before",
     divides_first_group: bool = False,
+    clips: bool = False,
 ) -> Plain:
     """Two steps. ``divisors``: for each micro-batch's sum of losses, or one for all.
 
@@ -56,7 +58,10 @@ def reference(
     for batches in inputs[0]["steps"]:
         if clears in ("before", "zeros"):
             optimizer.zero_grad(set_to_none=clears == "before")
-        sizes = [((each != IGNORE).sum(), each.numel(), len(each)) for _, each in batches]
+        sizes = [
+            ((each != IGNORE).sum(), each.numel(), len(each), (each > 0).sum())
+            for _, each in batches
+        ]
         by_batch = torch.as_tensor(divisors(*torch.tensor(sizes).T)).expand(len(batches))
         losses.append(0.0)
         for (tokens, targets), divisor in list(zip(batches, by_batch, strict=True))[first:]:
@@ -70,6 +75,8 @@ def reference(
         if divides_first_group:
             for parameter in optimizer.param_groups[0]["params"]:
                 parameter.grad /= sum(counted for counted, *_ in sizes)
+        if clips:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if clears == "after":
             optimizer.zero_grad()
@@ -93,12 +100,17 @@ MISTAKES = {
         wrong(lambda counted, *_: counted),
         wrong(lambda counted, *_: len(counted)),
         wrong(lambda *_: 1),
-        wrong(lambda counted, _, sequences: counted * sequences.sum() / sequences),
+        wrong(lambda counted, _, sequences, __: counted * sequences.sum() / sequences),
+        wrong(lambda counted, *_: counted[0] * len(counted)),
     ),
     "counts targets of -100 as tokens: they are not in the sum, so leave them out of the count": (
-        wrong(lambda _, targets, __: targets.sum()),
-        wrong(lambda counted, targets, _: counted * targets.sum() / targets),
+        wrong(lambda _, targets, *__: targets.sum()),
+        wrong(lambda counted, targets, *_: counted * targets.sum() / targets),
     ),
+    "leaves targets of 0 out of the count: token 0 counts, only -100 does not": wrong(
+        lambda *sizes: sizes[3].sum()
+    ),
+    "clips the gradients: the spec does not": wrong(clips=True),
     "forgets zero_grad: the previous step's gradients are still there": wrong(clears="never"),
     "leaves gradients of zeros where no micro-batch gives one, so the optimizer still decays such "
     "a weight: zero_grad() sets them to None": wrong(clears="zeros"),

@@ -27,7 +27,8 @@ CASES = (
         shapes=LARGER,
         pauses=15,
     ),
-    masters_case("fp16, three tensors", "float16", 1.2e-4, 500, shapes=SMALLER),
+    # The gradients have 11 significant bits, and are the same in each step: bf16's 8 bits show.
+    masters_case("fp16, three tensors", "float16", 1 / 400, 500, shapes=SMALLER, to_zero=True),
 )
 BOUNDARIES = NOT_SHARDED | {
     "one rank": "bf16, tiny updates down to 0",
@@ -61,15 +62,22 @@ def reference(
     update: Next = lambda velocity, gradient, momentum, lr: lr * velocity.float(),
     narrow_velocity: bool = False,
     rounds_each_step: bool = False,
+    keeps_first: str = "",
+    is_late: bool = False,
+    starts_with_gradient: bool = False,
 ) -> Plain:
     weights, momentum = [], case.params["momentum"]
     for weight, gradients in zip(inputs[0]["weights"], inputs[0]["gradients"], strict=True):
         master = weight.float()
+        first = master.clone()
         velocity = torch.zeros_like(weight if narrow_velocity else master)
+        velocity += gradients[0] if starts_with_gradient else 0
         for step, narrow in enumerate(gradients):
-            lr = learning_rate(step, case)
+            lr = learning_rate(0 if keeps_first == "lr" else step, case)
+            master = first.clone() if keeps_first == "master" else master
+            before = velocity
             velocity = next_velocity(velocity, narrow.to(velocity.dtype), momentum, lr)
-            master -= update(velocity, narrow, momentum, lr)
+            master -= update(before if is_late else velocity, narrow, momentum, lr)
             if rounds_each_step:
                 master = master.to(weight.dtype).float()
         weights.append(master.to(weight.dtype))
@@ -90,7 +98,8 @@ def only_vectors(case: Case, inputs: Any) -> Plain:
 
 
 # Two mistakes can agree in a case with momentum, or in one without.  Those that are right in the
-# other come first: the others are named where they are wrong in both.
+# other come first: the others are named where they are wrong in both.  The last update
+# alone moves no weight in some cases, and then equals no update.
 MISTAKES = {
     "does not build up velocity: velocity = momentum * velocity + the whole gradient": (
         wrong(next_velocity=lambda v, gradient, momentum, lr: gradient),
@@ -106,6 +115,8 @@ MISTAKES = {
             update=lambda velocity, gradient, momentum, lr: (lr * velocity).float(),
         ),
     ),
+    "leaves the master in state as it was: `master = master - …` makes a new tensor, so update it "
+    "in place, or store the new one": wrong(keeps_first="master"),
     "never writes back into the parameters, or not into matrices: use copy_ on the parameter "
     "itself (flatten() and reshape() of a matrix copy it)": (unchanged, only_vectors),
     "computes the update in 16 bits: lr times the gradient or the velocity has to be fp32": (
@@ -116,6 +127,20 @@ MISTAKES = {
     "keeps momentum in 16 bits, where it stops growing: keep it in fp32, like the master": (
         wrong(narrow_velocity=True),
         wrong(narrow_velocity=True, update=lambda v, g, momentum, lr: (lr * v).float()),
+    ),
+    "keeps the lr of the first step: it may change, so use the one of this call": (
+        wrong(keeps_first="lr")
+    ),
+    "rounds the gradients to bf16: they may be fp16, which has more digits": (
+        wrong(next_velocity=lambda v, gradient, momentum, lr: momentum * v + gradient.bfloat16())
+    ),
+    "updates the master before the velocity: the update is lr * the new velocity": (
+        wrong(is_late=True)
+    ),
+    "is one gradient ahead: velocity starts at 0, and the update is lr * velocity, without "
+    "Nesterov's gradient": (  # with a constant gradient both make the same steps
+        wrong(starts_with_gradient=True),
+        wrong(update=lambda v, gradient, momentum, lr: lr * (momentum * v.float() + gradient)),
     ),
     "multiplies the gradient by lr before it enters the velocity: lr may change, so the update is "
     "lr * velocity": (

@@ -76,16 +76,17 @@ def formulas(asked: dict[str, Any], changes: dict[str, Any]) -> dict[str, float]
     plain = {"matrices": 1 if asked["tied"] else 2, "biases": 1, "grows": False}
     plain |= {"number": 4 if wide else 2, "master": 0 if wide else 4, "extra": 0}  # bytes of one
     plain |= {"states": {"sgd": 0, "momentum": 1, "adam": 2}[asked["optimizer"]], "state": 4}
-    plain |= {"relu": 1, "gelu": 2, "logits": 1}
+    plain |= {"relu": 1, "gelu": 2, "first": 1, "logits": 1, "rows": asked["batch_size"]}
     s = SimpleNamespace(**{**asked, **plain, **changes})
     elements = s.matrices * s.vocabulary * s.width + s.layers * (s.width + s.biases) * s.width
     elements *= s.batch_size if s.grows else 1
-    kept = (1 + s.layers * getattr(s, s.activation)) * s.width + s.logits * s.vocabulary
+    kept = s.batch_size * (s.first + s.layers * getattr(s, s.activation)) * s.width
+    kept += s.rows * s.logits * s.vocabulary
     return {
         "parameters": elements * (s.number + s.extra),
         "gradients": elements * s.number,
         "optimizer": elements * (s.master + s.states * s.state),
-        "activations": s.batch_size * kept * s.number,
+        "activations": kept * s.number,
     }
 
 
@@ -135,12 +136,21 @@ CHANGES: dict[tuple[str, ...], dict[str, list[dict[str, Any]]]] = {
         ],
         "miscounts the states: Adam keeps two for each parameter, a mean of its gradients and a "
         "mean of their squares": states(0, 1, 3, optimizer="adam"),
+        "counts masters in fp32: there the parameters are their own": [
+            {"master": 4, "precision": "fp32"}
+        ],
     },
     ("activations",): {
         "miscounts what a layer saves: a ReLU and the next layer save one tensor, and with a GELU "
         "it is two, its input and its output": [{"gelu": 1}, {"relu": 2}],
         "forgets what cross_entropy saves: V numbers for each token": [{"logits": 0}],
         "counts fp32 log-probabilities: with bf16 they take 2 bytes each": [{"logits": 2, **BF16}],
+        "counts the logits: cross_entropy saves the log-probabilities only": [{"logits": 2}],
+        "counts cross_entropy's V numbers once: it saves V for each token": [{"rows": 1}],
+        "forgets the input of the first linear layer, or counts an input twice: D for each token": [
+            {"first": 0},
+            {"first": 2},
+        ],
     },
 }
 MISTAKES = {

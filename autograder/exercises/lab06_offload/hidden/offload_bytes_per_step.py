@@ -54,6 +54,23 @@ def with_parameters(
     return right(method, psi, n, precision, micro_batches, state_bytes=state_bytes)
 
 
+def with_states_of(state_bytes: int) -> Callable[..., Bytes]:
+    return lambda *question: right(*question, state_bytes=state_bytes)
+
+
+def for_each_micro_batch(
+    method: str, psi: int, n: int, precision: str = "bf16", micro_batches: int = 1
+) -> Bytes:
+    down, up = right(method, psi, n, precision, micro_batches)
+    times = micro_batches if method == "swap" else 1
+    return times * down, times * up
+
+
+def widened(method: str, psi: int, n: int, precision: str = "bf16", *micro_batches: int) -> Bytes:
+    down, up = right(method, psi, n, precision, *micro_batches)
+    return down * (1 if method == "swap" or precision == "fp32" else 2), up
+
+
 MISTAKES: dict[str, Callable[..., Bytes]] = {
     "forgets to divide by N: each rank moves only its own share": (
         lambda method, psi, n, *more: right(method, psi, 1, *more)
@@ -64,7 +81,15 @@ MISTAKES: dict[str, Callable[..., Bytes]] = {
     "counts fp32, 4Ψ: elements move in 16 bits, 2 bytes each": (
         lambda *question: right(*question, element_bytes=4)
     ),
+    "counts DeepSpeed's gradients, which it widens to fp32: count the paper's, which move in the "
+    "precision of the training": widened,
+    "swaps the states for each micro-batch: a step has one update": for_each_micro_batch,
+    "forgets the fp32 master: there are three states in 16-bit training": with_states_of(8),
+    "counts a master copy: in fp32 training the parameters are their own masters": (
+        with_states_of(12)
+    ),
     "counts gradients or parameters as well: only the fp32 states swap": with_parameters,
+    "is (up, down), not (down, up)": lambda *question: right(*question)[::-1],
 }
 
 

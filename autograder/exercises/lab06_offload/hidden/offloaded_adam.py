@@ -48,13 +48,6 @@ EQUIVALENT_ANSWERS = (
 def reference(case: Case, inputs: Any) -> Plain:
     """torch's AdamW on fp32 masters with the same gradients; weights are the masters, rounded."""
     masters = trained(case, inputs)
-    earlier = nn.Parameter(torch.tensor(EARLIER))
-    for gradients in ([-1.0], [1.0, 1.0]):  # of a first optimizer, and of the one that replaces it
-        earlier.data = earlier.data.to(HALF).float()
-        optimizer = torch.optim.AdamW([earlier], **options_of_earlier(case))
-        for gradient in gradients:
-            earlier.grad = torch.full_like(earlier, gradient)
-            optimizer.step()
     return {
         "parameters": [master.to(HALF) for master in masters],
         "parameters are on": [DEVICE] * len(masters),
@@ -68,8 +61,21 @@ def reference(case: Case, inputs: Any) -> Plain:
         "views": [master.to(HALF) for master in masters],
         "moved": [[(f"bfloat16 to the {place}", 2 * elements(case)) for place in (DEVICE, HOST)]]
         * case.params["steps"],
-        "another optimizer's master": earlier.detach(),  # last: other mistakes change it as well
+        # last: other mistakes change it as well
+        "another optimizer's master": of_earlier(options_of_earlier(case)),
     }
+
+
+def of_earlier(options: dict[str, Any], shares_masters: bool = False) -> torch.Tensor:
+    earlier = nn.Parameter(torch.tensor(EARLIER))
+    for gradients in ([-1.0], [1.0, 1.0]):  # of a first optimizer, and of the one that replaces it
+        if not shares_masters:
+            earlier.data = earlier.data.to(HALF).float()
+        optimizer = torch.optim.AdamW([earlier], **options)
+        for gradient in gradients:
+            earlier.grad = torch.full_like(earlier, gradient)
+            optimizer.step()
+    return earlier.detach()
 
 
 def trained(
@@ -77,15 +83,16 @@ def trained(
     inputs: Any,
     rounds_masters: bool = False,
     rebuilds: bool = False,
+    kind: type[torch.optim.Optimizer] = torch.optim.AdamW,
     **rates: Any,
 ) -> list[torch.Tensor]:
     """The masters after all steps. ``rounds_masters``: to 16 bits, after each step."""
     masters = [nn.Parameter(weight.float()) for weight in inputs[0]["weights"]]
     rates = case.params["rates"] | rates
-    adam = torch.optim.AdamW(masters, **rates)
+    adam = kind(masters, **rates)
     for gradients in inputs[0]["gradients"]:
         if rebuilds:
-            adam = torch.optim.AdamW(masters, **rates)
+            adam = kind(masters, **rates)
         for master, gradient in zip(masters, gradients, strict=True):
             master.grad = gradient.float()
         adam.step()
@@ -98,6 +105,23 @@ def with_defaults(names: tuple[str, ...]) -> Callable[[Case, Any], Plain]:
     """A mistake: the rates of these names are not passed on."""
     rates = {name: DEFAULTS[name] for name in names}
     return lambda case, inputs: {"masters": trained(case, inputs, **rates)}
+
+
+def only_vectors(case: Case, inputs: Any) -> Plain:
+    pairs = zip(inputs[0]["weights"], trained(case, inputs), strict=True)
+    return {
+        "as fp32": [old.float() if old.ndim == 2 else new.to(HALF).float() for old, new in pairs]
+    }
+
+
+def with_another(shares_masters: bool = False, **changes: float) -> Callable[[Case, Any], Plain]:
+    """A mistake that shows in the other optimizer only."""
+
+    def outputs(case: Case, inputs: Any) -> Plain:
+        master = of_earlier(options_of_earlier(case) | changes, shares_masters)
+        return {"masters": trained(case, inputs), "another optimizer's master": master}
+
+    return outputs
 
 
 def only(number: int) -> Callable[[Case, Any], Plain]:
@@ -121,7 +145,18 @@ MISTAKES = {
     "the parameters with copy_": (
         lambda case, inputs: {"as fp32": [weight.float() for weight in inputs[0]["weights"]]}
     ),
+    "does not update transposed parameters: reshape, flatten and contiguous make a copy of one, so "
+    "use copy_ on the parameter itself": only_vectors,
     "updates only one of the parameters": (only(0), only(-1)),
+    "adds weight decay to the gradient, as Adam does: AdamW shrinks the master instead": (
+        lambda case, inputs: {"masters": trained(case, inputs, kind=torch.optim.Adam)}
+    ),
+    "takes the default for weight_decay=0, which means no decay at all": with_another(
+        weight_decay=DEFAULTS["weight_decay"]
+    ),
+    "shares masters with an earlier optimizer of the same parameters: make new ones in __init__": (
+        with_another(shares_masters=True)
+    ),
     "drops options: pass all of them on to AdamW": tuple(
         with_defaults(names)
         for size in range(1, len(DEFAULTS) + 1)
