@@ -15,6 +15,7 @@ from autograder.exercises.lab09_activation_checkpointing.shared import (
     BITS,
     Blocks,
     close_torchs_own,
+    first_other_x,
     results,
     same_bits,
     step,
@@ -105,5 +106,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
     close_torchs_own()
     ours = step(partial(network, subject), given, case, around=measure)
     is_same = same_bits(ours, plain_step(given, case))
-    logged = {"log": ours["log"], "runs in forward": len(ours["log"]) - len(ours["again"])}
+    log, first_runs = ours["log"], len(ours["log"]) - len(ours["again"])
+    logged = {"runs in forward": first_runs, "other x": first_other_x(log, first_runs)}
+    logged["log"] = [{key: run[key] for key in run if key != "data"} for run in log]
     return results(ours, case) | {BITS: is_same} | logged
