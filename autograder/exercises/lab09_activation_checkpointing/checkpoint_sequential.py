@@ -35,6 +35,7 @@ from autograder.guest.closed_modules import CLOSED
 from autograder.guest.on_rank import with_functions_replaced
 from shardlab.errors import RankError
 
+NOT_THE_OUTPUT = "not the output of the last layer"
 CHANGES_THE_LIST = "changes the list of layers: it should stay as it is"
 
 
@@ -136,7 +137,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         if layers != before:
             raise TypeError("the list of layers has changed: it should stay as it is")
         if not isinstance(output, Tensor):
-            raise TypeError(f"returned {output!r:.50}, not the output of the last layer")
+            raise TypeError(f"returned {output!r:.50}, {NOT_THE_OUTPUT}")
         return [output]
 
     try:
@@ -229,7 +230,10 @@ EXERCISE = OnRanks(
     tolerance=shared.TOLERANCE,
     allows=frozenset(),
     signs=(
-        raises("list of layers has changed", CHANGES_THE_LIST, who="your answer"),
+        raises("list of layers has changed", CHANGES_THE_LIST, "your answer"),
+        raises(
+            NOT_THE_OUTPUT, f"returns a value that is {NOT_THE_OUTPUT}", "your answer", quoted=True
+        ),
         raises_another_error,
         signs.wrong_form,
         other_layers_again,

@@ -13,6 +13,7 @@ from torch import Tensor
 from autograder.exercise import Case, Plain
 from autograder.exercises.lab09_activation_checkpointing.shared import (
     BITS,
+    STAYS_A_TUPLE,
     Blocks,
     close_torchs_own,
     first_other_x,
@@ -40,7 +41,7 @@ def apart(checkpoint: Callable[..., Any], blocks: Blocks, x: Tensor) -> list[Ten
 
     first = checkpoint(in_a_tuple, 2.0, x)
     if not isinstance(first, tuple):
-        raise TypeError("a tuple of one output should stay a tuple")
+        raise TypeError(STAYS_A_TUPLE)
     return [*first, chain(checkpoint, [*blocks[1:], blocks[1]], x)]
 
 

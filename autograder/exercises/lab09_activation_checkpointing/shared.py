@@ -34,6 +34,7 @@ BEFORE, FORWARD = "before forward", "forward of the network"
 BACKWARD, AFTER = "backward of the network", "after backward"
 KEPT, LEFT = "kept after forward", "left after backward"  # headings of the budgets
 
+STAYS_A_TUPLE = "a tuple of one output should stay a tuple"
 # What an argument of "several" is, in messages.
 PASSED = "x, which is passed twice", "y, which is passed with a view of it"
 
