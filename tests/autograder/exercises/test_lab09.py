@@ -67,7 +67,7 @@ def test_torchs_own_checkpoint_matches_the_reference(case):
     ran = shared.step(partial(networks.network, reentrant), given[0], case)
     got = shared.results(ran, case)
     assert got[shared.RUNS] == wanted[shared.RUNS]
-    assert shared.same_bits(got, wanted)
+    assert shared.same_bits(ran, networks.plain_step(given[0], case))
     assert torch.equal(got[shared.NEXT], wanted[shared.NEXT])
 
 
