@@ -221,7 +221,7 @@ def _formatted(number: float) -> str:
     """Fractions with 6 digits: feedback masks numbers of 10 or more digits (evaluation.wording)."""
     if isinstance(number, int):
         return f"{number:,}"
-    return f"{number:,.6g}" if abs(number) < 1e6 else f"{number:,.15g}"
+    return f"{number:,.6g}" if abs(number) < 1e6 else f"{round(number, 3):,.15g}"
 
 
 def _what_it_is(got: Plain) -> str:

@@ -42,12 +42,13 @@ class Formula(Exercise):
 
     A named mistake is reported if its wrong formula reproduces every wrong answer exactly; of
     several, the first that reproduces the right answers too, or else the first.  Without one, the
-    first wrong question is shown with both answers.
+    first wrong question is shown with both answers, and ``how_far`` they are apart.
     """
 
     read: Callable[[Any], Plain] = identity
     forms: tuple[FormSign, ...] = ()
     shown: Callable[[str, Question], str] | None = None  # a call in a message; None: `call_of`
+    how_far: Callable[[Question, Plain, Plain], str] | None = None  # None: the ratio
     tolerance: float | None = 1e-9
     allows: frozenset[str] | None = frozenset()
     drive: Callable[[Any, Plain, Case], Plain] = field(init=False)
@@ -70,7 +71,8 @@ class Formula(Exercise):
         mistake, evidence = difference(right, answer, self.tolerance) or ("", "")
         if form := self._wrong_form(question, right, answer):
             mistake, evidence = (form, evidence) if isinstance(form, str) else form
-        return self._finding(question, mistake, evidence + _ratio(right, answer))
+        far = self.how_far(question, right, answer) if self.how_far else _ratio(right, answer)
+        return self._finding(question, mistake, evidence + far)
 
     def named(
         self, attempt: Attempt, among: Container[str] | None = None

@@ -150,7 +150,7 @@ zero3_config = {
 # In fp32 with AdamW a parameter takes 4 bytes, its gradient 4, and Adam's two means 8. These are its *model states*. **How many bytes of them per parameter does each of the four ranks hold at the end of a step in `train`, with DDP and with `fully_shard`?**
 
 # %%
-predicted_states = predict("Bytes of model states per parameter at the end of a step", labels=["DDP", "FSDP"])
+predicted_states = predict("Model states per parameter at the end of a step", unit="bytes", labels=["DDP", "FSDP"])
 predicted_states
 
 # %%
@@ -172,7 +172,10 @@ def states_at(moment):
     }
 
 each, between = states_at("backward"), states_at("step 2")
-named = {"what they hold after backward, before zero_grad": [each[name].sum() for name in ("DDP", "FSDP")]}
+named = {
+    "what it holds after backward, before zero_grad": [each[name].sum() for name in ("DDP", "FSDP")],
+    "all of it, not divided by N": [between["DDP"].sum()] * 2,
+}
 predicted_states.compare([between[name].sum() for name in ("DDP", "FSDP")], named)
 
 # %% [markdown]

@@ -186,7 +186,7 @@ def segments_spec(layers, kept_bytes, input_bytes, budget_bytes):
 segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 
 # %% [markdown]
-# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs `layers`, a list of functions, on `x` and returns the output of the last one. They need not be modules, which `nn.Sequential` requires. No layer is in the list twice, and the list stays as it is; x requires a gradient and is not a view of another tensor. There is at least one layer. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly.
+# `checkpoint_sequential(layers, x, kept_bytes, budget_bytes)` runs `layers`, a list of functions, on `x` and returns the output of the last one. They need not be modules, which `nn.Sequential` requires. No layer is in the list twice, and the list stays as it is; x requires a gradient and is not a view of another tensor. There is at least one layer. `input_bytes` is the size of `x`, whatever its shape and dtype. The spec tries every cut, which takes forever with thirty layers: find the cut directly, without calling the spec.
 #
 # **Budget** · holds ≤ `budget_bytes` for backward, at all times · recomputes no more layers than the best cut · gradients bit-equal · no communication.
 #
@@ -200,7 +200,7 @@ segments_spec(10, kept_bytes=5, input_bytes=1, budget_bytes=23)
 # </details>
 # <details><summary>Hint 3 · nearly there</summary>
 #
-# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n; a length below 1, for any segment, is the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order, `functools.partial(run, layers[start:stop])` for example. A lambda made in the loop would read `start` and `stop` when the backward runs it, after the loop.
+# Append the maximum length of each segment to a list `max_lengths`, until their sum reaches n. If a length is below 1 before the sum reaches n, no cut fits: raise the `ValueError`. The last segment starts at `n - max_lengths[-1]`, or at 0. Fill the others from the front: `stop = min(start + max_length, last_start)`. A segment is a function of x that runs its layers in order, `functools.partial(run, layers[start:stop])` for example. A lambda made in the loop would read `start` and `stop` when the backward runs it, after the loop.
 # </details>
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}
@@ -301,7 +301,7 @@ def activation_bytes_spec(tokens, samples, width, heads):
 f"{activation_bytes_spec(tokens=2048, samples=1, width=12288, heads=96):,}"
 
 # %% [markdown]
-# **Budget** · no communication: this is arithmetic. Your result may be a float, and may differ by 0.5% from what a real layer keeps, because it also keeps a mean and a standard deviation for each token and layer norm.
+# **Budget** · no communication: this is arithmetic. Your result may be a float, and may differ by 0.5% from what a real layer keeps, because it also keeps a mean and a standard deviation for each token and layer norm. Your answer may not call the spec or `paper_layer`.
 #
 # <details><summary>Hint 1 · one rank</summary>
 #
@@ -358,7 +358,7 @@ check("activation_checkpointing.activation_bytes", activation_bytes)
 #
 # With tensor parallelism every rank has the same x between layers, so t ranks store t copies of it. With DeepSpeed's `partition_activations` each rank stores only **1/t of x**, and the backward gathers the pieces before it runs the function a second time.
 #
-# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad it with zeros; the budget leaves room for a few more than you need. x is contiguous, of any shape and floating-point dtype. `function` may call `partitioned_checkpoint` itself, and several calls may have the same function.
+# `partitioned_checkpoint(function, x)`: all ranks are the tensor-parallel group, x is equal on all of them, and `function` may differ between ranks and have different weights on each. It returns `function(x)`, with one output. The number of elements of x may not be divisible by t: pad it with zeros. The budget leaves room for a few more elements of padding than you need. x is contiguous, of any shape and floating-point dtype. `function` may call `partitioned_checkpoint` itself, and several calls may have the same function.
 
 # %%
 def pieces_spec(x, tp_size):

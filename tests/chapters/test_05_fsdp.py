@@ -25,7 +25,7 @@ def floats(text):
 
 def test_each_rank_holds_a_quarter_of_everything(chapter):
     answer = chapter.text_of('STATES = ("parameters"')
-    assert "measured DDP: 12, FSDP: 3" in answer  # zero_grad has freed the gradients
+    assert "measured DDP: 12 bytes, FSDP: 3 bytes" in answer  # zero_grad has freed the gradients
     rows = chapter.table_of("for name, held in each.items()")
     assert [list(map(float, list(row.values())[1:])) for row in rows] == [
         [4, 4, 8, 16],

@@ -3,6 +3,7 @@
 from typing import Any
 
 from autograder.exercise import Case, Formula, questions
+from autograder.exercise.compare import is_number
 
 # A real layer also keeps its layer norms' means and standard deviations.
 TOLERANCE = 0.005
@@ -40,6 +41,20 @@ def counted(name: str, **changes: Any) -> Case:
     return questions(name, *(setting(**changes, recompute=how) for how in RECOMPUTE))
 
 
+def in_sbh(asked: dict[str, Any], right: Any, answer: Any) -> str:
+    """How far off an answer is: ", 8/8 sbh too little" with t = 8."""
+    if not is_number(answer):
+        return ""
+    t = complete(asked)["tp_size"]
+    difference = t * (answer - right) / (asked["tokens"] * asked["samples"] * asked["width"])
+    if not abs(difference) < 1000:
+        return ""
+    # A counted layer's means and standard deviations are a small part of sbh.
+    near = round(difference) if abs(difference - round(difference)) < 0.03 * t else difference
+    over_t = f"/{t}" if t > 1 else ""
+    return f", {abs(near):.4g}{over_t} sbh too {'much' if near > 0 else 'little'}"
+
+
 EXERCISE = Formula(
     points=4,
     cases=(
@@ -48,4 +63,5 @@ EXERCISE = Formula(
         counted("counted in a layer: none, selective, full"),
     ),
     tolerance=TOLERANCE,
+    how_far=in_sbh,
 )

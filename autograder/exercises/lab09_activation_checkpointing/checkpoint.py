@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from autograder.exercise import Case, OnRanks, Plain
+from autograder.exercise.signs import raises
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import drive
 
@@ -54,6 +55,9 @@ EXERCISE = OnRanks(
     ),
     allows=frozenset(),
     signs=(
+        raises(
+            shared.STAYS_A_TUPLE, f"does not return a tuple: {shared.STAYS_A_TUPLE}", "your answer"
+        ),
         signs.wrong_form,
         signs.draws_in_forward,
         signs.runs_again_without_autograd,

@@ -18,19 +18,25 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
-from autograder.exercise import Case, OnRanks, Plain
-from autograder.exercise.signs import MistakeText, on_each_rank
+from autograder.exercise import NAMED_MISTAKES, Attempt, Case, Finding, OnRanks, Plain
+from autograder.exercise.signs import MistakeText, on_each_rank, raises
 from autograder.exercises.lab09_activation_checkpointing import shared, signs
 from autograder.exercises.lab09_activation_checkpointing.networks import plain_step
 from autograder.exercises.lab09_activation_checkpointing.shared import (
     BITS,
+    RUNS,
     Blocks,
     Log,
     results,
     same_bits,
     step,
 )
+from autograder.guest.closed_modules import CLOSED
 from autograder.guest.on_rank import with_functions_replaced
+from shardlab.errors import RankError
+
+NOT_THE_OUTPUT = "not the output of the last layer"
+CHANGES_THE_LIST = "changes the list of layers: it should stay as it is"
 
 
 def kept_bytes(case: Case) -> int:
@@ -119,8 +125,11 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
 
         return checkpoint(run, *args, use_reentrant=True)
 
+    def closed_spec(*_: Any, **__: Any) -> None:
+        raise PermissionError(f"segments_spec {CLOSED}")
+
     # A mistake in the previous exercise costs nothing here.
-    with_functions_replaced(subject, checkpoint=recorded)
+    with_functions_replaced(subject, checkpoint=recorded, segments_spec=closed_spec)
 
     def network(layers: Blocks, arguments: list[Tensor], *_: Any) -> list[Tensor]:
         before = list(layers)
@@ -128,7 +137,7 @@ def drive(subject: Callable[..., Any], given: Any, case: Case) -> Plain:
         if layers != before:
             raise TypeError("the list of layers has changed: it should stay as it is")
         if not isinstance(output, Tensor):
-            raise TypeError(f"returned {output!r:.50}, not the output of the last layer")
+            raise TypeError(f"returned {output!r:.50}, {NOT_THE_OUTPUT}")
         return [output]
 
     try:
@@ -164,6 +173,41 @@ def other_layers_again(output: Any) -> MistakeText:
     return None
 
 
+@on_each_rank
+def leaves_layers_out(output: Any) -> MistakeText:
+    left_out = [str(layer) for layer, runs in enumerate(output.get(RUNS, ())) if not runs]
+    return ("never runs some of the layers", f"layers {', '.join(left_out)}") if left_out else None
+
+
+@on_each_rank
+def cuts_worse(output: Any, expected: Any, case: Case) -> MistakeText:
+    """A cut that fits but recomputes more layers than the best one, or an error instead of a cut,
+    or a cut where none fits."""
+    if expected["raises ValueError"]:
+        too_large = str(output["fits the budget"]).removeprefix("no: ")
+        return "returns an output although no cut fits the budget: raise ValueError", too_large
+    enough = expected["recomputed layers"]
+    fits = f"a cut with {case.params['blocks'] - enough} layers in the last segment fits"
+    if output["raises ValueError"]:
+        return "raises ValueError although a cut fits the budget", fits
+    if output["fits the budget"] != "yes" or output["recomputed layers"] <= enough:
+        return None
+    return (
+        "recomputes more layers than necessary, because its last segment is not as long as fits",
+        f"{in_words(output['cut'])}; {fits}",
+    )
+
+
+def raises_another_error(attempt: Attempt) -> Finding | None:
+    error = attempt.error
+    if not isinstance(error, RankError) or not attempt.expected[0]["raises ValueError"]:
+        return None
+    if error.kind not in ("AssertionError", "RuntimeError", "Exception"):
+        return None
+    mistake = f"raises {error.kind} where no cut fits the budget: raise ValueError"
+    return Finding("your answer", mistake, error.message, who_if_hidden="your answer")
+
+
 EXERCISE = OnRanks(
     points=5,
     cases=(  # "budget": multiples of what a layer keeps, and of its input
@@ -172,9 +216,10 @@ EXERCISE = OnRanks(
             "16 layers of float64, room for 3 and an input",
             1,
             16,
-            64,
+            16,
             16,
             budget=(3, 1),
+            samples=4,
             dtype="float64",
         ),
         shared.blocks_case("6 layers, room for 8", 1, 6, 8, 4, weight=0.5, budget=(8, 0)),
@@ -184,5 +229,16 @@ EXERCISE = OnRanks(
     drive=drive,
     tolerance=shared.TOLERANCE,
     allows=frozenset(),
-    signs=(signs.wrong_form, other_layers_again),
+    signs=(
+        raises("list of layers has changed", CHANGES_THE_LIST, "your answer"),
+        raises(
+            NOT_THE_OUTPUT, f"returns a value that is {NOT_THE_OUTPUT}", "your answer", quoted=True
+        ),
+        raises_another_error,
+        signs.wrong_form,
+        other_layers_again,
+        leaves_layers_out,
+        NAMED_MISTAKES,
+        cuts_worse,
+    ),
 )

@@ -125,6 +125,14 @@ def sends_objects(attempt: Attempt) -> Finding | None:
 
 
 @on_each_call
+def gathers_otherwise(call: Call) -> MistakeText:
+    """All-reduces, barriers and pickled objects have texts of their own."""
+    if call.op.startswith("all_gather") or call.op in ("all_reduce", "barrier"):
+        return None
+    return f"calls {call.op}: gather each stored input with one all-gather, and call nothing else"
+
+
+@on_each_call
 def calls_all_reduce(call: Call) -> MistakeText:
     if call.op != "all_reduce":
         return None
@@ -156,7 +164,14 @@ EXERCISE = OnRanks(
             "4 ranks, 4 blocks of 132 KiB", 4, 4, samples=5, rows=205, width=33, weight=2
         ),
         shared.blocks_case(
-            "4 ranks, dropout, 5 elements", 4, 2, rows=1, width=5, keep=0.7, order=(0, 1, 0)
+            "4 ranks, dropout, 5 elements",
+            4,
+            2,
+            rows=1,
+            width=5,
+            keep=0.7,
+            order=(0, 1, 0),
+            dtype="bfloat16",
         ),
     ),
     inputs=draw_chain,
@@ -168,7 +183,7 @@ EXERCISE = OnRanks(
         ),
         Budget("sends ≤ 1.02 × ideal bytes per rank", sent_bytes, sent_limit),
     ),
-    rules=(calls_in_forward, calls_a_barrier, sends_objects, never_waited),
+    rules=(calls_in_forward, calls_a_barrier, sends_objects, gathers_otherwise, never_waited),
     signs=(
         unequal_pieces,
         gathers_in_the_background,

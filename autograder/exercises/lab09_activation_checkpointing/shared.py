@@ -26,6 +26,7 @@ TOLERANCE = 1e-5  # matmuls differ by up to this between machines; on one machin
 WIDER = 4
 BUDGET_FROM_BYTES = 2**16  # of x; below this, scalars would use up most of a budget
 SAMPLES = 64  # elements of a large tensor that are also compared outside the rank
+LOGGED_ELEMENTS = 2**16  # of an x that is logged
 VALUES = ("outputs", "gradients of arguments", "gradients of weights")
 STATE, NEXT = "random state after forward", "random numbers after backward"
 RUNS, BITS = "runs of each block", "bit-equal to the step without checkpointing"
@@ -33,7 +34,12 @@ BEFORE, FORWARD = "before forward", "forward of the network"
 BACKWARD, AFTER = "backward of the network", "after backward"
 KEPT, LEFT = "kept after forward", "left after backward"  # headings of the budgets
 
-# Each run of a block: "block", "grad" (is autograd on?), "shape" of x, checksums of "x" and "mask".
+STAYS_A_TUPLE = "a tuple of one output should stay a tuple"
+# What an argument of "several" is, in messages.
+PASSED = "x, which is passed twice", "y, which is passed with a view of it"
+
+# Each run of a block: "block", "grad" (is autograd on?), "shape" of x, checksums of "x" and "mask",
+# and in "data" x itself, if it is small.
 Log = list[dict[str, Any]]
 Block = Callable[[Tensor], Tensor]
 Blocks = list[Block]
@@ -85,14 +91,16 @@ def block_of(up: Tensor, down: Tensor, number: int, keep: float, log: Log) -> Bl
         hidden = torch.tanh(x @ up)
         run: dict[str, Any] = {"block": number, "grad": torch.is_grad_enabled(), "mask": 0}
         run |= {"shape": list(x.shape), "x": checksum(x)}
+        if x.numel() <= LOGGED_ELEMENTS:  # a numpy array is not counted as a tensor
+            run["data"] = x.detach().double().flatten().numpy().copy()
         if keep < 1:
             mask = torch.rand(hidden.shape) < keep
-            # Numpy arrays are not counted as tensors.
             run["mask"] = zlib.crc32(np.packbits(mask.numpy()).tobytes())
             hidden = hidden * mask / keep
         log.append(run)
         return hidden @ down
 
+    block.__module__, block.__qualname__ = "", "layer"  # in errors that quote its name
     return block
 
 
@@ -143,12 +151,30 @@ def step(
 def results(ran: dict[str, Any], case: Case) -> dict[str, Plain]:
     """Evenly spaced elements of each tensor, about SAMPLES, and how often each block ran."""
     blocks = [run["block"] for run in ran["log"]]
-    samples: dict[str, Plain] = {
+    samples: dict[str, Any] = {
         name: [t.detach().flatten()[:: max(1, t.numel() // SAMPLES)].clone() for t in ran[name]]
         for name in VALUES
     }
+    if case.params.get("network") == "several":
+        samples[VALUES[1]] = dict(zip(PASSED, samples[VALUES[1]], strict=True))
     runs = [blocks.count(number) for number in range(case.params["blocks"])]
     return samples | {name: ran[name] for name in (STATE, NEXT)} | {RUNS: runs}
+
+
+def first_other_x(log: Log, first_runs: int) -> str:
+    """Where the first x in backward that equals no x of its block in forward differs from it."""
+    for run in log[first_runs:]:
+        same = [each for each in log[:first_runs] if each["block"] == run["block"]]
+        if same and run["x"] not in [each["x"] for each in same]:
+            ours, right = (np.ravel(each.get("data", ())) for each in (run, same[-1]))
+            if len(ours) == len(right) and (wrong := np.flatnonzero(ours != right)).size:
+                at = wrong[0]
+                return (
+                    f"element {at:,} is {ours[at]:.6g}, in forward it was {right[at]:.6g}; "
+                    f"{wrong.size:,} of {ours.size:,} differ"
+                )
+            return f"its shape is {run['shape']}, in forward it was {same[-1]['shape']}"
+    return ""
 
 
 def same_bits(ours: dict[str, Any], plain: dict[str, Any]) -> bool:

@@ -63,11 +63,11 @@ def runs_again_differently(output: Any) -> MistakeText:
     for run in output["log"][len(forward) :]:
         same = [each for each in forward if each["block"] == run["block"] and each["x"] == run["x"]]
         if not same:
-            return "runs the function again on a different x", f"block {run['block']}"
+            return "runs the function again on a different x", str(output["other x"])
         if all(each["mask"] != run["mask"] for each in same):
             return (
                 "runs the function again with different random numbers: dropout does not drop the "
-                "same elements as in forward, so save torch.get_rng_state() for each call and set "
-                "it before the second run"
+                "same elements as in forward; in each call, save torch.get_rng_state() before the "
+                "first run and set it before the second"
             )
     return None

@@ -1,15 +1,17 @@
 // Reads what a reader types as a guess: a number with a unit, or arithmetic such as 2 * 3/4 * 1.5 MiB.
 
 const BYTES = ["b", "byte", "bytes"];
+const OF_BYTES = {
+  ...Object.fromEntries(BYTES.map((word) => [word, 1])),
+  ...Object.fromEntries(
+    [..."kmgt"].flatMap((prefix, i) => [
+      [prefix, 1000 ** (i + 1)], [`${prefix}b`, 1000 ** (i + 1)], [`${prefix}ib`, 1024 ** (i + 1)],
+    ]),
+  ),
+};
 const FACTORS = {
-  B: {
-    ...Object.fromEntries(BYTES.map((word) => [word, 1])),
-    ...Object.fromEntries(
-      [..."kmgt"].flatMap((prefix, i) => [
-        [prefix, 1000 ** (i + 1)], [`${prefix}b`, 1000 ** (i + 1)], [`${prefix}ib`, 1024 ** (i + 1)],
-      ]),
-    ),
-  },
+  B: OF_BYTES,
+  bytes: OF_BYTES, // shown without a prefix
   s: { s: 1, ms: 1e-3, us: 1e-6, µs: 1e-6, min: 60, h: 3600 },
   "": { "%": 0.01, x: 1, times: 1, k: 1e3, m: 1e6 },
 };
@@ -78,7 +80,7 @@ function unitFactor(word, unit) {
   const name = word.toLowerCase();
   if (name in known) return known[name];
   if (unit && unit.toLowerCase().startsWith(name)) return 1;
-  const units = unit === "B" ? "B, kB, MB, GB, KiB, MiB or GiB" : unit === "s" ? "s, ms or min" : unit || "none";
+  const units = known === OF_BYTES ? "B, kB, MB, GB, KiB, MiB or GiB" : unit === "s" ? "s, ms or min" : unit || "none";
   throw new Unreadable(`“${word}” is not a unit here; units: ${units}.`);
 }
 

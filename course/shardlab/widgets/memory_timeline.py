@@ -98,7 +98,7 @@ class MemoryTimeline(Picture):
                 *layout.phases(log),
                 *layout.axis(log),
                 *layout.lines(),
-                *layout.other_peaks(self._other_peaks()),
+                *layout.other_peaks(self._other_peaks(), log),
                 *layout.peak(log),
                 *layout.panel(log),
             ],
@@ -207,8 +207,10 @@ class MemoryTimelineLayout:
                 taken.append(y)
         return marks
 
-    def other_peaks(self, peaks: Mapping[str, float]) -> list[Mark]:
-        """Peaks of other runs: dotted, named at the right. Lines close together share a label."""
+    def other_peaks(self, peaks: Mapping[str, float], log: Log) -> list[Mark]:
+        """Peaks of other runs: dotted, named on the right, or on the left if this run's peak is on
+        the right and no predictions are named there. Lines close together share a label."""
+        at_left = not self.predicted and self.x(log, log.peak_s) > (LEFT + RIGHT) / 2
         marks: list[Mark] = []
         groups: list[list[tuple[str, float]]] = []
         for name, count in sorted(peaks.items(), key=lambda entry: -entry[1]):
@@ -223,11 +225,15 @@ class MemoryTimelineLayout:
             peak_list = ", ".join(f"{name} {format_bytes(count)}" for name, count in group)
             text = f"peak{'s' * (len(group) > 1)}: {peak_list}"
             width = text_width(text, 11) + 6
-            left = RIGHT - 2 - width
+            left = LEFT + 2 if at_left else RIGHT - 2 - width
             marks.append(
                 Rect(x=left, y=y - 16, width=width, height=14, fill="surface", opacity=0.8)
             )
-            marks.append(Text(x=RIGHT - 6, y=y - 5, text=text, size=11, anchor="end"))
+            marks.append(
+                Text(x=LEFT + 6, y=y - 5, text=text, size=11)
+                if at_left
+                else Text(x=RIGHT - 6, y=y - 5, text=text, size=11, anchor="end")
+            )
         return marks
 
     # ---- depends on the rank and its times; memory_timeline.js draws the same ----

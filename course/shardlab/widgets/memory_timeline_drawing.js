@@ -88,9 +88,12 @@ function drawMemoryPhases(context, theme, { scene, log, view }) {
   return drawn;
 }
 
-/** The same rank's peaks in other runs: dotted. Lines close together share a label. */
-function otherPeaks(context, theme, { scene, run, log }, toY) {
+/** The same rank's peaks in other runs: dotted, named on the right, or on the left if this run's peak
+ * is on the right and no predictions are named there. Lines close together share a label. */
+function otherPeaks(context, theme, { scene, run, log, view }, toY) {
   const box = scene.plot;
+  const peakX = clamp(view.toX(log.peak_s), box.left, box.right);
+  const atLeft = !Object.keys(scene.predicted).length && peakX > (box.left + box.right) / 2;
   const others = scene.runs
     .filter((each) => each !== run)
     .map(({ name, ranks }) => ({ name, bytes: ranks[log.rank]?.peak_bytes }))
@@ -111,10 +114,11 @@ function otherPeaks(context, theme, { scene, run, log }, toY) {
     const each = group.map(({ name, bytes }) => `${name} ${formatBytes(bytes)}`).join(", ");
     const text = `peak${group.length > 1 ? "s" : ""}: ${each}`;
     const width = context.measureText(text).width + 8;
-    const backdrop = { x: box.right - 2 - width, y: y - 16, width, height: 14 };
+    const backdrop = { x: atLeft ? box.left + 2 : box.right - 2 - width, y: y - 16, width, height: 14 };
+    const place = atLeft ? { x: box.left + 6 } : { x: box.right - 6, anchor: "end" };
     marks.push(
       { kind: "rect", ...backdrop, fill: "surface", opacity: 0.8 },
-      { kind: "text", x: box.right - 6, y: y - 5, text, size: 11, anchor: "end" },
+      { kind: "text", ...place, y: y - 5, text, size: 11 },
     );
   }
   return marks;

@@ -49,8 +49,9 @@ class Prediction(Picture):
 
         answer: of the same form as the guess, in the same unit; True and False are "yes" and "no".
         named: wrong answers that readers may have in mind, each with the words that follow
-            "that is". The verdict quotes one only if the guess equals it. Compute them, from the
-            run or a formula.
+            "that is". The verdict quotes one only if the guess equals it, or for a wrong number
+            of several that equals the same one of its numbers. Compute them, from the run or a
+            formula.
         source: what the answer is: "measured", "calculated", "counted", "simulated".
 
         Raises ValueError if ``answer`` or a value of ``named`` does not have the form of a guess.
@@ -108,7 +109,8 @@ def predict(
     name of an axis whose places are the labels, it is a line, drawn by mouse or typed; the other
     axis goes from 0 to ``top``.
 
-    unit: "B" and "s" also accept prefixes (MiB, MB, ms) and are shown with them.
+    unit: "B" and "s" also accept prefixes (MiB, MB, ms) and are shown with them; "bytes" accepts
+        them too, but is shown with decimals and no prefix.
     maximum: the largest number that makes sense, such as 1 for a share.
     """
     texts = [f"rank {rank}" for rank in range(ranks)] if ranks else [str(each) for each in labels]

@@ -34,7 +34,17 @@ function judgeNumbers(guess, answer, named, labels, source) {
   const close = off.filter((share) => share <= CLOSE).length;
   const error = difference(guess[worst], answer[worst], source);
   const text = `${close} of ${off.length} within 10 %; furthest off: ${labels[worst]}, ${error}`;
-  return { outcome: "off", text: sentence(text) };
+  return { outcome: "off", text: sentence(text + namedParts(guess, off, named, labels)) };
+}
+
+function namedParts(guess, off, named, labels) {
+  const matches = new Map();
+  const equal = Object.entries(named).map(([name, values]) => [name, deviations(guess, values)]);
+  labels.forEach((label, part) => {
+    const found = equal.find(([, shares]) => off[part] > EQUAL && shares[part] <= EQUAL);
+    if (found) matches.set(found[0], [...(matches.get(found[0]) ?? []), label]);
+  });
+  return [...matches].map(([name, parts]) => `; ${parts.join(", ")}: that is ${name}`).join("");
 }
 
 function judgeOptions(guess, answer, named) {

@@ -64,7 +64,24 @@ def on_numbers(
     near = sum(share <= CLOSE for share in off)
     which = _difference(guess[worst], answer[worst], source)
     text = f"{near} of {len(off)} within 10 %; furthest off: {labels[worst]}, {which}"
+    text += _named_parts(guess, off, named, labels)
     return Verdict("off", _sentence(text))
+
+
+def _named_parts(
+    guess: Sequence[float],
+    off: Sequence[float],
+    named: Mapping[str, Sequence[float]],
+    labels: Sequence[str],
+) -> str:
+    """Each wrong number that equals the same number of a named wrong answer."""
+    matches: dict[str, list[str]] = {}
+    equal = {name: _deviations(guess, values) for name, values in named.items()}
+    for part, label in enumerate(labels):
+        names = [name for name in named if off[part] > EQUAL >= equal[name][part]]
+        if names:
+            matches.setdefault(names[0], []).append(label)
+    return "".join(f"; {', '.join(parts)}: that is {name}" for name, parts in matches.items())
 
 
 def on_options(

@@ -114,6 +114,19 @@ def test_ranks_and_runs_share_one_scale() -> None:
         memory_timeline(training(), rank=4)
 
 
+def test_other_peaks_are_named_on_the_left_if_the_peak_is_on_the_right() -> None:
+    runs = {"small": training(2, layers=2), "large": training(3)}
+
+    def place(**more) -> float:
+        svg = ElementTree.fromstring(memory_timeline(runs, **more).static_svg())
+        (text,) = (node for node in svg.iter() if (node.text or "").startswith("peak: large"))
+        return float(text.get("x", "nan"))
+
+    log = memory_timeline(runs).scene["runs"][0]["ranks"][0]
+    assert log["peak_s"] > sum(log["span_s"]) / 2
+    assert place() < 100 < 300 < place(predicted=MIB)  # a prediction is named on the left
+
+
 def test_a_run_without_memory_explains_how_to_record_it() -> None:
     with pytest.raises(ValueError, match="memory=True"):
         memory_timeline(make_run(1, []))

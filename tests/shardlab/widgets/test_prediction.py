@@ -53,6 +53,18 @@ def test_several_numbers_get_one_verdict(guess, outcome, text) -> None:
     assert verdict.text.startswith(text)
 
 
+def test_each_of_several_numbers_may_equal_another_named_wrong_answer() -> None:
+    named = {"before zero_grad": [16.0, 4.0], "all of it": [12.0, 12.0]}
+    verdict = on_numbers([16.0, 12.0], [12.0, 3.0], named, ["DDP", "FSDP"], "measured")
+    assert verdict == (
+        "off",
+        "0 of 2 within 10 %; furthest off: FSDP, 4 times the measured value; "
+        "DDP: that is before zero_grad; FSDP: that is all of it.",
+    )
+    verdict = on_numbers([12.0, 4.0], [12.0, 3.0], named, ["DDP", "FSDP"], "measured")
+    assert verdict.text.endswith("33 % too high; FSDP: that is before zero_grad.")
+
+
 def test_a_common_factor_is_named_once() -> None:
     verdict = on_numbers([2.0, 6.0], [1.0, 3.0], {}, RANKS[:2], "measured")
     assert verdict.text == "Each 2 times the measured value."

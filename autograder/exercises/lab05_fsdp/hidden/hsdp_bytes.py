@@ -58,16 +58,27 @@ def whole_across(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -
     return 2 * psi * e / s
 
 
+def not_sharded(psi: float, r: int, s: int, e: int = 2, reshard: bool = True) -> float:
+    return s * across(psi, r, s, e)
+
+
+MISCOUNTED = (
+    lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, False),
+    lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, True),
+    more_exchanges(1),
+    more_exchanges(-1),
+)
 MISTAKES = {
     "all-reduces the whole gradient across groups: a rank has only its shard, 1/S of it": (
-        with_(across=lambda psi, r, s, *more: s * across(psi, r, s, *more))
+        with_(across=not_sharded)
     ),
     "counts the wrong number of exchanges within the group: there is an all-gather for forward, "
     "another for backward if the parameters were freed, and one reduce-scatter": (
-        with_(within=lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, False)),
-        with_(within=lambda psi, r, s, e=2, reshard=True: within(psi, r, s, e, True)),
-        with_(within=more_exchanges(1)),
-        with_(within=more_exchanges(-1)),
+        tuple(with_(within=wrong) for wrong in MISCOUNTED)
+    ),
+    "all-reduces the whole gradient across groups, of which a rank has only its shard, 1/S; and "
+    "counts the wrong number of exchanges within the group": (
+        tuple(with_(within=wrong, across=not_sharded) for wrong in MISCOUNTED)
     ),
     "swaps shards and replicas: a shard group has S ranks, a replica group has R": (
         lambda psi, r, s, *more: right(psi, s, r, *more)

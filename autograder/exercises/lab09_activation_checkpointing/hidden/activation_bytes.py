@@ -110,6 +110,15 @@ def scores_times(factor: Callable[[Setting], float]) -> Outputs:
     return answers(changed)
 
 
+def only_if(is_full: bool, **changes: Any) -> Outputs:
+    """The formula for a changed setting, if everything is recomputed or only otherwise."""
+    return answers(
+        lambda asked: formula_bytes(
+            asked | changes if (asked["recompute"] == "full") == is_full else asked
+        )
+    )
+
+
 def swapped(asked: Setting) -> float | None:
     """24sbh replicated without sequence parallelism, and 10sbh sharded over t."""
     if asked["recompute"] == "full" or asked["sequence_parallel"]:
@@ -120,8 +129,19 @@ def swapped(asked: Setting) -> float | None:
 
 MISTAKES = {
     "divides by t what every rank has: without sequence parallelism the inputs of the layer norms "
-    "and of the sharded matrices, and the dropout masks, are replicated, 10sbh, and so is the "
-    "stored input": formula_with(sequence_parallel=True),
+    "and of the sharded matrices, and the dropout masks, are replicated, 10sbh": (
+        only_if(False, sequence_parallel=True)
+    ),
+    "divides the stored input of full recomputation by t: without sequence parallelism every rank "
+    "has all of it, 2sbh": only_if(True, sequence_parallel=True),
+    "divides by t what every rank has: without sequence parallelism 10sbh are replicated, and so "
+    "is the stored input of full recomputation": formula_with(sequence_parallel=True),
+    "does not divide by t the 10sbh of tokens, which sequence parallelism shards": (
+        only_if(False, sequence_parallel=False)
+    ),
+    "does not divide the stored input of full recomputation by t: sequence parallelism shards it": (
+        only_if(True, sequence_parallel=False)
+    ),
     "does not divide by t what sequence parallelism shards: the 10sbh of tokens, and the stored "
     "input": formula_with(sequence_parallel=False),
     "divides 10sbh by t and keeps 24sbh whole: tensor parallelism shards the 24sbh, and only "
@@ -134,6 +154,9 @@ MISTAKES = {
     "take 5as²b bytes": formula_with(recompute="selective"),
     "counts the attention scores of one head: a layer has a heads": (
         scores_times(lambda asked: 1 / asked["heads"])
+    ),
+    "counts the attention scores of one sequence: for b of them they take 5as²b": (
+        scores_times(lambda asked: 1 / asked["samples"])
     ),
     "counts other than one byte for each element of a dropout mask": (
         formula_with(kernels=Kernels(mask_bytes=2)),

@@ -12,7 +12,8 @@ TIGHT = "13 layers, dropout, tight"
 CASES = (
     shared.blocks_case("16 layers, dropout", 1, 16, 64, 16, keep=0.8, budget=(5, 2)),
     shared.blocks_case(TIGHT, 1, 13, 50, 16, keep=0.7, budget=(3, 1), samples=2),
-    shared.blocks_case("17 layers, the last alone", 1, 17, 40, 16, budget=(3, 1), dtype="float64"),
+    # So many that trying all cuts would never end.
+    shared.blocks_case("34 layers, the last alone", 1, 34, 40, 16, budget=(4, 1), dtype="float64"),
 )
 BOUNDARIES = {
     "divides": "6 layers, room for 8",
@@ -91,6 +92,12 @@ def x_elements(case: Case) -> int:
     return math.prod(shared.shape_of(case))
 
 
+def two_dims_bytes(case: Case) -> int:
+    """Of x, by the first and the last of its dimensions."""
+    shape = shared.shape_of(case)
+    return shape[0] * shape[-1] * shared.dtype_of(case).itemsize
+
+
 def right_cut(case: Case) -> list[int] | None:
     return last_first(case, room_with(case, shared.x_bytes(case)))
 
@@ -141,6 +148,7 @@ MISTAKES = {
         with_inputs(x_elements),
         with_inputs(lambda case: 4 * x_elements(case)),
         with_inputs(lambda case: case.params["width"] * shared.dtype_of(case).itemsize),
+        with_inputs(two_dims_bytes),
         with_inputs(lambda case: shared.x_bytes(case) // shared.shape_of(case)[0]),
     ),
     # Last, because for some numbers of layers these equal cuts by other mistakes.
