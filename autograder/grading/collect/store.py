@@ -22,6 +22,7 @@ from autograder.grading.submission.reader import find_notebook, read_content
 from autograder.grading.submission.timestamp import TIMESTAMP, BadTimestamp, submission_time
 
 EARLIER = "earlier"
+MAX_KEPT = 20  # files of one student that are no notebooks
 MAX_NAME = 100  # characters of a file that is no notebook
 UNUSUAL = re.compile(r"[^\w .()-]")
 
@@ -109,7 +110,7 @@ class Store:
         partial = folder.with_name(f".{self.lab}.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        for file in files:
+        for file in files[:MAX_KEPT]:
             name = UNUSUAL.sub("_", file.path.name)[-MAX_NAME:].lstrip(".") or "file"
             try:
                 (partial / name).write_bytes(file.read())

@@ -49,7 +49,7 @@ def cells_of_script(text: str) -> tuple[Cells, list[str]]:
     parts = ["", *mark.split(text)]
     cells: Cells = []
     for title, source in zip(parts[::2], parts[1::2], strict=True):
-        if TEXT.search(title or ""):
+        if TEXT.search(title or "") or (mark is PERCENT and _is_commented(source)):
             pieces = [("markdown", _as_text(source))]
         else:
             # Below `# %%` a comment belongs to the code.
@@ -90,6 +90,10 @@ def _is_paragraph(source: str, start: int, end: int) -> bool:
     return begins and source[end : end + 1] in ("", "\n") and not INSIDE.match(source, end)
 
 
+def _is_commented(source: str) -> bool:
+    return all(line.startswith("#") or not line.strip() for line in source.splitlines())
+
+
 def _as_text(source: str) -> str:
     """Without the comment signs or quotes; PyCharm writes neither."""
     source = source.strip()
@@ -99,6 +103,6 @@ def _as_text(source: str) -> str:
         single = re.search(r"(?<!\\)\\(?:\\\\)*(?!\\)", text)
         # Colab doubles each \ of a formula.
         return text if single or source[0] in "rR" else text.replace("\\\\", "\\")
-    if all(line.startswith("#") or not line.strip() for line in source.splitlines()):
+    if _is_commented(source):
         return re.sub(r"^# ?", "", source, flags=re.MULTILINE)
     return source

@@ -273,6 +273,7 @@ SCRIPTS = {
     "comments": "#%% [md]\n# YOUR ANSWER\n\n# %% md\n# Because\n#\n# of x.",
     "a title": "#%% [markdown] my answer\n# Because\n#\n# of x.",
     "a string": '# %% md\n"""\nBecause\n\nof x.\n"""',
+    "comments without a mark": "#%% Answer\n# Because\n#\n# of x.",
     "a raw string": "#%% md\nr'''Because\n\nof x.'''",
     "no signs": "#%% md\nBecause\n\nof x.",
     "a string without a mark": '#%%\n"""Because\n\nof x."""',
