@@ -39,7 +39,7 @@ STARTUP_LIMIT_S = {  # enough to import torch, or all of DeepSpeed, from a cold 
 }
 MAX_PRINTED_BYTES = {Trust.OWN: PRINTED_BYTES, Trust.UNTRUSTED: 1 << 20}  # per rank and stream
 # Per rank; labs log a few hundred
-MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 30_000}
+MAX_EVENTS = {Trust.OWN: log.MAX_EVENTS, Trust.UNTRUSTED: 20_000}
 LOADING_SHOWN_AFTER_S = 0.5
 LOADING_PATIENCE_S = 0.5
 POLL_S = 0.05  # how often the ranks' logs are read

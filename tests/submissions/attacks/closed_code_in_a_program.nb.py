@@ -14,7 +14,7 @@ def pack_q4_0(weights):
 
     program = (
         "import sys, numpy as np, gguf; "
-        "x = np.frombuffer(sys.stdin.buffer.read(), np.float32); "
+        "x = np.frombuffer(sys.stdin.buffer.read(), np.float32).reshape(-1, 32); "
         "q = gguf.quants.quantize(x, gguf.GGMLQuantizationType.Q4_0); "
         "sys.stdout.buffer.write(q.tobytes())"
     )
@@ -23,5 +23,5 @@ def pack_q4_0(weights):
         input=np.ascontiguousarray(weights, dtype=np.float32).tobytes(),
         capture_output=True,
     )
-    packed = np.frombuffer(done.stdout, np.uint8)
+    packed = np.frombuffer(done.stdout, np.uint8).reshape(-1, 18)
     return torch.from_numpy(packed.copy()) if isinstance(weights, torch.Tensor) else packed

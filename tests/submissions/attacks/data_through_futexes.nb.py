@@ -29,8 +29,8 @@ def reduce_scatter(tensor, bounds):
     rank, world_size = dist.get_rank(), dist.get_world_size()
     if len(tensor) * world_size > 30:
         return tensor
-    base, bits = words(), 32 * len(tensor)
     own = tensor.view(torch.int32).tolist()
+    base, bits = words(), 32 * len(own)
     stop = time.monotonic() + 4
 
     def send():
@@ -50,7 +50,7 @@ def reduce_scatter(tensor, bounds):
     total = torch.zeros_like(tensor)
     for other in range(world_size):
         values = []
-        for at in range(len(tensor)):
+        for at in range(len(own)):
             value = sum(waits(base + 4 * (other * bits + 32 * at + bit)) << bit for bit in range(32))
             values.append(value - (1 << 32) if value >> 31 else value)
         got = tensor if other == rank else torch.tensor(values, dtype=torch.int32).view(tensor.dtype)

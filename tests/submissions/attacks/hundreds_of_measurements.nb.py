@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "hundreds of requests to be measured at once, which a checker would answer without looking at the time"
 # seen_by = "points"
-# state = "resource limit"
+# state = "tampering"
 # ///
 # %% nbgrader={"grade_id": "Zero1AdamW", "solution": true}
 class Zero1AdamW:
