@@ -35,18 +35,17 @@ class Sizes:
 
     def inside(self, function: Function) -> Sizes:
         local = bound_in(function)
-        outer = Sizes(*({k: v for k, v in each.items() if k not in local} for each in self.both))
+        outer = Sizes(
+            {name: n for name, n in self.numbers.items() if name not in local},
+            {name: n for name, n in self.lengths.items() if name not in local},
+        )
         given = [(name, value) for name, value in defaults(function.args)]
         return outer.with_assigned(
             [*given, *(pair for node in nodes_of(body_of(function)) for pair in assigned(node))]
         )
 
-    @property
-    def both(self) -> tuple[Mapping[str, int], Mapping[str, float]]:
-        return self.numbers, self.lengths
-
     def with_assigned(self, pairs: Sequence[tuple[str, ast.expr]]) -> Sizes:
-        numbers, lengths = map(dict, self.both)
+        numbers, lengths = {**self.numbers}, {**self.lengths}
         found = Sizes(numbers, lengths)
         for _ in range(2):  # a name may be computed from one that is assigned further down
             for name, value in pairs:

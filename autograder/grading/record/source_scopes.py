@@ -50,6 +50,7 @@ def defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
 
 def assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     """(name, value) of an assignment, also of ``a, b = c, d`` and ``(a := b)``."""
+    pairs: list[tuple[ast.expr, ast.expr]]
     match node:
         case ast.Assign(targets=targets, value=value):
             pairs = [(target, value) for target in targets]
