@@ -151,12 +151,15 @@ def relay_of(parent: socket.socket) -> Any:
         found: Any = codec.decode_plain(messages.receive(parent)[1])
         return list(found)
 
+    c10d: Any = torch._C._distributed_c10d
+    process_group: Any = dist.ProcessGroup  # its methods have overloads that nobody here calls
+
     def done(result: Any) -> Any:
         future: Any = torch.futures.Future()
         future.set_result(result)
-        return torch._C._distributed_c10d._create_work_from_future(future)
+        return c10d._create_work_from_future(future)
 
-    class Relay(dist.ProcessGroup):
+    class Relay(process_group):
         def allreduce(self, tensors: Any, opts: Any = None) -> Any:
             given = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
             reduction = getattr(getattr(given, "op", given), "name", "SUM")

@@ -54,10 +54,8 @@ def assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     match node:
         case ast.Assign(targets=targets, value=value):
             pairs = [(target, value) for target in targets]
-        case ast.AnnAssign(target=target, value=ast.expr() as value):
-            pairs = [(target, value)]
-        case ast.NamedExpr(target=target, value=value):
-            pairs = [(target, value)]
+        case ast.AnnAssign(value=ast.expr() as value) | ast.NamedExpr(value=value):
+            pairs = [(node.target, value)]
         case _:
             return
     for target, value in pairs:
