@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "11_deepspeed_accelerate"
 # typed = true
-# loses = {port_a_loop = 3.3333}
+# loses = {port_a_loop = 2.6667}
 # says = {port_a_loop = "divides the loss by the accumulation steps and calls accelerator.backward"}
 # ///
 
