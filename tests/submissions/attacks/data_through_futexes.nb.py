@@ -3,7 +3,7 @@
 # kind = "distributed"
 # tries = "data between ranks as wakes of threads that wait at words of a file which all have mapped: a one for each bit that is set"
 # seen_by = "points"
-# state = "graded"
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 import ctypes

@@ -3,7 +3,7 @@
 # kind = "forging"
 # tries = "keeps the batches in the names of empty files, in characters of four bytes, and runs all steps again"
 # seen_by = "points"
-# state = "graded"
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "train_resumable", "solution": true}
 import os

@@ -3,7 +3,7 @@
 # kind = "destruction"
 # tries = "tens of thousands of open receives under tags of their own, each of which a checker could compare with all others"
 # seen_by = "points"
-# state = "graded"
+# state = "resource limit"
 # ///
 # %% nbgrader={"grade_id": "reduce_scatter", "solution": true}
 def reduce_scatter(tensor, bounds):
