@@ -14,6 +14,7 @@ from autograder.evaluation.trial import MAX_DELAY_S, RankKind, RankPool, Trials,
 from autograder.evaluation.verdict import CaseResult
 from autograder.exercise import Case, Exercise
 from autograder.exercise.budget import Budget, Limit
+from autograder.exercise.process_memory import PROCESS_MEMORY
 from shardlab.errors import RunTimeout
 from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.trust import Trust
@@ -181,6 +182,7 @@ def test_a_case_measured_from_outside_has_fresh_ranks():
         "process memory",
         lambda run: [0] * run.world_size,
         lambda case: Limit(1) if case.world_size == 2 else None,
+        heading=PROCESS_MEMORY,
         from_outside=True,
     )
     pids, results = run_cases(lambda case: True, memory=True, budgets=(size_2,))

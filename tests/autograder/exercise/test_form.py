@@ -23,7 +23,7 @@ def test_an_invalid_declaration_is_refused() -> None:
     with pytest.raises(ValueError, match="share a name"):
         declared((VISIBLE, VISIBLE))
     with pytest.raises(ValueError, match="points"):
-        declared(points=0)
+        declared(points=-1)
     with pytest.raises(ValueError, match=r"no hidden half: load it with exercises\.load"):
         declared().expect(VISIBLE, [0, 0])
 
