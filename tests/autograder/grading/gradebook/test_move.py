@@ -191,7 +191,7 @@ def test_the_error_for_an_unusable_database_says_what_to_do(
         monkeypatch.setenv("SHARDLAB_DB_URL", "sqlite:////gone/gradebook.db")
     assert main(command) == 2
     error = capsys.readouterr().err
-    assert "cannot open the gradebook at sqlite:///" in error
+    assert "cannot use the gradebook at sqlite:///" in error
     assert "Start the database, or fix SHARDLAB_DB_URL" in error
 
 
