@@ -20,9 +20,10 @@ from shardlab.models import IGNORE
 # (counted targets, all targets, sequences, targets above 0), each by micro-batch  ->  the divisors
 Divisors = Callable[[Tensor, Tensor, Tensor, Tensor], Any]
 
-SIZES = [(60, 30), (90, 14), (128, 32), (110, 28), (70, 7), (96, 32)]
+SIZES = [(60, 30), (90, 14), (128, 32), (110, 28), (70, 7), (96, 32), (124, 30)]
+SHARES = [0.9, 0.2, 1.0, 0.7, 0.5, 0.1, 0.8]
 CASES = (
-    batches_case("sizes and shares differ", SIZES, [0.9, 0.2, 1.0, 0.7, 0.5, 0.1]),
+    batches_case("sizes and shares differ", SIZES, SHARES),
     batches_case("nothing counts in the first", [(3, 24)] * 3, [0.0, 0.5, 1.0]),
 )
 BOUNDARIES = NOT_SHARDED | {
