@@ -142,9 +142,10 @@ class RankProcess:
     def may_be_measured(self) -> bool:
         """Whether to measure it at the end of the block; counts the requests."""
         self.readings += 1
-        if self.readings > MAX_READINGS:
+        can_be_measured = self.exit_code is None and self.readings <= MAX_READINGS
+        if not can_be_measured:
             self.process_bytes = {}  # an incomplete record would mislead
-        return self.readings <= MAX_READINGS
+        return can_be_measured
 
     def record(self, now_bytes: int | None, sent_bytes: int | None) -> None:
         """Add what was measured at the end of its block."""

@@ -375,7 +375,6 @@ class Supervisor:
         execution = self.execution
         counts_wire = process.block_to_measure in process.withheld
         is_wanted = execution is not None and (counts_wire or execution.with_memory)
-        is_wanted = is_wanted and process.exit_code is None
         if execution is not None and is_wanted and process.may_be_measured():
             # What it has sent is final once its peers have received it.
             self._wait_for_idle_threads(execution.ranks if counts_wire else [process])
