@@ -9,6 +9,7 @@
     # seen_by = "points"          how harm would be detected, see below
     # state = "graded"            its final state, on any machine
     # earns = {chunk_bounds = 2}  maximum points (honest: exact points); 0 for answers not listed
+    # ends_with = "name"          a file in endings/: the end of the last answer, which several share
     # ///
 
 All other answers are unchanged stubs.  ``NAME.py`` does what percent text cannot express: its
@@ -91,10 +92,13 @@ def _read_text(path: Path) -> Entry:
     header = HEADER.search(text)
     assert header, f"{path.name} has no header"
     facts = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.MULTILINE))
-    lab = facts["lab"]
+    lab, answers_text = facts["lab"], text[header.end() :]
+    if ending := facts.get("ends_with"):
+        shared = (HERE / "endings" / f"{ending}.nb.py").read_text(encoding="utf-8")
+        answers_text += f"\n{shared}"
 
     def submit(place: Place) -> None:
-        answers = answers_in(text[header.end() :])
+        answers = answers_in(answers_text)
         notebook = released(lab)
         for cell in notebook["cells"]:
             if cell["id"] in answers:

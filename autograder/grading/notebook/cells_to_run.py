@@ -1,7 +1,7 @@
 """Which cells of a rebuilt notebook grading has to run: those that an answer may depend on.
 
 A lab's cells between the answers mostly show something, such as a launch with a picture.  Running
-them takes as long as a quarter to half of all checks and decides nothing.
+them took a third of a submission's processor time and decided nothing.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class RankProcess:
     def send(self, *parts: bytes) -> None:
         """Sends as much as its connection takes now; `send_rest` sends the rest.
 
-        A rank need not read: a checker that waited for it would wait for ever.
+        A rank need not read: a checker that waited for it might never continue.
         """
         self.outbox += [memoryview(part) for part in parts if part]
         self.send_rest()

@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 TCP_INFO_BYTES = 216
@@ -177,34 +177,23 @@ def _dump(netlink: socket.socket) -> Iterator[_Diag]:
     header = struct.pack("=IHHII", 16 + len(request), _TCPDIAG_GETSOCK, _NLM_F_REQUEST_DUMP, 1, 0)
     netlink.sendto(header + request, (0, 0))
     while True:
-        packet = netlink.recv(1 << 18)
-        yield from _messages(packet)
-        if _ends(packet):
+        if (yield from _messages(netlink.recv(1 << 18))):
             return
 
 
-def _ends(packet: bytes) -> bool:
-    """Whether it has the last message of a dump."""
+def _messages(packet: bytes) -> Generator[_Diag, None, bool]:
+    """Returns whether it has the last message of a dump."""
     at = 0
     while at < len(packet):
         length, kind = struct.unpack_from("=IH", packet, at)
         if kind == _NLMSG_DONE:
             return True
-        at += (length + 3) & ~3
-    return False
-
-
-def _messages(packet: bytes) -> Iterator[_Diag]:
-    at = 0
-    while at < len(packet):
-        length, kind = struct.unpack_from("=IH", packet, at)
-        if kind == _NLMSG_DONE:
-            return
         if kind == _NLMSG_ERROR:
             (code,) = struct.unpack_from("=i", packet, at + 16)
             raise OSError(-code, "Linux refused to list its TCP sockets (sock_diag)")
         yield from _parse(packet, at + 16, at + length)
         at += (length + 3) & ~3
+    return False
 
 
 def _parse(packet: bytes, start: int, stop: int) -> Iterator[_Diag]:

@@ -1,7 +1,7 @@
 # /// shardlab-submission
 # lab = "03_ring_all_reduce"
 # kind = "destruction"
-# tries = "a right answer whose rank never reads its next request, so that a checker which sends it at once would wait for ever"
+# tries = "a right answer whose rank never reads its next request, so that a checker which sends it at once would never continue"
 # seen_by = "points"
 # state = "graded"
 # earns = {reduce_scatter = 5}
