@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## list all commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-lab: env ## open JupyterLab on the front page; ARGS="--ip 0.0.0.0" is passed to it
+lab: env ## open JupyterLab on the front page; ARGS=--instructor: with formgrader; others are passed to it
 	@.venv/bin/python tools/lab.py $(ARGS)
 
 # In parallel, since mypy keeps only one core busy.  The suite runs even if a check fails.
@@ -40,6 +40,7 @@ suite: env ## run only the tests; ARGS="tests/tools -k lock" selects some
 	@.venv/bin/python -m tools.sandbox > /dev/null || true
 	@.venv/bin/python -m tools.postgres > /dev/null || true
 	@.venv/bin/python -m tools.hub > /dev/null || true
+	@.venv/bin/python -m tools.launchers > /dev/null || true
 	@.venv/bin/python -m pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
 		--no-loadscope-reorder --durations 10 $(ARGS)
 
@@ -47,6 +48,7 @@ bench: env ## compare with torchrun and stock nbgrader (half an hour; ARGS=--tin
 	@.venv/bin/python -m benchmarks.launch $(ARGS)
 	@.venv/bin/python -m benchmarks.grading $(ARGS)
 	@.venv/bin/python -m benchmarks.formgrader $(ARGS)
+	@.venv/bin/python -m benchmarks.links $(ARGS)
 
 build: env ## build the notebooks from their .nb.py, and labs/ from solutions/
 	@.venv/bin/python -m autograder build $(ARGS)

@@ -6,11 +6,12 @@ The packages in order of trust, the least trusted first; each imports only from 
     exercises    the labs' exercises: public halves, and hidden/ with the code that decides a grade
     course       the notebooks in order, and the results of a student's own checks so far
     evaluation   what `check` runs: try an answer on ranks, judge, compare, present
+    job          the same check in a script, on the processes of torchrun on any number of nodes
     sandbox      the container that student code runs in, seen from outside
     build        notebooks from their sources
     grading      a class: submissions, notebooks, records, workers, the gradebook
     pages        what people read afterwards: feedback, reports, formgrader
-    release      the students' package: guest, exercise, course, evaluation and the public halves
+    release      the students' package: guest to job, with the exercises' public halves
     mutants      changed solutions, on which the checks are tried
 """
 

@@ -1,5 +1,5 @@
 """python -m autograder COMMAND: build notebooks, grade a class, report on it, release the course,
-or try the checks with changed solutions"""
+try the checks with changed solutions, or write a script that checks an answer on many nodes"""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autograder.grading.collect import collect_command as collect
-from autograder.grading.command import arguments as grading
-from autograder.grading.command import late_command as late
-from autograder.grading.command import move_gradebook
-from autograder.grading.roster import people_command as people
-from autograder.grading.roster import roster_command as roster
-from autograder.mutants import mutants_command as mutants
-from autograder.pages.archive import feedback_command as feedback
-from autograder.pages.on_submit import on_submit_command as on_submit
-from autograder.pages.report import report_command as report
-from autograder.pages.similar import similar_command as similar
-from autograder.release import release_command as release
+from autograder.job import script_command as script
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,6 +23,35 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     parser: argparse.ArgumentParser = _Parser(prog="python -m autograder", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    script.add_parser(commands)
+    if Path(__file__).with_name("grading").is_dir():  # not in a students' copy
+        _add_instructors_commands(commands)
+    arguments = parser.parse_args(argv)
+    try:
+        code = int(arguments.run(arguments))
+        sys.stdout.flush()
+    except BrokenPipeError:  # of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return code
+
+
+def _add_instructors_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> None:
+    from autograder.grading.collect import collect_command as collect
+    from autograder.grading.command import arguments as grading
+    from autograder.grading.command import late_command as late
+    from autograder.grading.command import move_gradebook
+    from autograder.grading.roster import people_command as people
+    from autograder.grading.roster import roster_command as roster
+    from autograder.mutants import mutants_command as mutants
+    from autograder.pages.archive import feedback_command as feedback
+    from autograder.pages.on_submit import on_submit_command as on_submit
+    from autograder.pages.report import report_command as report
+    from autograder.pages.similar import similar_command as similar
+    from autograder.release import release_command as release
+
     command = commands.add_parser("build", help="build every .ipynb from its .nb.py, and labs/")
     command.add_argument(
         "--check", action="store_true", help="write nothing; fail if a file is out of date"
@@ -59,14 +77,6 @@ def main(argv: list[str] | None = None) -> int:
     report.add_parser(commands)
     similar.add_parser(commands)
     feedback.add_parser(commands)
-    arguments = parser.parse_args(argv)
-    try:
-        code = int(arguments.run(arguments))
-        sys.stdout.flush()
-    except BrokenPipeError:  # of `| head`, which has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return code
 
 
 def _build(arguments: argparse.Namespace) -> int:

@@ -35,6 +35,7 @@ class Contents(AsyncLargeFileManager):
 
 c.ServerApp.contents_manager_class = Contents
 c.LabApp.custom_css = True
+c.LabApp.extra_labextensions_path = [str(repository / "jupyter/labextensions")]
 c.ServerApp.tornado_settings = {"static_custom_path": [str(repository / "jupyter/custom")]}
 
 # Lets git see that only outputs have changed. A students' copy has no git filter.

@@ -15,13 +15,16 @@ import re
 import shutil
 import signal
 import tempfile
+import threading
+import warnings
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect, sync_playwright
 from xdist.scheduler import LoadFileScheduling
 
 from tests.browser.jupyterlab import JupyterLab
@@ -46,6 +49,7 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 ARTIFACTS = ROOT / "tests/artifacts"
 STEP_LIMIT_MS = 60_000  # generous, since a cell may start real ranks
+DRIVER_LIMIT_S = 60  # it gives browsers 30 s to close
 expect.set_options(timeout=STEP_LIMIT_MS)
 
 
@@ -93,7 +97,8 @@ def begin_artifacts() -> None:
 def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
     """One JupyterLab for all browser tests, serving a copy of the repository."""
     root = copy_repository(tmp_path_factory.mktemp("course") / "shardlab")
-    with running_lab(root, home=tmp_path_factory.mktemp("home")) as server:
+    home = tmp_path_factory.mktemp("home")
+    with running_lab(root, home, "--instructor") as server:  # the tests grade and validate
         yield server
 
 
@@ -108,13 +113,39 @@ def browser() -> Iterator[Browser]:
         pytest.fail(chromium.NONE)
     if path is None:
         pytest.skip(chromium.NONE)
-    with sync_playwright() as playwright:
+    with running_playwright() as playwright:
         # Openers are animated SVGs, which use half a core while they play.  This flag affects only
         # images: pages themselves prefer motion unless a test requests otherwise.
         flags = [*chromium.FLAGS, "--force-prefers-reduced-motion"]
         started = playwright.chromium.launch(executable_path=path, args=flags)
         yield started
         started.close()
+
+
+@contextmanager
+def running_playwright() -> Iterator[Playwright]:
+    """Playwright, whose driver is killed if it does not exit once it may.
+
+    After two of five whole runs, Playwright 1.65.2 waited forever for a driver without a browser.
+    """
+    others = set(psutil.Process().children())
+    with sync_playwright() as playwright:
+        drivers = set(psutil.Process().children()) - others
+        yield playwright
+        timer = threading.Timer(DRIVER_LIMIT_S, kill_drivers, [drivers])
+        timer.start()
+    timer.cancel()
+
+
+def kill_drivers(drivers: set[psutil.Process]) -> None:
+    for driver in drivers:
+        with suppress(psutil.NoSuchProcess):
+            threads = [
+                Path(f"/proc/{driver.pid}/task/{thread.id}/wchan").read_text()
+                for thread in driver.threads()
+            ]
+            warnings.warn(f"killed {driver}, whose threads were in {threads}", stacklevel=1)
+            driver.kill()
 
 
 @contextmanager

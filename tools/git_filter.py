@@ -3,7 +3,8 @@
     make env        (make lab and make test do this first)
 
 The outputs stay in the file. .gitattributes names the filter, which uses nbstripout; git runs it
-when it compares or adds a notebook. A course outside a git repository needs no filter.
+when it compares or adds a notebook. It also drops empty code cells at the end: JupyterLab adds one
+when Shift+Enter runs the last cell. A course outside a git repository needs no filter.
 
 If a file's size differs from the recorded one, git considers it modified and skips the filter. So
 JupyterLab calls `after_save` (jupyter/jupyter_server_config.py).
@@ -12,6 +13,9 @@ JupyterLab calls `after_save` (jupyter/jupyter_server_config.py).
 from __future__ import annotations
 
 import contextlib
+import io
+import json
+import runpy
 import shlex
 import subprocess
 import sys
@@ -32,6 +36,9 @@ LANGUAGE_DETAILS = (
 
 
 def main() -> int:
+    if sys.argv[1:] == ["--clean"]:
+        clean()
+        return 0
     problem = install(ROOT)
     if problem:
         print(f"shardlab: git will show notebooks as changed after a run: {problem}")
@@ -71,9 +78,35 @@ def forget_size(path: Path) -> None:
 
 def command(python: str) -> str:
     """The filter's shell command; without the environment, it leaves notebooks unchanged."""
+    python, script = shlex.quote(python), shlex.quote(str(Path(__file__).resolve()))
+    return (
+        f"if test -x {python} && test -f {script}; then {python} -I {script} --clean; else cat; fi"
+    )
+
+
+def clean() -> None:
+    """The filter itself, from stdin to stdout."""
+    sys.stdin = io.TextIOWrapper(io.BytesIO(without_empty_end(sys.stdin.buffer.read())))
     keys = " ".join(f"metadata.language_info.{detail}" for detail in LANGUAGE_DETAILS)
-    strip = f"{shlex.quote(python)} -m nbstripout --keep-id --extra-keys {shlex.quote(keys)}"
-    return f"if test -x {shlex.quote(python)}; then {strip}; else cat; fi"
+    sys.argv = ["nbstripout", "--keep-id", "--extra-keys", keys]
+    runpy.run_module("nbstripout", run_name="__main__")
+
+
+def without_empty_end(notebook: bytes) -> bytes:
+    """The notebook without empty code cells at its end, except those that nbgrader knows."""
+    try:
+        content = json.loads(notebook)
+        cells = content["cells"]
+    except (ValueError, KeyError, TypeError):
+        return notebook  # nbstripout reports it
+    while cells and _is_empty_code(cells[-1]):
+        del cells[-1]
+    return json.dumps(content).encode()
+
+
+def _is_empty_code(cell: dict[str, Any]) -> bool:
+    is_plain = cell["cell_type"] == "code" and "nbgrader" not in cell["metadata"]
+    return is_plain and not "".join(cell["source"]).strip()
 
 
 def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

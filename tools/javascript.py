@@ -22,16 +22,25 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 WIDGETS = ROOT / "course/shardlab/widgets"
+PAGE = ROOT / "tools/openers/page"  # joined by tools/openers/live.py
 UNUSED = "eslint(no-unused-vars)"
 # What the code uses of the browser. All of `window` would also declare `top`, `name`, `event` and
 # other likely names of a variable that someone forgot to declare.
 BROWSER = (
-    "AbortController", "MutationObserver", "OffscreenCanvas", "Path2D", "ResizeObserver",
-    "cancelAnimationFrame", "clearTimeout", "document", "fetch", "getComputedStyle", "performance",
-    "requestAnimationFrame", "setTimeout", "window",
+    "AbortController", "DOMParser", "IntersectionObserver", "MutationObserver", "Node",
+    "OffscreenCanvas", "Path2D", "ResizeObserver", "URL", "cancelAnimationFrame", "clearTimeout",
+    "console", "document", "fetch", "getComputedStyle", "performance", "requestAnimationFrame",
+    "setTimeout", "window",
 )  # fmt: skip
 # What formgrader's page declares, for the script that is added to it.
-FORMGRADER = ("$", "assignment_id", "base_url", "has_written_answers", "roundToPrecision")
+FORMGRADER = (
+    "$",
+    "assignment_id",
+    "base_url",
+    "class_report",
+    "has_written_answers",
+    "roundToPrecision",
+)
 RULES = ("eqeqeq", "no-undef", "no-useless-assignment", "no-useless-return", "prefer-const")
 CONFIG = {
     "plugins": ["eslint", "oxc"],
@@ -45,8 +54,10 @@ Module = tuple[Path, ...]  # its files, in the order in which they are joined
 
 
 def main() -> int:
-    joined = widget_modules(WIDGETS)
-    files = {path for folder in (WIDGETS, ROOT / "autograder") for path in folder.rglob("*.js")}
+    joined = [*widget_modules(WIDGETS), page_module()]
+    written = (WIDGETS, PAGE, ROOT / "autograder")
+    files = {path for folder in written for path in folder.rglob("*.js")}
+    files.add(ROOT / "jupyter/labextensions/shardlab/static/remoteEntry.js")
     alone = files.difference(*joined)
     found = findings([*joined, *((path,) for path in alone)])
     for path, line, words in found:
@@ -66,6 +77,15 @@ def widget_modules(folder: Path) -> list[Module]:
     return [
         tuple(folder / name for name in shared + own) for what, own in parts if what != "SHARED"
     ]
+
+
+def page_module() -> Module:
+    """The files of what JupyterLab adds to its page."""
+    text = (WIDGETS / "picture.py").read_text() + (PAGE.parent / "live.py").read_text()
+    named = re.findall(r"^(SHARED|SCRIPTS) = \(([^)]*)\)", text, re.MULTILINE)
+    names = {what: re.findall(r'"(.*?)"', files) for what, files in named}
+    shared = [WIDGETS / name for name in (*names["SHARED"], "player.js")]
+    return *shared, *(PAGE / name for name in names["SCRIPTS"])
 
 
 def findings(modules: Iterable[Module]) -> list[tuple[Path, int, str]]:

@@ -2,8 +2,9 @@
 
     make lab ARGS="--port 9000"        or, in a conda environment:   python tools/lab.py --port 9000
 
-All arguments are passed to JupyterLab. The project's settings come from jupyter/ in this
-repository; the user's own Jupyter settings are not changed.
+--instructor shows nbgrader's menu, formgrader and buttons; readers do without them. A hub, which
+does not use this script, shows them. Other arguments are passed to JupyterLab. Its settings are in
+jupyter/ in this repository; the user's own Jupyter settings are not changed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+INSTRUCTOR = "--instructor"
 FIRST_PAGE = "/lab/tree/course/front_page.ipynb"
 
 
@@ -25,11 +27,13 @@ def main(args: list[str]) -> None:
             f"shardlab: port {port} is in use: choose another one, or omit --port "
             "and let JupyterLab choose a free one"
         )
+    for_instructor = INSTRUCTOR in args
+    args = [arg for arg in args if arg != INSTRUCTOR]
     print("shardlab: starting JupyterLab; its address follows in a few seconds", flush=True)
     # The server replaces this process, so there is one process to interrupt and one exit status.
     # It runs in the repository root, where nbgrader looks for nbgrader_config.py.
     os.chdir(ROOT)
-    os.execve(sys.executable, command(args), environment())
+    os.execve(sys.executable, command(args), environment(for_instructor))
 
 
 def option(args: list[str], name: str) -> str | None:
@@ -61,10 +65,12 @@ def command(args: list[str]) -> list[str]:
     return [sys.executable, "-m", "jupyterlab", *ours, *args]
 
 
-def environment() -> dict[str, str]:
+def environment(for_instructor: bool = False) -> dict[str, str]:
     """This process's environment, with the project's Jupyter settings and this Python first."""
     own = os.environ.copy()
-    own["JUPYTER_CONFIG_PATH"] = _prepend(str(ROOT / "jupyter"), own.get("JUPYTER_CONFIG_PATH"))
+    folders = [ROOT / "jupyter"] if for_instructor else [ROOT / "jupyter/reader", ROOT / "jupyter"]
+    ours = os.pathsep.join(map(str, folders))  # the first has priority
+    own["JUPYTER_CONFIG_PATH"] = _prepend(ours, own.get("JUPYTER_CONFIG_PATH"))
     # A kernel named python3 in the user's home must not replace this environment's kernel.
     own["JUPYTER_PREFER_ENV_PATH"] = "1"
     # nbgrader calls alembic by name, and DeepSpeed calls ninja.

@@ -1,4 +1,4 @@
-"""The front page's map of the course and list of chapters and labs, as Markdown cells."""
+"""The front page's map of the course, as a Markdown cell."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell
 
 from autograder.build.map_layout import Place, arrows, places
-from autograder.build.navigation import link
 from autograder.course.pages import FRONT_PAGE, WORDS_PER_MINUTE, Course, Page
 
-BOX_PX, ROW_PX = 52, 80  # height of a box, and distance between rows
+BOX_PX, LINE_PX, GAP_PX = 52, 20, 28  # a box, one more line in it, and what is between rows
 INK = "#888888"  # legible on light and dark pages
 BOX_STYLE = (
     f"box-sizing: border-box; border: 1px solid {INK}; border-radius: 6px; padding: 6px 4px; "
@@ -39,13 +38,10 @@ class Times:
         return math.ceil((page.reading_s + self.run_s.get(str(page.path), 0.0)) / 60)
 
 
-def add_map(
-    front_page: NotebookNode, course: Course, exercises: Mapping[str, int], times: Times
-) -> None:
-    """Insert the map and the list after the first cell. ``exercises``: number in each lab."""
-    pictured = new_markdown_cell(course_map(course, times), id="map-of-the-course")
-    listed = new_markdown_cell(course_list(course, exercises, times), id="list-of-the-course")
-    front_page.cells[1:1] = [pictured, listed]
+def add_map(front_page: NotebookNode, course: Course, times: Times) -> None:
+    """Insert the map after the first cell."""
+    source = f"{course_map(course, times)}\n\n{minutes_note(times)}"
+    front_page.cells.insert(1, new_markdown_cell(source, id="map-of-the-course"))
 
 
 def course_map(course: Course, times: Times) -> str:
@@ -57,7 +53,11 @@ def course_map(course: Course, times: Times) -> str:
     here = PurePosixPath(f"{FRONT_PAGE}.ipynb")
     needs = {page.name: page.needs for page in course.chapters}
     placed = places(needs)
-    width = min(40.0, 98 / max(Counter(place.row for place in placed.values()).values()))
+    widths = {
+        row: min(32.0, 98 / boxes)
+        for row, boxes in Counter(place.row for place in placed.values()).items()
+    }
+    rows = _rows({page: placed[page.name].row for page in course.chapters}, widths)
     boxes = []
     for page in course.chapters:
         place, lab = placed[page.name], course.labs.get(page.name)
@@ -65,18 +65,31 @@ def course_map(course: Course, times: Times) -> str:
         if lab:
             words = _html_link(lab, here, f"lab {page.number}")
             text += f" · {words} {times.minutes(lab)} min"
+        width, (top, bottom) = widths[place.row], rows[place.row]
         style = (
             f"position: absolute; left: {100 * place.x - width / 2:.1f}%; width: {width:.1f}%; "
-            f"top: {place.row * ROW_PX}px; min-height: {BOX_PX}px; {BOX_STYLE}"
+            f"top: {top}px; min-height: {bottom - top}px; {BOX_STYLE}"
         )
         boxes.append(f'<div style="{style}">{text}</div>')
-    height = max(place.row for place in placed.values()) * ROW_PX + BOX_PX
+    height = max(bottom for _, bottom in rows.values())
     image = (
-        f'<img alt="" src="{_arrows(placed, arrows(needs), height)}" style="position: absolute; '
+        f'<img alt="" src="{_arrows(placed, arrows(needs), rows)}" style="position: absolute; '
         f'left: 0px; top: 0px; width: 100%; height: {height}px; max-width: 100%">'
     )
     outer = f'<div style="position: relative; height: {height}px; width: 100%; max-width: 900px">'
     return "\n".join([outer, image, *boxes, "</div>"])
+
+
+def _rows(row_of: Mapping[Page, int], widths: Mapping[int, float]) -> dict[int, tuple[int, int]]:
+    """{row: (top, bottom)} in pixels. A row is higher if, on a small screen, a title needs two
+    lines: in 24 % of it there is room for 22 letters."""
+    rows: dict[int, tuple[int, int]] = {}
+    top = 0
+    for row in sorted(widths):
+        longest = max(len(page.title) for page, its in row_of.items() if its == row)
+        rows[row] = (top, top + BOX_PX + LINE_PX * (longest > 0.9 * widths[row]))
+        top = rows[row][1] + GAP_PX
+    return rows
 
 
 def _html_link(page: Page, start: PurePosixPath, words: str = "") -> str:
@@ -84,15 +97,20 @@ def _html_link(page: Page, start: PurePosixPath, words: str = "") -> str:
     return f'<a href="{href}">{escape(words or page.title)}</a>'
 
 
-def _arrows(placed: Mapping[str, Place], pairs: Sequence[tuple[str, str]], height: int) -> str:
+def _arrows(
+    placed: Mapping[str, Place],
+    pairs: Sequence[tuple[str, str]],
+    rows: Mapping[int, tuple[int, int]],
+) -> str:
     """An SVG image as a data URI. It is as wide as the map, so its curves stretch with the page."""
     curves, heads = [], []
     for start, end in pairs:
-        x0, y0 = 1000 * placed[start].x, placed[start].row * ROW_PX + BOX_PX
-        x1, y1 = 1000 * placed[end].x, placed[end].row * ROW_PX
+        x0, y0 = 1000 * placed[start].x, rows[placed[start].row][1]
+        x1, y1 = 1000 * placed[end].x, rows[placed[end].row][0]
         bend = (y1 - y0) / 2
         curves.append(f"M{x0:.0f} {y0}C{x0:.0f} {y0 + bend} {x1:.0f} {y1 - bend} {x1:.0f} {y1}")
         heads.append(f"M{x1 - 6:.0f} {y1 - 9}L{x1:.0f} {y1}L{x1 + 6:.0f} {y1 - 9}")
+    height = max(bottom for _, bottom in rows.values())
     path = f'<path d="{"".join([*curves, *heads])}" vector-effect="non-scaling-stroke"/>'
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 {height}" '
@@ -101,24 +119,10 @@ def _arrows(placed: Mapping[str, Place], pairs: Sequence[tuple[str, str]], heigh
     return "data:image/svg+xml;base64," + b64encode(svg.encode()).decode()
 
 
-def course_list(course: Course, exercises: Mapping[str, int], times: Times) -> str:
-    here = PurePosixPath(f"{FRONT_PAGE}.ipynb")
-    rows = [
-        "| chapter | minutes | needs | lab | minutes | answers |",
-        "|:---|---:|:---|:---|---:|---:|",
-    ]
-    for page in course.chapters:
-        needed = filter(None, map(course.chapter, page.needs))
-        needs = ", ".join(link(chapter, here, chapter.number) for chapter in needed)
-        lab = course.labs.get(page.name)
-        cells = [link(page, here), f"{times.minutes(page)}", needs, "", "", ""]
-        if lab:
-            cells[3:] = link(lab, here), f"{times.minutes(lab)}", f"{exercises[page.name]}"
-        rows.append(f"| {' | '.join(cells)} |")
-    note = (
+def minutes_note(times: Times) -> str:
+    return (
         f"Minutes: {WORDS_PER_MINUTE} words a minute, plus the time to run all cells "
         f"({times.machine}). The time for writing a lab's answers is not included. A long "
         "chapter can be read in parts: to go on, select the cell where you stopped and choose "
         "*Run → Run All Above Selected Cell*."
     )
-    return "\n".join([*rows, "", note])

@@ -62,8 +62,8 @@ def _next_steps(page: Page, course: Course, has_map: bool) -> str:
     lab, after = course.labs.get(page.name), course.neighbor(page.name, 1)
     if page == lab:
         submit = (
-            "When all checks pass, press *Validate* in the toolbar above. Then submit this "
-            "notebook as your course asks."
+            "When all checks pass, submit this notebook as your course asks. If the toolbar above "
+            "has a *Validate* button, as on a hub, press it first."
         )
         then = f" Continue with {link(after, page.path)}." if after else ""
         done = (

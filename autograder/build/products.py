@@ -57,7 +57,7 @@ def products(repo: Path) -> dict[Path, bytes]:
     if front_page in notebooks:
         notebook = notebooks[front_page]
         as_students_get_them = {path: nbformat.reads(data, 4) for path, data in made.items()}
-        add_map(notebook, *_course(repo, as_students_get_them), read_times(repo))
+        add_map(notebook, _course(repo, as_students_get_them), read_times(repo))
         made[front_page] = notebook_bytes(notebook)
     return made
 
@@ -70,21 +70,20 @@ def _add_links(repo: Path, notebooks: dict[Path, NotebookNode]) -> None:
         else path: notebook
         for path, notebook in notebooks.items()
     }
-    course, _ = _course(repo, as_released)
+    course = _course(repo, as_released)
     for page in (*course.chapters, *course.labs.values()):
         has_map = repo / f"{FRONT_PAGE}.ipynb" in notebooks
         add_links(as_released[repo / page.path], page, course, has_map=has_map)
 
 
-def _course(repo: Path, notebooks: dict[Path, NotebookNode]) -> tuple[Course, dict[str, int]]:
-    """The chapters and labs among ``notebooks``, and the number of exercises in each lab."""
-    sources: dict[PurePosixPath, list[str]] = {}
-    exercises: dict[str, int] = {}
-    for path, notebook in notebooks.items():
-        sources[PurePosixPath(path.relative_to(repo))] = [cell.source for cell in notebook.cells]
-        graded = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("grade")]
-        exercises[path.stem] = exercises.get(path.stem, 0) or len(graded)
-    return pages.course(sources), exercises
+def _course(repo: Path, notebooks: dict[Path, NotebookNode]) -> Course:
+    """The chapters and labs among ``notebooks``."""
+    return pages.course(
+        {
+            PurePosixPath(path.relative_to(repo)): [cell.source for cell in notebook.cells]
+            for path, notebook in notebooks.items()
+        }
+    )
 
 
 def check(repo: Path) -> list[Drift]:

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from autograder.evaluation.help import with_help
 from autograder.evaluation.judge import Judged, explained, is_unwritten
 from autograder.evaluation.right_calls import right_calls
-from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.evaluation.verdict import CaseResult, Verdict
 from autograder.evaluation.wording import printable
 from autograder.exercise import Attempt, Case, Exercise
 from shardlab.errors import DeadlockError, RankError, RunTimeout
+from shardlab.ranks.threads import one_thread
 from shardlab.ranks.trust import Trust
 
 # Cases of one answer that may time out; the others are then skipped, to save a class's time.

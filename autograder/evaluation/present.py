@@ -35,6 +35,7 @@ _STYLE = f"""<style>
 .shardlab-check table.cases tr th.number {{ white-space: normal; min-width: 5em; }}
 .shardlab-check table.cases tr td.case {{ padding-left: 1.5em; text-indent: -1.5em;
   min-width: 9em; }}
+.shardlab-check table.cases tr td.case + td {{ white-space: nowrap; }}
 .shardlab-check table.cases tr.followed td {{ border-bottom: 0; }}
 .shardlab-check table.cases tr.why td {{ padding: 0 0 5px 1.5em; }}
 .shardlab-check table.cases tr.why pre {{ margin: 4px 0 0; padding: 4px 8px; font-size: 12px;

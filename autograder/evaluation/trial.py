@@ -56,12 +56,16 @@ class RankKind(NamedTuple):
     """Exercises of one kind can share ranks. ``is_clean``: student code never runs on them.
 
     ``closed``: modules that are closed there, for good.
+    ``world_size``: of ranks on several nodes: fewer ranks would not be divided among them equally.
     """
 
     engine: str
     is_point_to_point: bool
     closed: tuple[str, ...] = ()
     is_clean: bool = False
+    nodes: int = 1
+    link_bits_per_s: float | None = None
+    world_size: int | None = None
 
 
 class RankPool:
@@ -86,9 +90,9 @@ class RankPool:
     def expect(self, exercise: Exercise, cases: Iterable[Case]) -> None:
         """Ranks started from now on can run all of these cases."""
         for case in cases:
-            kinds = [_kind(exercise)] if _can_keep_ranks(exercise, case) else []
+            kinds = [_kind(exercise, case)] if _can_keep_ranks(exercise, case) else []
             if exercise.execute:
-                kinds.append(_kind(exercise, is_clean=True))
+                kinds.append(_kind(exercise, case, is_clean=True))
             for kind in kinds:
                 self._sizes[kind].add(case.world_size)
                 self._timeout_s[kind] = max(self._timeout_s[kind], exercise.timeout_s)
@@ -124,12 +128,15 @@ class RankPool:
             preload=(*on_rank.PRELOAD, *parents_of(kind.closed)),
             prepare=("autograder.guest.closed_modules:prepare_to_close", *kind.closed),
             hide=places_of(kind.closed),
+            nodes=kind.nodes,
+            link_bits_per_s=kind.link_bits_per_s,
         )
 
 
-def _kind(exercise: Exercise, is_clean: bool = False) -> RankKind:
+def _kind(exercise: Exercise, case: Case, is_clean: bool = False) -> RankKind:
     closed = () if is_clean else exercise.closed
-    return RankKind(exercise.engine, exercise.is_point_to_point, closed, is_clean)
+    where = (case.nodes, case.link_bits_per_s, case.world_size) if case.nodes > 1 else ()
+    return RankKind(exercise.engine, exercise.is_point_to_point, closed, is_clean, *where)
 
 
 def _can_keep_ranks(exercise: Exercise, case: Case) -> bool:
@@ -175,7 +182,7 @@ class Trials:
 
     def _run_case(self, case: Case) -> tuple[Attempt, Judged]:
         exercise = self.exercise
-        kind, can_keep = _kind(exercise), _can_keep_ranks(exercise, case)
+        kind, can_keep = _kind(exercise, case), _can_keep_ranks(exercise, case)
         inputs = self.inputs(case)
         given = case, inputs, self.expected(case, inputs)
         passed = False
@@ -255,7 +262,7 @@ class Trials:
         run, error = self._run(ranks, case, known, delay_s, on_rank.on_rank, *given, withheld=later)
         if run is not None and error is None and exercise.execute is not None:
             returned = run.outputs
-            clean = self.ranks.get(_kind(exercise, is_clean=True))
+            clean = self.ranks.get(_kind(exercise, case, is_clean=True))
             blob = _pickled(exercise.execute)
             program = (on_rank.on_clean_rank, blob, case, returned)
             run, error = self._run(clean, case, inputs, delay_s, *program)

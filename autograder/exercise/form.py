@@ -100,6 +100,9 @@ class Exercise:
     # Whether a check may compare calls with the solution's: not where right answers make others, or
     # where `drive` replaces earlier answers by ours, whose calls are not those of the task.
     compares_calls: bool = True
+    # Whether feedback draws messages: not where `drive` gives the answer functions of ours that
+    # send them in another way than the task's, which would be taken for the student's.
+    draws_messages: bool = True
     # Given by exercises.load:
     name: str = ""  # "ring_all_reduce.reduce_scatter": chapter and answer
     half: Half | None = None

@@ -33,7 +33,9 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # and all modules i
 
 def labs() -> list[str]:
     """Names of the lab folders in the course, such as ``03_ring_all_reduce``."""
-    return sorted(path.name.removeprefix("lab") for path in HERE.glob("lab[0-9][0-9]_*"))
+    # Not the folder of a renamed lab, in which Python has left its __pycache__.
+    packages = HERE.glob("lab[0-9][0-9]_*/__init__.py")
+    return sorted(path.parent.name.removeprefix("lab") for path in packages)
 
 
 def lab_module(lab: str) -> ModuleType:

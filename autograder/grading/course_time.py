@@ -125,9 +125,26 @@ def _report_bad_timestamp(course: Any, message: str) -> None:
     course.log.error("%s: write a time such as 2026-10-02 13:00:00 UTC", message)
 
 
+def _refuse_bad_due_date(command: type[Any]) -> None:
+    """One line instead of a traceback."""
+    start = command.start
+    if start.__module__ == __name__:  # done before
+        return
+
+    def start_unless_bad(app: Any) -> None:
+        try:
+            to_utc(app.duedate)
+        except (ValueError, OverflowError) as error:
+            app.fail("the due date %s", error)
+        start(app)
+
+    command.start = start_unless_bad
+
+
 def _replace_nbgraders_functions() -> None:
     # nbgrader's modules import the functions by name, and it has no setting.
     import nbgrader.apps.api
+    import nbgrader.apps.dbapp
     import nbgrader.apps.zipcollectapp
     import nbgrader.coursedir
     import nbgrader.exchange.default.collect
@@ -144,3 +161,4 @@ def _replace_nbgraders_functions() -> None:
     # Does not exist, but is called for a timestamp.txt that is not a time; the AttributeError would
     # end formgrader's list of all students and `nbgrader collect --update`.
     nbgrader.coursedir.CourseDirectory.fail = _report_bad_timestamp
+    _refuse_bad_due_date(nbgrader.apps.dbapp.DbAssignmentAddApp)

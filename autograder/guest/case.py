@@ -14,6 +14,7 @@ class Case:
     """One test case of an exercise. ``params`` is plain data.
 
     Students see the name and the inputs of a visible case; hidden cases are for grading only.
+    ``nodes``, ``link_bits_per_s``: see `shardlab.launch`.
     """
 
     name: str
@@ -22,3 +23,5 @@ class Case:
     hidden: bool = False
     weight: float = 1.0
     random_delays: bool = False  # runs twice, with delays before each rank's calls
+    nodes: int = 1
+    link_bits_per_s: float | None = None

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials
 from autograder.exercise import Exercise
 from autograder.exercise.hidden import HiddenHalf
 from autograder.exercises.hidden.answers import solution, subjects
 from autograder.mutants.changes import Mutant, mutants, normalized
 from shardlab.ranks import codec
+from shardlab.ranks.threads import one_thread
 
 SEED = 11
 

@@ -18,7 +18,7 @@ COPIED = (
     "environment.yml",
     "course/*.ipynb",
     "course/chapters/*.ipynb",
-    "course/chapters/openers/*.svg",
+    "course/chapters/openers/**/*.svg",
     "course/shardlab/**/*.py",
     "course/shardlab/**/*.js",
     "course/shardlab/**/*.css",
@@ -28,16 +28,19 @@ COPIED = (
     "jupyter/**/*.py",
     "jupyter/**/*.json",
     "jupyter/**/*.css",
+    "jupyter/**/*.js",
     "tools/environment.py",
     "tools/lab.py",
     "tools/update.py",
     # What a student's `check` imports; only the public halves of the exercises.
     "autograder/__init__.py",
+    "autograder/__main__.py",
     "autograder/course/**/*.py",
     "autograder/guest/**/*.py",
     "autograder/exercise/**/*.py",
     "autograder/evaluation/**/*.py",
     "autograder/exercises/**/*.py",
+    "autograder/job/**/*.py",
 )
 EXCLUDED = {"hidden", *SCRATCH}
 PAGE_CONFIG = "jupyter/labconfig/page_config.json"

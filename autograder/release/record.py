@@ -8,10 +8,10 @@ from importlib.metadata import version
 
 from autograder import exercises
 from autograder.evaluation.right_calls import right_calls
-from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import VISIBLE_SEED, RankPool, rng_for
 from autograder.exercise import Exercise
 from autograder.exercise.recorded import SUFFIX, record
+from shardlab.ranks.threads import one_thread
 
 
 @one_thread()

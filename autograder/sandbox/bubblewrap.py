@@ -20,6 +20,7 @@ from pathlib import Path
 import autograder
 import shardlab
 from autograder.sandbox import seccomp
+from shardlab.linux import user_namespaces
 from shardlab.ranks import engines
 from shardlab.ranks.client import SERVER_ENVIRONMENT
 
@@ -91,6 +92,7 @@ def _view() -> Iterator[str]:
             yield from ("--ro-bind-try", path, path)
     for name in ETC:
         yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
+    yield from ("--ro-bind", os.devnull, "/etc/hosts")  # only nodes have one, in its place
     for path in dict.fromkeys(_python()):
         yield from ("--ro-bind", path, path)
     yield from ("--ro-bind", str(COURSE / "shardlab"), str(COURSE / "shardlab"))
@@ -141,13 +143,5 @@ def program() -> str:
 
 def _remedy() -> str:
     """Which system setting forbids user namespaces, and how to change it."""
-    settings = {  # name: (forbids, allows)
-        "kernel.unprivileged_userns_clone": ("0", "1"),
-        "kernel.apparmor_restrict_unprivileged_userns": ("1", "0"),
-        "user.max_user_namespaces": ("0", "10000"),
-    }
-    for name, (forbids, allows) in settings.items():
-        with contextlib.suppress(OSError):
-            if Path("/proc/sys", name.replace(".", "/")).read_text().strip() == forbids:
-                return f"Its administrator can allow them: `sysctl {name}={allows}`. "
-    return ""
+    command = user_namespaces.remedy()
+    return f"Its administrator can allow them: `{command}`. " if command else ""

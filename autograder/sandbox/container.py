@@ -3,7 +3,9 @@
 bubblewrap (bubblewrap.py) has restricted the fork server's file system.  For each run the server
 forks a child that enters new namespaces and forks again: the second process is PID 1 of its PID
 namespace, runs our own code, and all other processes there die with it.  Every rank then enters
-another user, mount and IPC namespace, so that ranks share only the network.
+another user, mount and IPC namespace, so that ranks share only the network.  A run's nodes
+(shardlab.nodes) belong to one more user namespace, in between: a rank passes through it into its
+node, and has no capability there.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ import psutil
 
 from autograder.sandbox import container, seccomp
 from shardlab.ranks import client, rank, server
-from shardlab.trace import gloo_collectives, wire
+from shardlab.trace import gloo_collectives
+from shardlab.trace.network import Network
 
 FORKS_OF_A_CONTAINER = 6  # itself, its PID 1, and about four ranks
 CELLS = "cells"  # in place of a rank's number: run a notebook's cells
@@ -112,9 +113,14 @@ class FirstProcess(server.Server):
         else:  # compiled outside: reported as if this server had done it
             run.report(rank=request["built"], exit=request["exit"])
 
+    def make_nodes(self, run: server.ServedRun, reply: int) -> None:
+        container.allow_tracing()  # as for any process that maps users
+        super().make_nodes(run, reply)
+
     def isolate(self, run: server.ServedRun, fds: list[int]) -> None:
         # Ranks could exchange data through what all of them inherit.
         container.close_all_but(0, 1, 2, run.store_fd, run.setup_fd, *fds)
+        super().isolate(run, fds)
         settings = server.settings_of(run)
         may_connect = not settings or settings["may_connect"]
         hidden = settings["hide"] if settings else ()
@@ -146,11 +152,10 @@ def _serve_as_pid_1(
     try:
         container.become_first_process()
         with contextlib.ExitStack() as stack:
-            sockets = [wire.open_netlink(), wire.open_interfaces(), wire.open_closings()]
-            sockets += filter(None, [tap])
-            fds = [stack.enter_context(sock).fileno() for sock in sockets]
+            network = Network.here()._replace(tap=tap)
+            stack.callback(network.close)
             # The receiver gets this process's PID in its own namespace from the credentials.
-            socket.send_fds(run.channel, [b'{"contained": true}'], fds)
+            socket.send_fds(run.channel, [b'{"contained": true}'], network.fds)
         FirstProcess(kind, limits).serve_only(run)
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(-1, signal.SIGKILL)

@@ -25,6 +25,7 @@ from autograder.sandbox.limits import Limits
 from shardlab.errors import LaunchError
 from shardlab.ranks import engines
 from shardlab.ranks.client import Channel, memory_file
+from shardlab.trace.network import Network
 
 START_TIMEOUT_S = 300.0  # includes importing torch and DeepSpeed from a cold disk
 END_TIMEOUT_S = 60.0
@@ -110,16 +111,15 @@ class Container(Channel):
         self.usage = usage
         self.was_out_of_memory = False
         self._cpu_s: float | None = None  # set when it has ended
-        pid, sockets = self._wait_for_start(fork_server)
+        pid, self.network = self._wait_for_start(fork_server)
         self.pid: int = pid
-        self.netlink, self.interfaces, self.closings, self.tap = [*sockets, None][:4]
+        self.networks = [self.network]
         self.pidfd = os.pidfd_open(self.pid)
         self.group = ControlGroup(limits.memory_bytes, limits.processes)
         self.group.add(self.pid)
 
-    def _wait_for_start(self, fork_server: SharedForkServer) -> tuple[int, list[socket.socket]]:
-        """(PID 1's PID outside the container; sockets that monitor the container's connections,
-        its interfaces, closed connections and, if the system allows it, its collectives)."""
+    def _wait_for_start(self, fork_server: SharedForkServer) -> tuple[int, Network]:
+        """PID 1's PID outside the container, and the container's network."""
         self.sock.settimeout(START_TIMEOUT_S)
         space = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(16)
         try:
@@ -128,18 +128,20 @@ class Container(Channel):
             packet, ancillary = b"", []
         self.sock.settimeout(None)
         message = json.loads(packet) if packet else {}
-        pid, sockets = 0, list[socket.socket]()
+        pid, fds = 0, list[int]()
         for _, kind, data in ancillary:
             if kind == socket.SCM_CREDENTIALS:
                 pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
             elif kind == socket.SCM_RIGHTS:
-                sockets = [socket.socket(fileno=fd) for (fd,) in struct.iter_unpack("i", data)]
-        if not message.get("contained") or len(sockets) < 3 or not pid:
+                fds = [fd for (fd,) in struct.iter_unpack("i", data)]
+        if not message.get("contained") or len(fds) < 3 or not pid:
             self.sock.close()
+            for fd in fds:
+                os.close(fd)
             why = message.get("refused") or fork_server.why_unavailable()
             raise LaunchError(f"could not start a container: {why}")
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-        return pid, sockets
+        return pid, Network.of(fds)
 
     def receive(self) -> dict[str, Any] | None:
         """As from a rank server, with PIDs as seen outside the container."""
@@ -192,8 +194,7 @@ class Container(Channel):
         """Kills all its processes and waits for their end; else raises LeftoverProcesses."""
         if self.sock.fileno() < 0:  # it has ended
             return []
-        if self.tap is not None:
-            self.tap.close()  # before the container's last copy is closed (fork_server.py)
+        self.network.close()  # before the container's last copies are closed (fork_server.py)
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
         ended = self._wait_for_end(2.0)
@@ -210,9 +211,6 @@ class Container(Channel):
         self._cpu_s = self.cpu_s()
         self.usage["cpu_s"] += self._cpu_s
         self.usage["peak_bytes"] = max(self.usage["peak_bytes"], self.group.peak_bytes)
-        for sock in (self.netlink, self.interfaces, self.closings):
-            if sock is not None:
-                sock.close()
         os.close(self.pidfd)
         left = self.group.remove()
         if left or not ended:

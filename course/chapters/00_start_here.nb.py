@@ -30,19 +30,17 @@
 #
 # [![Animation: Four processes start, and a message passes from one to the next](openers/00_start_here.svg)](openers/00_start_here.svg)
 #
-# Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which adds its own and passes it on, until it is back at rank 0. A rank that has called recv waits there until its neighbor sends. (Recorded from real processes. [Play it again](openers/00_start_here.svg))
+# Each of four ranks computes for a moment. Then rank 0 sends a tensor to rank 1, which adds its own and passes it on, until it is back at rank 0. A rank that has called recv waits there until its neighbor sends. (Recorded from real processes.)
 #
 # </details>
 
-# %%
+# %% jupyter={"source_hidden": true}
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
+
 import os
 import time
 
 import psutil
-
-# %%
-print("Loading PyTorch: a few seconds, longer the first time on a computer …")
-
 import torch
 import torch.distributed as dist
 

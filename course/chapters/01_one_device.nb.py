@@ -30,17 +30,15 @@
 #
 # [![Animation: The memory of one training step rises in forward and falls in backward](openers/01_one_device.svg)](openers/01_one_device.svg)
 #
-# The parameters and the optimizer's states stay in memory. Forward adds activations, layer by layer; backward frees them as it computes the gradients. At most 28.2 MiB are live at one time. (Recorded from real processes. [Play it again](openers/01_one_device.svg))
+# The parameters and the optimizer's states stay in memory. Forward adds activations, layer by layer; backward frees them as it computes the gradients. At most 28.2 MiB are live at one time. (Recorded from real processes.)
 #
 # </details>
 
-# %%
-import matplotlib.pyplot as plt
-import numpy as np
-
-# %%
+# %% jupyter={"source_hidden": true}
 print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
+import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from torch import nn
 

@@ -30,19 +30,17 @@
 #
 # [![Animation: Gradients leave in buckets while backward still computes](openers/02_dp_vs_ddp.svg)](openers/02_dp_vs_ddp.svg)
 #
-# Backward computes gradients from the last layer to the first. As soon as a bucket of them is complete, its all-reduce starts, while backward continues. (Recorded from real processes. [Play it again](openers/02_dp_vs_ddp.svg))
+# Backward computes gradients from the last layer to the first. As soon as a bucket of them is complete, its all-reduce starts, while backward continues. (Recorded from real processes.)
 #
 # </details>
 
-# %%
+# %% jupyter={"source_hidden": true}
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
+
 from contextlib import nullcontext
 
 import matplotlib.pyplot as plt
 import numpy as np
-
-# %%
-print("Loading PyTorch: a few seconds, longer the first time on a computer …")
-
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -50,7 +48,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-# %%
 from shardlab import data, estimate, holds, launch, measure, models, show_table
 from shardlab.errors import DeadlockError, RankError
 from shardlab.widgets import format_bytes, palette, predict, timeline, traffic_map
@@ -68,28 +65,26 @@ weight_bytes = 4 * parameters
 print(f"Ψ = {parameters:,}; the weights take {format_bytes(weight_bytes)}")
 
 # %% [markdown]
-# The right result is known: the same weights as in one process that learns from the whole batch. `data.batch` splits exactly that batch into N parts for N ranks.
-
-# %%
-def one_process(ranks, steps=2):
-    model = models.gpt(SIZE)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(steps):
-        loss = model(*data.batch(step, ranks * SEQUENCES, CONTEXT))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return parameters_to_vector(model.parameters()).detach()
-
-# %%
-reference = launch(one_process, 4, world_size=1, device="cpu").outputs[0]
-
-# %% [markdown]
 # ## DP: one device in charge
 #
-# `nn.DataParallel` is one process with a thread for each GPU. We write it as messages between ranks instead, so that we can count them: rank 0 is the device in charge, the **hub**. There are two kinds of messages. In a **scatter** the hub sends each rank its part; in a **gather** each rank sends its tensor to the hub.
+# `nn.DataParallel` is one process with a thread for each GPU. We write it as messages between ranks instead, so that we can count them: rank 0 is the device in charge, the **hub**. There are two kinds of messages. In a **scatter** the hub sends each rank its part; in a **gather** each rank sends its tensor to the hub. A step has five:
+#
+# 1. The hub, the only one that has the batch, scatters the **inputs**.
+# 2. It sends its **weights** to all ranks, in every step: their copies are out of date, because only the hub updated its weights in the previous step. All ranks compute.
+# 3. The **outputs** go to the hub. Only the hub has the targets, so it computes the loss of the whole batch.
+# 4. The hub scatters the **gradients of the outputs**, and each rank runs backward from there.
+# 5. The **gradients** of the weights go to the hub, which adds them up and takes the step.
+#
+# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it.
 
 # %%
+predicted_bytes = predict(f"Bytes that each rank sends (the weights take {weight_bytes:,})", unit="B", ranks=4)
+predicted_bytes
+
+# %% [markdown]
+# Scatter and gather are collectives of PyTorch (this cell is collapsed):
+
+# %% jupyter={"source_hidden": true}
 def is_hub():
     return dist.get_rank() == 0
 
@@ -99,7 +94,6 @@ def scatter(like, parts):
     dist.scatter(mine, parts)
     return mine
 
-# %%
 def gather(mine):
     """Every rank's tensor, on the hub; None elsewhere."""
     ranks = range(dist.get_world_size())
@@ -108,7 +102,7 @@ def gather(mine):
     return gathered
 
 # %% [markdown]
-# A step begins on the hub, the only one that has the batch. It scatters the inputs. It also sends its weights to all ranks, in **every** step: their copies are out of date, because only the hub updated its weights in the previous step. Then all ranks compute.
+# The first two messages, and forward:
 
 # %%
 def forward_everywhere(model, tokens):
@@ -121,7 +115,7 @@ def forward_everywhere(model, tokens):
     return model(mine)
 
 # %% [markdown]
-# The outputs go to the hub. Only the hub has the targets, so it computes the loss of the whole batch and its gradient with respect to each output. Each rank gets the gradients of its own outputs and runs backward from there.
+# The next two, and backward. The hub computes the gradient of the loss with respect to each output; each rank gets those of its own outputs.
 
 # %%
 def backward_everywhere(logits, targets):
@@ -134,7 +128,7 @@ def backward_everywhere(logits, targets):
     logits.backward(scatter(logits, parts))
 
 # %% [markdown]
-# Now each rank has the gradients of the weights, from its own share. They go to the hub, which adds them up and takes the step.
+# Now each rank has the gradients of the weights, from its own share, and the hub takes the step.
 
 # %%
 def update_on_hub(model, optimizer):
@@ -156,13 +150,6 @@ def data_parallel(steps=2, optimizer_class=torch.optim.SGD):
         backward_everywhere(forward_everywhere(model, tokens), targets)
         update_on_hub(model, optimizer)
     return parameters_to_vector(model.parameters()).detach()
-
-# %% [markdown]
-# **How many bytes will each of four ranks send in one step?** Weights and gradients make up most of it.
-
-# %%
-predicted_bytes = predict(f"Bytes that each rank sends (the weights take {weight_bytes:,})", unit="B", ranks=4)
-predicted_bytes
 
 # %%
 run = launch(data_parallel, 1, world_size=4, device="cpu")
@@ -246,9 +233,22 @@ for rank in range(1, 4):
     print(f"rank {rank} waited {1000 * waited_s(run, rank):.0f} ms for the hub in these two steps")
 
 # %% [markdown]
-# The milliseconds depend on this machine, where ranks also wait for a core. The waiting does not: with N ranks, a single rank computes the loss of the whole batch, the sum of N gradients and the update. The result is right, though:
+# The milliseconds depend on this machine, where ranks also wait for a core. The waiting does not: with N ranks, a single rank computes the loss of the whole batch, the sum of N gradients and the update. The result is right, though: the same weights as in one process that learns from the whole batch. (`data.batch` splits exactly that batch into N parts for N ranks.)
 
 # %%
+def one_process(ranks, steps=2):
+    model = models.gpt(SIZE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(steps):
+        loss = model(*data.batch(step, ranks * SEQUENCES, CONTEXT))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return parameters_to_vector(model.parameters()).detach()
+
+# %%
+reference = launch(one_process, 4, world_size=1, device="cpu").outputs[0]
+
 def largest_difference(weights):
     return (weights - reference).abs().max().item()
 
@@ -328,8 +328,11 @@ for n in world_sizes:
     ddp_sent[n] = launch(ddp, 1, world_size=n, device="cpu").traffic["step"].sent_by_rank
 
 # %%
-share = ddp_sent[8].sum() / dp_sent[8].sum()
-predicted_total.compare(amounts[0 if share < 0.5 else 1 if share <= 2 else 2])
+def amount(share):
+    return amounts[0 if share < 0.5 else 1 if share <= 2 else 2]
+
+named = {"what the busiest rank sends": amount(ddp_sent[8].max() / dp_sent[8].max())}
+predicted_total.compare(amount(ddp_sent[8].sum() / dp_sent[8].sum()), named)
 
 # %%
 show_table(
@@ -444,7 +447,7 @@ def draw_pass(axes, start_s, calls, ready_s):
         axes.barh(y, right - left, 0.26, left=left, color=palette.op_color("all_reduce"))
 
 # %%
-figure, all_axes = plt.subplots(4, 1, figsize=(8, 5.6))
+figure, all_axes = plt.subplots(4, 1, figsize=(8, 5.6), sharex=True)
 for axes, (cap, run) in zip(all_axes, runs.items(), strict=True):
     draw_pass(axes, *second_pass(run))
     axes.set(ylim=(-1.2, 1.7), title=f"bucket_cap_mb = {cap}" + " (the default)" * (cap is None))
@@ -453,7 +456,7 @@ all_axes[-1].set_xlabel("ms since backward began")
 figure.tight_layout()
 
 # %% [markdown]
-# A gray line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
+# An upright line marks a gradient that is ready. A bar begins when a bucket is full and ends when its sum is ready, which also depends on the other rank.
 
 # %%
 rows = [(str(cap), *early_share(run)) for cap, run in runs.items()]
@@ -566,7 +569,11 @@ together, apart = (
 # %%
 first, last = apart[1][[0, -1], 0]
 moved = "stays the same" if np.isclose(first, last, rtol=1e-3) else "grows" if last > first else "shrinks"
-predicted_drift.compare(moved)
+named = {
+    "what steps that differ by rank would do": "grows",
+    "what averaging the weights, not the gradients, would do": "shrinks",
+}
+predicted_drift.compare(moved, named)
 
 # %%
 show_table(

@@ -30,26 +30,25 @@
 #
 # [![Animation: Around a ring of four ranks, a tensor is summed in 2(N − 1) = 6 steps](openers/03_ring_all_reduce.svg)](openers/03_ring_all_reduce.svg)
 #
-# Every rank sends one quarter of its tensor to the next rank, again and again. After three steps each rank has one quarter of the sum; after three more, everyone has all of it. Rank 0 sent 6.0 MiB for a tensor of 4.0 MiB. (Recorded from real processes. [Play it again](openers/03_ring_all_reduce.svg))
+# Every rank sends one quarter of its tensor to the next rank, again and again. After three steps each rank has one quarter of the sum; after three more, everyone has all of it. Rank 0 sent 6.0 MiB for a tensor of 4.0 MiB. (Recorded from real processes.)
 #
 # </details>
 
-# %%
+# %% jupyter={"source_hidden": true}
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
+
 import os
 import statistics
 import time
 
 import matplotlib.pyplot as plt
 import numpy as np
-
-# %%
-print("Loading PyTorch: a few seconds, longer the first time on a computer …")
-
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
-from shardlab import DeadlockError, estimate, holds, launch, show_table
+from shardlab import DeadlockError, estimate, holds, launch, measure, show_table
 from shardlab.widgets import format_bytes, palette, predict, ring_player, timeline, traffic_map
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -243,6 +242,22 @@ ring_player(run)
 
 # %% [markdown]
 # The plans are written out for four ranks, and `chunk(4)` is only right when 4 divides the length. In the lab you will find the rule behind the plans, for any N and any length.
+#
+# ### How we write who has what
+#
+# All chapters write it as Austin et al. (2025) do. Let X be a group of N ranks, and A a tensor with dimensions I and J:
+#
+# | written | each rank of X has |
+# |---|---|
+# | $A[I, J]$ | all of A |
+# | $A[I_X, J]$ | 1/N of A's rows: dimension I is split over X |
+# | $A[I, J]\,\{U_X\}$ | a tensor as large as A; *unreduced*, as A is the sum of these over X |
+#
+# Collectives change one into another:
+#
+# - all-gather: $A[I_X, J] \to A[I, J]$;
+# - reduce-scatter: $A[I, J]\,\{U_X\} \to A[I_X, J]$;
+# - all-reduce: $A[I, J]\,\{U_X\} \to A[I, J]$.
 #
 # ## How many bytes is that?
 #
@@ -516,6 +531,91 @@ print(f"the model predicts {modeled:.1f}")
 # The model may miss the number. In back-to-back calls the other ranks are already running and small pieces stay in the caches, which makes them cheaper than predicted; ranks that share cores wait for each other at every piece, which makes them more expensive. In any case, a factor above 1 comes from the additional messages: the bytes are the same.
 
 # %% [markdown]
+# ## Two nodes: a slow link
+#
+# A cluster has two levels of links. GPUs of one machine, a **node**, talk over NVLink or PCIe, and nodes over a network: an H100 sends 450 GB/s to its own node and 50 GB/s to others (Austin et al. 2025). `launch` can make such a cluster here: with `nodes=2`, each half of the ranks has a network of its own, and a real link of the given speed joins the two.
+#
+# Take eight ranks, 0 to 3 on node 0 and 4 to 7 on node 1, and our tensor of 4 MiB. On the ring, rank 0 sends to rank 7 and rank 4 to rank 3 over the slow link, all others within their node. There is another way, in **two levels**:
+#
+# 1. a reduce-scatter within each node: each rank has a quarter of its node's sum;
+# 2. an all-reduce across, of this quarter, with the rank of the other node that has the same one;
+# 3. an all-gather within each node.
+
+# %%
+def all_reduce_in_two_levels(tensor, within, across):
+    quarter = torch.empty(len(tensor) // dist.get_world_size(within))
+    dist.reduce_scatter_single(quarter, tensor, group=within)
+    dist.all_reduce(quarter, group=across)
+    dist.all_gather_single(tensor, quarter, group=within)
+
+# %% [markdown]
+# **How many bytes leave each node**, in each of the two ways?
+
+# %%
+ways = ["ring", "two levels"]
+predicted_leaving = predict("Bytes that leave each node, for a tensor of 4 MiB", unit="B", labels=ways)
+predicted_leaving
+
+# %%
+def timed(label, function, *args):
+    dist.barrier()
+    start = time.perf_counter()
+    with measure(label):
+        function(*args)
+    return time.perf_counter() - start
+
+def both_ways(length, nodes):
+    mesh = init_device_mesh("cpu", (nodes, 8 // nodes), mesh_dim_names=("across", "within"))
+    groups = mesh["within"].get_group(), mesh["across"].get_group()
+    on_ring, in_levels = torch.ones(length), torch.ones(length)
+    seconds = timed("ring", dist.all_reduce, on_ring), timed("two levels", all_reduce_in_two_levels, in_levels, *groups)
+    return *seconds, torch.equal(on_ring, in_levels)
+
+# %%
+link_bits_per_s = 100e6
+run = launch(both_ways, length, 2, world_size=8, nodes=2, link_bits_per_s=link_bits_per_s, recorded="03_two_nodes")
+leaving = [run.traffic[way].between_nodes[0, 1] for way in ways]
+named = {"what all its ranks send": [run.traffic[way].sent_by_rank[:4].sum() for way in ways]}
+predicted_leaving.compare(leaving, named)
+
+# %% [markdown]
+# On the ring, one rank of each node sends across, and it sends what every rank sends: $\frac{2(N-1)}{N} S$. In two levels each of the four ranks all-reduces a quarter with one other rank, together $\frac{2(M-1)}{M} S$ for $M$ nodes. The number of ranks in a node has dropped out.
+
+# %%
+traffic_map(run, block="two levels")
+
+# %%
+for way, n in zip(ways, (8, 2), strict=True):
+    sent = run.traffic[way].between_nodes[0, 1]
+    holds(f"{way}: 2(n − 1)/n · S with n = {n}", sent, estimate.ring_sent_bytes(tensor_bytes, n), rtol=0.01, unit="bytes")
+
+# %% [markdown]
+# And the time? The link alone needs 8 bits for each byte that leaves:
+
+# %%
+seconds = np.max(run.outputs, axis=0)[:2]  # of the slowest rank
+link_s = [8 * sent / link_bits_per_s for sent in leaving]
+in_all = [run.traffic[way].sent_by_rank.mean() / tensor_bytes for way in ways]
+show_table(
+    {"way": "s", "leaves a node": format_bytes, "link alone, s": ".2f", "measured, s": ".2f", "a rank sends in all, in S": ".2f"},
+    zip(ways, leaving, link_s, seconds, in_all, strict=True),
+)
+print("the same sum on every rank:", all(same for *_, same in run.outputs))
+
+# %%
+traffic_map(run, mode="links")
+
+# %% [markdown]
+# The slow link decides the time of both. The ring keeps it busy in both directions until it ends, so all eight ranks go at the link's speed, and only fewer bytes across can be faster; in two levels the link is idle while the nodes work within. The price is in the last column: in two levels every rank sends more in all, within its node. A part of that is gloo's: its reduce-scatter costs as much as an all-reduce, as you saw; with a real one the two ways would send the same. (What is measured above the link's time is also this machine's: eight ranks share its cores.)
+#
+# NCCL decides between rings and trees by size and by number of nodes. Its tree reduces within a node, all-reduces across and broadcasts within. `NCCL_DEBUG=INFO` prints what it has found and chosen, and `NCCL_ALGO=Ring` or `Tree` forces one. Its benchmark, nccl-tests, prints two bandwidths: **algbw** is S over the time, and **busbw** is algbw times $\frac{2(N-1)}{N}$, which can be compared with the speed of a link, whatever the number of ranks:
+
+# %%
+algbw = tensor_bytes / seconds[0]
+busbw = algbw * 2 * (8 - 1) / 8
+print(f"ring: algbw {algbw / 1e6:.1f} MB/s, busbw {busbw / 1e6:.1f} MB/s; the link: {link_bits_per_s / 8 / 1e6:.1f} MB/s")
+
+# %% [markdown]
 # ## In practice: DDP
 #
 # A model has many parameters, most of them small. If PyTorch's `DistributedDataParallel` (DDP) all-reduced each gradient separately, it would pay the latency for each. It therefore collects gradients in **buckets** and all-reduces a bucket as soon as all its gradients are ready, while the backward pass still works on earlier layers (Li et al. 2020). Here a model of eight layers takes two steps, with buckets of 1 MiB:
@@ -556,16 +656,19 @@ show_table(
 # - Hub: $2(N-1) \cdot S$ through one rank. Ring: $\frac{2(N-1)}{N} S$ sent by each rank, less than $2S$ for any $N$.
 # - All-reduce = reduce-scatter + all-gather, N − 1 steps each.
 # - Small tensors cost latency, $2(N-1) \cdot \alpha$; large ones bandwidth. Combine small ones.
+# - Across $M$ nodes, two levels send $\frac{2(M-1)}{M} S$ from each node instead of $\frac{2(N-1)}{N} S$; in the lab you will write them for any number of nodes and any length.
 # - Never let all ranks wait in `send` at the same time.
 #
 # ## Sources
 #
 # - P. Patarasuk, X. Yuan: *Bandwidth optimal all-reduce algorithms for clusters of workstations.* Journal of Parallel and Distributed Computing 69(2), 2009.
 # - R. Thakur, R. Rabenseifner, W. Gropp: *Optimization of collective communication operations in MPICH.* International Journal of High Performance Computing Applications 19(1), 2005.
+# - J. Austin et al.: *How to scale your model.* Google DeepMind, 2025. [Sharded matrices and how to multiply them](https://jax-ml.github.io/scaling-book/sharding): the notation; [How to think about GPUs](https://jax-ml.github.io/scaling-book/gpus): the links.
 # - P. Sanders, J. Speck, J. L. Träff: *Two-tree algorithms for full bandwidth broadcast, reduction and scan.* Parallel Computing 35(12), 2009.
 # - S. Jeaugey: *Massively scale your deep learning training with NCCL 2.4.* NVIDIA Technical Blog, 2019.
 # - S. Li et al.: *PyTorch Distributed: experiences on accelerating data parallel training.* [arXiv 2006.15704](https://arxiv.org/abs/2006.15704), 2020.
 # - S. Rajbhandari et al.: *ZeRO: memory optimizations toward training trillion parameter models.* [arXiv 1910.02054](https://arxiv.org/abs/1910.02054), 2020.
 # - Z. Hu et al.: *Demystifying NCCL.* [arXiv 2507.04786](https://arxiv.org/abs/2507.04786), 2025.
 # - MPI Forum: *MPI: a message-passing interface standard*, on communication modes. [mpi-forum.org/docs](https://www.mpi-forum.org/docs/)
+# - NVIDIA: nccl-tests, [performance](https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md): the two bandwidths.
 # - NCCL User Guide: [point-to-point communication](https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/p2p.html).

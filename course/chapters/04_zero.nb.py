@@ -30,19 +30,17 @@
 #
 # [![Animation: Each rank keeps a slice of the model, gathers a layer to use it, and frees it again](openers/04_zero.svg)](openers/04_zero.svg)
 #
-# Four ranks, each with a quarter of the parameters. Before a layer computes, all ranks gather its parameters; afterwards they free them. In backward they gather again, and each keeps its slice of the gradients. (Recorded from real processes. [Play it again](openers/04_zero.svg))
+# Four ranks, each with a quarter of the parameters. Before a layer computes, all ranks gather its parameters; afterwards they free them. In backward they gather again, and each keeps its slice of the gradients. (Recorded from real processes.)
 #
 # </details>
 
-# %%
+# %% jupyter={"source_hidden": true}
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
+
 import json
 
 import matplotlib.pyplot as plt
 import numpy as np
-
-# %%
-print("Loading PyTorch: a few seconds, longer the first time on a computer …")
-
 import torch
 import torch.distributed as dist
 
@@ -80,6 +78,13 @@ show_table(
 )
 
 # %% [markdown]
+# ZeRO has four stages, and stage 0 shards nothing: every GPU holds all of these. **How many parameters can a model have at most, on four GPUs with 80 GB each, at stage 0?** (1 GB is 10⁹ bytes; count only model states.)
+
+# %%
+predicted_largest = predict("Largest model at stage 0 on four GPUs with 80 GB", unit="billion parameters")
+predicted_largest
+
+# %% [markdown]
 # We run it with DeepSpeed, where ZeRO was first implemented. DeepSpeed wraps the model in an **engine** that owns the optimizer; a dictionary or JSON file configures the rest:
 
 # %%
@@ -113,13 +118,6 @@ def train(batch, config):
                 layout = shards.of_deepspeed(engine)
             engine.step()
     return layout
-
-# %% [markdown]
-# Stage 0 shards nothing. **How many parameters can a model have at most, on four GPUs with 80 GB each, at stage 0?** (1 GB is 10⁹ bytes; count only model states.)
-
-# %%
-predicted_largest = predict("Largest model at stage 0 on four GPUs with 80 GB", unit="billion parameters")
-predicted_largest
 
 # %% [markdown]
 # The first run loads DeepSpeed, once per notebook. `memory=True` tracks every tensor's storage; we look at what is alive after the second backward pass.
@@ -180,14 +178,14 @@ named = {
 predicted_by_stage.compare(by_stage, named)
 
 # %% [markdown]
-# The paper counts this way (Rajbhandari et al. 2020):
+# The paper counts this way (Rajbhandari et al. 2020). P, G and O are all parameters, gradients and optimizer states, X is the N ranks, and the subscript says what is split over them ([chapter 03](03_ring_all_reduce.ipynb)):
 #
-# | stage | sliced | bytes on each rank |
-# |---|---|---|
-# | 0 | nothing | $16\Psi$ |
-# | 1 | optimizer states | $4\Psi + 12\Psi/N$ |
-# | 2 | gradients as well | $2\Psi + 14\Psi/N$ |
-# | 3 | parameters as well | $16\Psi/N$ |
+# | stage | sliced | each rank has | bytes on each rank |
+# |---|---|---|---|
+# | 0 | nothing | $P[\Psi]\quad G[\Psi]\quad O[\Psi]$ | $16\Psi$ |
+# | 1 | optimizer states | $P[\Psi]\quad G[\Psi]\quad O[\Psi_X]$ | $4\Psi + 12\Psi/N$ |
+# | 2 | gradients as well | $P[\Psi]\quad G[\Psi_X]\quad O[\Psi_X]$ | $2\Psi + 14\Psi/N$ |
+# | 3 | parameters as well | $P[\Psi_X]\quad G[\Psi_X]\quad O[\Psi_X]$ | $16\Psi/N$ |
 
 # %%
 def paper_and_measured(stage, run):
@@ -296,7 +294,7 @@ predicted_ranks.compare([f"rank {rank}" for rank in holders])
 # The picture shows the engines of the runs above, after the second backward pass. Each row is a rank, each color a tensor. Choose a stage, hover over a piece, and find the three borders.
 
 # %%
-shard_map(layouts)
+shard_map(layouts, predicted=predicted_ranks)
 
 # %% [markdown]
 # At stages 1 and 2 three borders cut the whole buffer, and most tensors are on a single rank. At stage 3 each tensor is split separately, so every rank has a quarter of each: all ranks contribute equally when a layer is gathered.
@@ -346,7 +344,7 @@ for n, row in published.items():
 # - Stages 1 and 2: a reduce-scatter gives each rank the sum of its slice of the gradients, an all-gather distributes the new parameters. **2Ψ** again: the same two halves, with the update between them.
 # - Stage 3: parameters are gathered for forward, freed, and gathered again for backward, and the gradients are reduce-scattered: **3Ψ**.
 #
-# That is the paper's count. **What do you expect from our runs at stages 0, 1, 2 and 3, over gloo?**
+# That is the paper's count. **What do you expect from our runs at stages 0, 1, 2 and 3, over gloo?** (For large N as well: what each of the four ranks sends, times $\frac{N}{N-1}$.)
 
 # %%
 predicted_traffic = predict("Elements that each rank sends per step", unit="Ψ", labels=[f"stage {s}" for s in range(4)])
@@ -362,7 +360,11 @@ measured = [sent_per_rank(run) for run in runs.values()]
 for_large_n = world_size / (world_size - 1) / 4  # and elements, not bytes
 methods = ("ddp", "zero1", "zero2", "zero3")
 in_theory = [traffic.sent_bytes(method, 1, world_size)[0] * for_large_n for method in methods]
-predicted_traffic.compare(measured, {"the paper's count": in_theory})
+named = {
+    "the paper's count": in_theory,
+    "the paper's count on four ranks, not for large N": [each * 3 / 4 for each in in_theory],
+}
+predicted_traffic.compare(measured, named)
 
 # %% [markdown]
 # Three of the four are above the paper's 2, 2, 2, 3. The recorded calls show why. Below, a call's elements are those of its input: the whole tensor, or for an all-gather the rank's slice, a quarter.

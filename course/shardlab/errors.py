@@ -42,6 +42,10 @@ class LaunchError(Exception):
         return f"{type(self).__name__}: {self}".split("\n")
 
 
+class NodesUnavailable(LaunchError):
+    """This machine cannot make nodes; the headline says what is missing and how to allow it."""
+
+
 class RankError(LaunchError):
     """The first rank that failed: by an exception, an exit or a signal."""
 

@@ -28,6 +28,8 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. Grading adds hidden cases: other sizes, other numbers of ranks, other dtypes. A mistake in one exercise never costs points in a later one.
 
 # %%
+print("Loading PyTorch: a few seconds, longer the first time on a computer …")
+
 import inspect
 import math
 

@@ -19,7 +19,7 @@
 #
 # - divide any tensor into chunks for any number of ranks;
 # - write reduce-scatter and all-gather on a ring without deadlock;
-# - combine them into an all-reduce, and predict its bytes.
+# - combine them into an all-reduce, predict its bytes, and send fewer of them between nodes.
 #
 # **You need:** [chapter 03](../../course/chapters/03_ring_all_reduce.ipynb).
 #
@@ -28,6 +28,8 @@
 # Each exercise has a task, a **spec** that runs, a **budget**, your cell, a picture of what your code did, and a check. The check starts real ranks, compares every rank's result with the spec and counts the bytes on the wire. Grading adds hidden cases: other lengths, other dtypes, other numbers of ranks. A mistake in one exercise never costs points in a later one.
 
 # %%
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 
@@ -311,7 +313,73 @@ predicted_bytes = bytes_per_rank(2**20, 4, 4)
 traffic_map(run, predicted=[predicted_bytes] * 4)
 
 # %% [markdown]
-# ## 6 · From 8 to 64 ranks
+# ## 6 · `hierarchical_all_reduce`
+#
+# A cluster of M nodes with L = `ranks_per_node` ranks each: node 0 has the ranks 0 to L − 1, node 1 the next L, and so on. Links between nodes are slow. Sum `tensor` over all ranks in **two levels**: a reduce-scatter within each node, an all-reduce across nodes among the ranks with the same local rank (`rank % ranks_per_node`), an all-gather within each node.
+
+# %%
+def hierarchical_all_reduce_spec(tensors, ranks_per_node):
+    """rank0 [1 2] | rank1 [3 4] || rank2 [5 6] | rank3 [7 8]  ->  [16 20] on every rank"""
+    nodes = torch.stack(tensors).split(ranks_per_node)
+    node_sums = [node.sum(0) for node in nodes]
+    return [sum(node_sums)] * len(tensors)
+
+hierarchical_all_reduce_spec([torch.tensor([k, k + 1]) for k in (1, 3, 5, 7)], ranks_per_node=2)
+
+# %% [markdown]
+# Change `tensor` in place; it may have any length and any dtype. Use collectives of torch.distributed, each with its `group=`. `dist.new_group(ranks)` makes a group. **Every rank makes every group**, in the same order, also those that it is not in, and keeps the two that it is in. (A training job makes its groups once, at the start; here each call makes its own.)
+#
+# **Budget** · sends ≤ 1.01 × ideal bytes to other nodes per rank, ideal = $\frac{2(M-1)}{M} \cdot \frac{S}{L}$, so that a node sends $\frac{2(M-1)}{M} S$ in all · sends ≤ 1.01 × $\frac{3(L-1)}{L} S$ within its node per rank (gloo's reduce-scatter takes two thirds of this, as you saw in the chapter) · collectives: within one node, but no all-reduce; or with one rank of each node, of no more than a shard.
+#
+# <details><summary>Hint 1 · which groups</summary>
+#
+# Write the ranks as a table with a row for each node. The rows are one kind of groups; what are the columns?
+# </details>
+# <details><summary>Hint 2 · what L does not divide</summary>
+#
+# The collectives want L shards of the same length. `torch.nn.functional.pad(tensor, (0, n))` returns a copy with n zeros at the end, and `-length % L` is how many are missing.
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# ```python
+# table = torch.arange(world_size).view(-1, ranks_per_node)
+# rows = [dist.new_group(ranks) for ranks in table.tolist()]
+# ```
+#
+# The group of its node is `rows[rank // ranks_per_node]`, and `table.T` has the columns as rows. In `dist.reduce_scatter_single(shard, padded, group=…)` the result comes first, as in `dist.all_gather_single(padded, shard, group=…)`.
+# </details>
+
+# %% nbgrader={"grade_id": "hierarchical_all_reduce", "solution": true}
+def hierarchical_all_reduce(tensor, ranks_per_node):
+    """tensor [length] on each rank  ->  the sum over all ranks, in place"""
+    ### BEGIN SOLUTION
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    table = torch.arange(world_size).view(-1, ranks_per_node)
+    rows = [dist.new_group(ranks) for ranks in table.tolist()]
+    columns = [dist.new_group(ranks) for ranks in table.T.tolist()]
+    within, across = rows[rank // ranks_per_node], columns[rank % ranks_per_node]
+    padded = torch.nn.functional.pad(tensor, (0, -len(tensor) % ranks_per_node))
+    shard = padded.new_empty(len(padded) // ranks_per_node)
+    dist.reduce_scatter_single(shard, padded, group=within)
+    dist.all_reduce(shard, group=across)
+    dist.all_gather_single(padded, shard, group=within)
+    tensor.copy_(padded[: len(tensor)])
+    ### END SOLUTION
+
+# %% [markdown]
+# Two nodes of three ranks, a tensor of 4 MiB. Cells outside of the two boxes are bytes between nodes:
+
+# %%
+tensors = [torch.ones(2**20) for _ in range(6)]
+run = launch(hierarchical_all_reduce, 3, inputs=tensors, world_size=6)
+run.traffic = replace(run.traffic, nodes=(0, 0, 0, 1, 1, 1))
+traffic_map(run)
+
+# %% nbgrader={"grade_id": "check_hierarchical_all_reduce", "grade": true}
+check("ring_all_reduce.hierarchical_all_reduce", hierarchical_all_reduce)
+
+# %% [markdown]
+# ## 7 · From 8 to 64 ranks
 #
 # A training job grows from 8 ranks to 64; each link still has the same speed and the same delay. What happens to the time of one ring all-reduce of a **1 KB** tensor, and of a **1 GB** tensor? Give a factor for each and explain why they differ. Three to six sentences.
 

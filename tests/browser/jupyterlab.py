@@ -288,7 +288,7 @@ class Cell:
         raise AssertionError(f"cell {self.index} shows {found.count()} pictures, not one: {shown}")
 
     def _redraw_outputs(self) -> None:
-        """As if the notebook were reopened.
+        """As if the notebook were reopened. The page itself tries five times (retry.js).
 
         A widget waits two seconds for its saved state. If the page is busy at the end of that
         time, the widget manager reports a missing model even if it has just been loaded (get_model

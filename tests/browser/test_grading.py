@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.nbgrader, pytest.mark.ranks]
 
 GRACE = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["sum_instead_of_mean"]
 QUESTION = "from_8_to_64_ranks"
-CODE_POINTS = 18.0  # the other 2 are for the question, which is graded by hand
+CODE_POINTS = 22.0  # the other 2 are for the question, which is graded by hand
 
 
 def nbgrader(server: LabServer, *arguments: str) -> None:
@@ -71,11 +71,13 @@ def test_both_scores_are_shown(lab: JupyterLab, formgrader: FrameLocator, artifa
     lost = sum(GRACE.loses.values())
     for student, points in (("ada", CODE_POINTS), ("grace", CODE_POINTS - lost)):
         row = formgrader.locator("tr", has_text=student)
-        late = f"{points - 1:g} / 20after a late penalty of 1 point"
-        expected = late if student == "grace" else f"{points:g} / 20"
+        late = f"{points - 1:g} / 24after a late penalty of 1 point"
+        expected = late if student == "grace" else f"{points:g} / 24"
         expect(row.locator(".score")).to_have_text(expected)
         expect(row.locator(".status")).to_have_text("needs manual grading")
     expect(formgrader.locator("tr", has_text="Lovelace, Ada")).to_have_count(1)
+    command = f"No class report yet: python -m autograder report {LAB}"
+    expect(formgrader.locator(".class-report")).to_have_text(command)
     lab.screenshot_in_both_themes(
         artifacts, {"formgrader-submissions": lambda: lab.page.locator("#main")}
     )
@@ -91,10 +93,10 @@ def test_a_submission_can_be_read_and_the_question_graded(
     rows = formgrader.locator("tbody tr")
     expect(rows).to_have_count(2)
     lost = sum(GRACE.loses.values())
-    late = f"{CODE_POINTS - lost - 1:g} / 20after a late penalty of 1 point"
+    late = f"{CODE_POINTS - lost - 1:g} / 24after a late penalty of 1 point"
     rows.filter(has_text=late).get_by_role("link", name=re.compile("Submission #")).click()
 
-    expect(formgrader.locator("input.score")).to_have_count(6)
+    expect(formgrader.locator("input.score")).to_have_count(7)
     expect(formgrader.locator("#check_chunk_bounds")).to_have_attribute("placeholder", "2")
     expect(formgrader.locator("#check_ring_all_reduce")).to_have_attribute(
         "placeholder", f"{5 - lost:g}"

@@ -19,6 +19,7 @@ from shardlab.widgets import plots
 from shardlab.widgets.picture import Picture
 from tests.browser.accessibility import serious_findings
 from tests.browser.jupyterlab import JupyterLab
+from tests.browser.notebooks import write_scratch
 from tests.shardlab.widgets.every_widget import EVERY_WIDGET
 
 pytestmark = pytest.mark.browser
@@ -81,6 +82,14 @@ def test_each_widget_shows_its_static_picture_and_no_error(
         missing = page.get_by_text("Error displaying widget: model not found")
         expect(missing).to_have_count(len(PICTURES))
         assert not any(error.is_visible() for error in missing.all())
+        said = page.locator("img.shardlab-static").evaluate_all(
+            """images => images.map((image) => {
+              const output = image.closest(".jp-OutputArea-output");
+              return getComputedStyle(output, "::after").content;
+            })"""
+        )
+        assert len(said) == len(PICTURES)
+        assert all("run this cell" in words for words in said), said
         for light, card in (("true", "255,255,255"), ("false", "17,17,17")):
             page.evaluate("light => document.body.dataset.jpThemeLight = light", light)
             image = page.locator("img.shardlab-static").first.element_handle()
@@ -105,3 +114,18 @@ def test_nbconvert_shows_all_static_pictures(saved: NotebookNode) -> None:
 def test_the_text_alternative_of_a_picture_contains_its_values(picture: Picture) -> None:
     values = re.findall(r"\d[\d.,]* ?(?:[KMG]i?B|bytes|B|µs|ms|s|%)", picture.alternative())
     assert values, picture.alternative()
+
+
+def test_a_live_picture_that_comes_late_is_tried_again(loaded_lab: JupyterLab) -> None:
+    """jupyter-widgets waits two seconds for it, then writes this in its place."""
+    source = "from shardlab.widgets import pipeline_schedule\npipeline_schedule()"
+    path = write_scratch(loaded_lab.server.root / "late.ipynb", source)
+    notebook = loaded_lab.open(path.name)
+    live = notebook.cell("cell-1").run().widget("pipeline-schedule")
+    words = "Error displaying widget: model not found"
+    live.evaluate(
+        "(node, words) => node.closest('.jp-OutputArea-output').textContent = words", words
+    )
+    expect(live).to_have_count(0)
+    expect(live).to_be_visible()
+    notebook.close()

@@ -97,9 +97,8 @@ def try_the_pictures(
     with_axe: also looks for serious findings of axe-core.
     """
     notebook = reopen(chapter, lab)
-    opener = notebook.cell("<details open>").element.get_by_role("img")
-    expect(opener).to_have_js_property("complete", True)
-    assert opener.evaluate("(image) => image.naturalWidth") > 0, "the opener is not shown"
+    opener = notebook.cell("<details open>").element.locator("[data-widget='opener']")
+    expect(opener.locator(".shardlab-plot > svg")).to_be_visible()  # in its shadow root
     seen = set()
     for cell in with_pictures(notebook, VIEW):
         widget = cell.widget()
@@ -138,6 +137,8 @@ def assert_everything_fits(notebook: Notebook, lab: JupyterLab, shots: Path) -> 
 
 
 def play_with(widget: Locator, lab: JupyterLab, name: str) -> None:
+    if widget.get_attribute("data-state") == "waiting":  # for a guess
+        widget.get_by_role("button").click()
     widget.locator(".shardlab-plot").focus()
     before = picture(widget)
     lab.page.keyboard.press("ArrowRight")

@@ -7,7 +7,6 @@ import pytest
 from playwright.sync_api import expect
 
 from autograder.course import checks
-from tests.browser.jupyterlab import DARK
 from tests.chapters.running_chapter import Chapter
 
 pytestmark = [pytest.mark.ranks, pytest.mark.browser]
@@ -26,9 +25,8 @@ def notebook(lab, front_page, artifacts):
     """The first chapter, reached from the map, after Run All."""
     progress = front_page.cell("progress()").run()
     expect(progress.output.locator("[data-lab='01_one_device']")).to_contain_text("0 of 4")
-    for name in ("map-of-the-course", "list-of-the-course"):
-        shown = {f"{name}": lambda name=name: front_page.cell(name).element}
-        lab.screenshot_in_both_themes(artifacts, shown)
+    shown = {"map-of-the-course": lambda: front_page.cell("map-of-the-course").element}
+    lab.screenshot_in_both_themes(artifacts, shown)
     front_page.cell("map-of-the-course").element.get_by_role("link", name="00 Start here").click()
     lab.page.wait_for_function(
         "jupyterapp.shell.currentWidget?.context?.path.endsWith('here.ipynb')"
@@ -135,21 +133,14 @@ def test_four_ranks_say_hello(notebook):
     assert len({process for _, _, process in ranks}) == 4
 
 
-def test_the_traffic_map_shows_the_counted_bytes(chapter, notebook):
-    rows = chapter.table_of("print(run.traffic.source)")
-    sent = [int(row["sent, bytes"].replace(",", "")) for row in rows]
-    assert len(sent) == 4
-    assert all(2**20 < count < 1.001 * 2**20 for count in sent)
-
-    traffic = notebook.cell("traffic_map(run").widget("traffic-map")
-    expect(traffic).to_have_attribute("data-total-bytes", str(sum(sent)))
-    expect(traffic.locator(".shardlab-sub")).to_have_text("4.0 MiB by 4 ranks")
-
-
 def test_without_a_guess_the_answer_is_hidden_and_nothing_is_printed(notebook, chapter):
     answer = notebook.cell("predicted_bytes.compare(").widget("comparison")
     expect(answer).to_have_attribute("data-state", "waiting")
     assert "MiB" not in answer.inner_text()
+    traffic = notebook.cell("traffic_map(run").widget("traffic-map")
+    expect(traffic).to_have_attribute("data-state", "waiting")
+    assert "MiB" not in notebook.cell("traffic_map(run").output.inner_text()
+    expect(notebook.cell("traffic_map(run").output.locator("img")).to_be_hidden()
     printed = chapter.text_of("predicted_bytes.compare(")
     assert printed.strip() == "<Comparison: Bytes that each rank sends: measured 1.0 MiB>"
 
@@ -182,6 +173,17 @@ def test_a_guess_after_the_run_is_answered_and_drawn_next_to_the_measurement(lab
     expect(traffic.locator(".shardlab-detail")).to_contain_text("predicted 4,194,304 bytes")
 
 
+def test_the_traffic_map_shows_the_counted_bytes(chapter, notebook):
+    rows = chapter.table_of("print(run.traffic.source)")
+    sent = [int(row["sent, bytes"].replace(",", "")) for row in rows]
+    assert len(sent) == 4
+    assert all(2**20 < count < 1.001 * 2**20 for count in sent)
+
+    traffic = notebook.cell("traffic_map(run").widget("traffic-map")
+    expect(traffic).to_have_attribute("data-total-bytes", str(sum(sent)))
+    expect(traffic.locator(".shardlab-sub")).to_have_text("4.0 MiB by 4 ranks")
+
+
 def test_a_rerun_prediction_cell_keeps_its_guess_and_allows_a_change(lab, notebook):
     question = notebook.cell("= predict(")
     expect(question.widget("prediction").get_by_role("button")).to_have_count(0)  # answered
@@ -196,16 +198,11 @@ def test_a_rerun_prediction_cell_keeps_its_guess_and_allows_a_change(lab, notebo
 
 
 def test_screenshots_in_both_themes(lab, notebook, artifacts):
-    def opener():
-        image = notebook.cell("<details open>").element.get_by_role("img")
-        expect(image).to_have_css("color-scheme", "dark" if lab.theme() == DARK else "light")
-        return image
-
     traffic = notebook.cell("traffic_map(run")
     lab.screenshot_in_both_themes(
         artifacts,
         {
-            "chapter-00-opener": opener,
+            "chapter-00-opener": lambda: notebook.cell("<details open>").element,
             "chapter-00-hello": lambda: notebook.cell("def hello()").element,
             "chapter-00-map": lambda: traffic.element,
             "chapter-00-prediction": lambda: notebook.cell("= predict(").element,

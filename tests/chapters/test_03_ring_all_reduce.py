@@ -8,6 +8,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from shardlab import node_runs
 from shardlab.display.palette import rank_color
 from tests.chapters.reopened_notebook import assert_everything_fits, reopen
 from tests.chapters.running_chapter import run
@@ -21,6 +22,7 @@ def chapter(tmp_path_factory):
         "the tensor takes": "[3 * tensor_bytes, tensor_bytes, tensor_bytes, tensor_bytes]",
         "Chunk 2 is complete": '"rank 3"',
         "(S is": "3 * tensor_bytes // 4",
+        "leave each node": "[7 * tensor_bytes, 10 * tensor_bytes]",
     }
     folder = tmp_path_factory.mktemp("chapter")
     chapter = run("03_ring_all_reduce", folder, predictions=predictions)
@@ -41,6 +43,24 @@ def numbers_by_rank(printed):
         [int(number) for number in row.split(", ")]
         for row in re.findall(r"^rank \d \[(.*)\]$", printed, re.MULTILINE)
     ]
+
+
+def test_two_levels_send_less_between_nodes_and_more_in_all(chapter):
+    answer = chapter.text_of("predicted_leaving.compare")
+    assert "measured ring: 7.0 MiB, two levels: 4.0 MiB" in answer
+    assert "0 of 2 right: that is what all its ranks send" in answer
+    table = chapter.text_of("link_s = [")
+    assert re.search(r"^ring +7.0 MiB +0.59 .* 1.75$", table, re.MULTILINE)
+    assert re.search(r"^two levels +4.0 MiB +0.34 .* 2.50$", table, re.MULTILINE)
+    assert "between nodes" in chapter.svg_of('block="two levels"')
+    links = chapter.svg_of('traffic_map(run, mode="links")')
+    assert links.count("sent 11.0 MiB, received 11.0 MiB, 100 Mbit/s") == 2
+
+
+def test_the_recorded_run_sent_the_same_bytes(chapter):
+    sent = node_runs.load("03_two_nodes").traffic
+    leaving = [sent[way].between_nodes[0, 1] / 2**20 for way in ("ring", "two levels")]
+    assert leaving == pytest.approx([7, 4], rel=0.01)
 
 
 def test_the_hub_computes_the_sum_and_carries_all_traffic(chapter):
@@ -241,6 +261,26 @@ def test_the_map_by_keyboard(lab, notebook):
     expect(traffic.locator(".shardlab-detail")).to_contain_text("rank 0 → rank 1: 4,194,")
     lab.page.keyboard.press("Escape")
     expect(traffic).not_to_have_attribute("data-selected", "0,1")
+
+
+@pytest.mark.browser
+def test_the_links_by_mouse_and_keyboard(lab, notebook):
+    cell = notebook.cell('traffic_map(run, mode="links")')
+    traffic = cell.widget("traffic-map")
+    expect(traffic).to_have_attribute("data-mode", "links")
+    detail = traffic.locator(".shardlab-detail")
+    traffic.locator(".shardlab-plot").focus()
+    for key in ("ArrowDown", "ArrowDown"):
+        lab.page.keyboard.press(key)
+    expect(traffic).to_have_attribute("data-selected", "0,sent,0")
+    expect(detail).to_contain_text("of the link's speed")
+    lab.page.keyboard.press("ArrowUp")
+    expect(detail).to_contain_text("on average")
+    assert cell.is_active(), "a key reached the notebook"
+    traffic.get_by_role("radio", name="bytes between ranks").click()
+    expect(traffic).to_have_attribute("data-mode", "ranks")
+    traffic.get_by_role("radio", name="bytes between ranks").press("ArrowRight")
+    expect(traffic).to_have_attribute("data-mode", "links")
 
 
 @pytest.mark.browser

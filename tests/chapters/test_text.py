@@ -1,6 +1,7 @@
 """Checks on the text of every chapter, before it runs."""
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from nbformat import NotebookNode
 
 from autograder.build.text import notebook_from_text
+from shardlab.widgets.units import format_bytes
 from tests.chapters.running_chapter import CHAPTERS, PREDICTION, ROOT, code_cells
+from tools.openers import live
 
 NAMES = sorted(path.name.removesuffix(".nb.py") for path in CHAPTERS.glob("*.nb.py"))
 LABS = sorted(ROOT.glob("solutions/*/*.nb.py"))
@@ -33,9 +36,29 @@ def relative_path(source: Path) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_cells_are_short(name):
-    lines = [len(cell.source.splitlines()) for cell in code_cells(chapter(name))]
+    shown = [
+        cell
+        for cell in code_cells(chapter(name))
+        if not cell.metadata.get("jupyter", {}).get("source_hidden")  # collapsed, as imports are
+    ]
+    lines = [len(cell.source.splitlines()) for cell in shown]
     assert 3 <= median(lines) <= 8
     assert max(lines) <= 16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_imports_are_one_collapsed_cell(name):
+    first, *others = code_cells(chapter(name))
+    assert first.metadata.jupyter == {"source_hidden": True}
+    lines = [filter(None, cell.source.splitlines()) for cell in others]
+    assert not any(all(re.match(r"import |from ", line) for line in cell) for cell in lines)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name < "05"])
+def test_at_most_three_code_cells_come_before_a_picture_or_prediction(name):
+    first = [cell for cell in code_cells(chapter(name)) if cell.metadata.get("jupyter") is None][:4]
+    shows = re.compile(r"\b(predict|subplots|timeline|traffic_map|memory_timeline|ring_player)\(")
+    assert any(shows.search(cell.source) for cell in first)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -171,3 +194,16 @@ def test_plots_follow_the_theme(source):
     if "plt.subplots(" in code:
         assert "plt.style.use(palette.PLOT_STYLE)" in code
         assert '%config InlineBackend.figure_formats = ["svg"]' in code
+
+
+def test_the_front_page_quotes_the_recorded_run_of_its_animation():
+    front_page = (ROOT / "course/front_page.nb.py").read_text(encoding="utf-8")
+    (opener,) = (
+        cell.source
+        for cell in chapter("03_ring_all_reduce").cells
+        if cell.source.startswith("<details open>")
+    )
+    sent, tensor = re.search(r"Rank 0 sent (.+ MiB) for a tensor of (.+ MiB)\.", opener).groups()
+    assert f"a tensor of {tensor}," in front_page
+    measured = json.loads(live.MEASURED.read_text())["sent_bytes"]
+    assert {format_bytes(each) for each in measured} == {sent}

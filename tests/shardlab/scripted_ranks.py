@@ -57,7 +57,7 @@ class ScriptedRanks:
         """The rank begins a call and waits for it; returns the call's id."""
         call_id = next(self.ids)
         self.log.add(rank, call_event(call_id, op, peer, **options))
-        self.log.add(rank, ["wait", call_id])
+        self.log.add(rank, ["wait", call_id, 0.5])
         return call_id
 
     def completed(self, rank: int, op: str, peer: int | None = None, **options: Any) -> None:

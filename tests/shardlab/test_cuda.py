@@ -1,4 +1,4 @@
-"""One rank on a real GPU: NCCL's group, the records, the pools, and the kernel of chapter 12.
+"""One rank on a real GPU: NCCL's group, the records, the pools, and the kernel of chapter 15.
 
 Skipped without a GPU. NCCL allows one rank per GPU, so several ranks need several GPUs.
 """
@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.ranks,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-CHAPTER = Path(__file__).parents[2] / "course/chapters/12_lora_quantization.nb.py"
+CHAPTER = Path(__file__).parents[2] / "course/chapters/15_quantization.nb.py"
 BF16 = torch.bfloat16
 
 

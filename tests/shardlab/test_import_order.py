@@ -18,8 +18,12 @@ ROOMS = (
     "run",
     "errors",
     "trace",
+    "nodes",
     "ranks",
+    "job",
+    "node_runs",
     "launch",
+    "launched_script",
     "placement",
     "estimate",
     "simulate",
@@ -27,6 +31,10 @@ ROOMS = (
     "pipeline",
     "shards",
     "widgets",
+    "notebook_code",
+    "machine_report",
+    "export",
+    "preflight",
 )
 ORDER = ImportOrder(Path(__file__).parents[2] / "course" / "shardlab", ROOMS)
 

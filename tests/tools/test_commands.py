@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -124,13 +125,16 @@ def test_make_bench_in_a_short_form(repository: Path, tmp_path: Path) -> None:
     assert "stock over ours, 1 students" in printed
     assert "SQLite, stock" in printed
     assert "SQLite, ours" in printed
+    assert re.search(r"100 Mbit/s asked +\d+\.\d+ Mbit/s measured", printed)
 
 
 @runs("make lab", 'make lab ARGS="--no-browser --port 9000"', "python tools/lab.py")
 @runs("make lab PYTHON=python3.12")  # only `make env` uses PYTHON
-def test_make_lab_serves_the_course(repository: Path, tmp_path: Path) -> None:
+@runs("make lab ARGS=--instructor")
+@pytest.mark.parametrize("more", ["", " --instructor"])
+def test_make_lab_serves_the_course(repository: Path, tmp_path: Path, more: str) -> None:
     server = subprocess.Popen(
-        ["make", "lab", "ARGS=--no-browser --port 0"],
+        ["make", "lab", f"ARGS=--no-browser --port 0{more}"],
         cwd=repository,
         env=environment(repository)
         | {"HOME": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")},
@@ -155,6 +159,13 @@ def test_make_lab_serves_the_course(repository: Path, tmp_path: Path) -> None:
                 break
             assert time.monotonic() < deadline
             time.sleep(0.1)
+        with urllib.request.urlopen(address[0], timeout=30) as answer:
+            config = re.search(
+                r'id="jupyter-config-data"[^>]*>(.*?)</script>', answer.read().decode(), re.S
+            )
+        assert config is not None
+        hidden = str(json.loads(config[1])["disabledExtensions"])
+        assert ("nbgrader" in hidden) is (not more)  # readers do without nbgrader's menu
     finally:
         os.killpg(server.pid, signal.SIGTERM)
         server.communicate(timeout=60)
@@ -223,6 +234,40 @@ def test_mutants_of_one_exercise(repository: Path) -> None:
     chosen = f"{LAB} --only bytes_per_rank --sample 2 --jobs 1"
     printed = shell(repository, f"{python} {chosen}")
     assert re.search(r"ring_all_reduce.bytes_per_rank +2 +2 +0 +0$", printed, re.M)
+
+
+@runs("python -m shardlab doctor")
+def test_the_doctor_describes_this_machine() -> None:
+    printed = shell(ROOT, f"{sys.executable} -m shardlab doctor")
+    names = [line[:18].strip() for line in printed.splitlines()]
+    assert {"cores", "memory", "/dev/shm", "user namespaces", "torch", "chapters"} < {*names}
+    assert len(names) < 24  # one screen
+    assert re.search(r"^chapters +all \d\d run here", printed, re.M)
+
+
+@runs("python -m shardlab export 03 hub_all_reduce --launch 1 --to script.py")
+def test_a_function_of_a_chapter_becomes_a_script(tmp_path: Path) -> None:
+    """tests/shardlab/export runs such scripts under torchrun."""
+    arguments = f"export 03 hub_all_reduce --launch 1 --to {tmp_path}/script.py"
+    shell(ROOT, f"{sys.executable} -m shardlab {arguments}")
+    assert "run_on_this_rank(hub_all_reduce, length)" in (tmp_path / "script.py").read_text()
+
+
+@runs("python -m shardlab preflight --nnodes 2 --endpoint HEAD:29400")
+def test_preflight_on_one_node() -> None:
+    """tests/shardlab/preflight runs it on two."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    arguments = f"preflight --nnodes 1 --endpoint localhost:{port}"
+    assert "✓ nothing found" in shell(ROOT, f"{sys.executable} -m shardlab {arguments}")
+
+
+@runs("python -m autograder script 03_ring_all_reduce reduce_scatter --to script.py")
+def test_an_answer_becomes_a_script(tmp_path: Path) -> None:
+    """tests/autograder/job runs such scripts under torchrun."""
+    arguments = f"script {LAB} reduce_scatter --to {tmp_path}/script.py"
+    shell(ROOT, f"{sys.executable} -m autograder {arguments}")
+    assert 'check_in_job("ring_all_reduce.reduce_scatter"' in (tmp_path / "script.py").read_text()
 
 
 def commands_on(page: str) -> set[str]:

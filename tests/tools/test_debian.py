@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import debian, sandbox
+from tools import debian, launchers, sandbox
 
 
 @pytest.fixture
@@ -65,3 +65,19 @@ def test_nothing_is_installed_without_apt_or_without_root(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not debian.install("a thing", "one")
     assert not (machine / "calls").exists()
+
+
+def test_launchers_are_installed_where_one_is_missing(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launchers, "SBIN", str(machine))
+    for name in ("pdsh", "sbatch", "slurmctld"):
+        command(machine, name, "")
+    assert launchers.missing("pdsh") == ""
+    assert launchers.main() == 1  # no apt-get
+    assert "found no slurmd: their tests are skipped" in capfd.readouterr().err
+    copy = f"/bin/cp {machine}/pdsh {machine}/slurmd"
+    command(machine, "apt-get", f'echo "$*" >> {machine}/calls; {copy}')
+    assert launchers.main() == 0
+    assert "pdsh slurm-client slurmctld slurmd" in (machine / "calls").read_text()
+    assert str(machine / "slurmd") in capfd.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_output
+from nbformat.v4 import new_code_cell, new_output
 
 from tests.running_lab import ROOT
 from tools import git_filter
@@ -62,6 +62,20 @@ def test_an_executed_chapter_is_unchanged_for_git_and_keeps_its_outputs(clone: P
     save_after_a_run(clone / CHAPTER)
     assert git(clone, "status", "--porcelain") == ""
     assert "a line of output" in (clone / CHAPTER).read_text()
+
+
+def append_cells(path: Path, *sources: str) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells += [new_code_cell(source) for source in sources]
+    nbformat.write(notebook, path)
+    git_filter.after_save({"type": "notebook"}, str(path), None)
+
+
+def test_an_empty_cell_after_the_last_one_is_unchanged_for_git(clone: Path) -> None:
+    append_cells(clone / CHAPTER, "", " \n")
+    assert git(clone, "status", "--porcelain") == ""
+    append_cells(clone / CHAPTER, "typed = 1")
+    assert git(clone, "status", "--porcelain") == f" M {CHAPTER}\n"
 
 
 def test_git_sees_an_edited_cell_and_commits_no_output(clone: Path) -> None:

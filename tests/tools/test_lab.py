@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -88,6 +89,25 @@ def test_nbgrader_is_enabled_and_jupytext_is_not(lab_server: LabServer) -> None:
     assert config["disabledExtensions"] == ["jupyterlab-jupytext"]
     formgrader = urllib.request.urlopen(lab_server.url_of("/formgrader"), timeout=30)
     assert formgrader.status == 200
+
+
+def test_only_instructors_see_what_nbgrader_adds() -> None:
+    shows = (
+        "import json; from jupyterlab_server.config import get_page_config as get;"
+        "print(json.dumps(get([])['disabledExtensions']))"
+    )
+    hidden = {}
+    for for_instructor in (False, True):
+        env = lab.environment(for_instructor)
+        done = subprocess.run([sys.executable, "-c", shows], env=env, capture_output=True)
+        found = json.loads(done.stdout)
+        hidden[for_instructor] = {name for name in found if "nbgrader" in name}
+        assert "jupyterlab-jupytext" in found
+    assert hidden[True] == set()
+    # All parts of nbgrader that there are today.
+    built = Path(sys.prefix, "share/jupyter/labextensions/@jupyter/nbgrader/static")
+    scripts = "".join(path.read_text() for path in built.glob("*.js"))
+    assert hidden[False] == set(re.findall(r'"(@jupyter/nbgrader:[a-z-]+)"', scripts))
 
 
 def test_kernels_run_in_the_servers_environment(

@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import new_page
 from tools import openers
+from tools.javascript import page_module
+from tools.openers import live
 from tools.openers.__main__ import CHAPTERS
 
 NAMES = sorted(path.name.removesuffix(".nb.py") for path in CHAPTERS.glob("*.nb.py"))
@@ -27,6 +29,34 @@ def test_the_picture_is_drawn_from_the_recorded_data(name):
     assert (CHAPTERS / f"openers/{name}.svg").read_text(encoding="utf-8") == svg, REFRESH
     assert len(svg.encode()) < MAX_BYTES
     ElementTree.fromstring(svg)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_buttons_stop_at_moments_while_it_plays(name):
+    svg = ElementTree.fromstring(openers.draw(openers.load(name)))
+    moments = [int(each) for each in svg.get("data-moments-ms").split()]
+    assert moments == sorted(set(moments))
+    assert 0 < moments[0] <= moments[-1] < int(svg.get("data-play-ms")) == 5_000
+
+
+@pytest.mark.parametrize("path", live.files(), ids=lambda path: path.name)
+def test_what_jupyterlab_loads_is_made_from_the_widgets(path):
+    assert path.read_text(encoding="utf-8") == live.files()[path], REFRESH
+
+
+def test_the_checked_javascript_is_what_jupyterlab_loads():
+    joined = "\n".join(path.read_text() for path in page_module())
+    assert (live.EXTENSION / "pages.js").read_text() == joined
+
+
+@pytest.mark.ranks
+def test_the_front_pages_answer_is_what_the_ring_sends(tmp_path, monkeypatch):
+    stored = live.widgets()["comparison"]
+    monkeypatch.setattr(live, "MEASURED", tmp_path / "bytes_sent.json")
+    live.record()
+    assert live.widgets()["comparison"].scene["answer"] == pytest.approx(
+        stored.scene["answer"], rel=0.01
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,7 +93,7 @@ def test_the_ring_has_2_n_minus_1_steps_and_each_message_goes_to_the_next_rank()
 
 
 def test_each_stage_of_the_pipeline_runs_every_micro_batch_forward_and_backward():
-    blocks = openers.load("08_pipeline").blocks
+    blocks = openers.load("09_pipeline").blocks
     seen = Counter((block.row, block.kind, block.label) for block in blocks)
     kinds = ("forward", "backward")
     assert seen == {(row, kind, str(m)): 1 for row in range(4) for kind in kinds for m in range(8)}

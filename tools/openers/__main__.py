@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tools import openers
+from tools.openers import live
 
 CHAPTERS = Path(__file__).parents[2] / "course" / "chapters"
 
@@ -22,12 +23,17 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.record:
         from tools.openers import recipes  # imports torch
 
-        unknown = sorted(set(arguments.record) - set(recipes.RECIPES))
-        if unknown:
-            known = ", ".join(recipes.RECIPES)
-            print(f"no recipe for {', '.join(unknown)}; there are: {known}", file=sys.stderr)
+        known = {*recipes.RECIPES, live.NAME}
+        if unknown := sorted(set(arguments.record) - known):
+            print(
+                f"no recipe for {', '.join(unknown)}; there are: {', '.join(sorted(known))}",
+                file=sys.stderr,
+            )
             return 2
         for name in arguments.record:
+            if name == live.NAME:
+                live.record()
+                continue
             openers.save(name, recipes.record(name))
             print(f"recorded {name}; the chapter's second cell:\n")
             print(openers.cell(name, openers.load(name)), end="\n\n")
@@ -36,6 +42,10 @@ def main(argv: list[str] | None = None) -> int:
         path.parent.mkdir(exist_ok=True)
         path.write_text(openers.draw(openers.load(name)), encoding="utf-8")
         print("drew", path)
+    for path, text in live.files().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        print("wrote", path)
     return 0
 
 

@@ -6,17 +6,15 @@ from tools.openers.opener import Opener
 
 
 def cell(name: str, opener: Opener) -> str:
-    """Its source. A reader may close it, and plays it again by following the picture's link.
+    """Its source. A reader may close it.
 
-    Only a picture plays before any code is run: scripts in markdown do not, and JupyterLab asks
-    before a button in a notebook that is not trusted may do anything. A picture begins when it is
-    loaded, and JupyterLab keeps no ``loading="lazy"``: so it plays twice, and the link opens it in
-    a tab of its own.
+    The course's JupyterLab puts buttons next to the picture (page/). Elsewhere scripts in markdown
+    do not run: there it plays when it is loaded, and again when its link is followed.
     """
     path = f"openers/{name}.svg"
     return (
         f"<details open><summary>{opener.title}</summary>\n\n"
         f"[![Animation: {opener.title}]({path})]({path})\n\n"
-        f"{opener.caption} (Recorded from real processes. [Play it again]({path}))\n\n"
+        f"{opener.caption} (Recorded from real processes.)\n\n"
         "</details>"
     )

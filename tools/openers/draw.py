@@ -2,7 +2,8 @@
 
 It is a picture (``<img>``) in a notebook's markdown, so only CSS moves it, and without CSS it is
 complete. It plays twice and then stays as it is at the end. Where the system asks for less motion
-it never moves.
+it never moves. In the course's JupyterLab it has buttons (page/opener.js), which need to know how
+long it plays and where to stop.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ COLORS = {
 }
 # An animated picture uses up to half a CPU core if no GPU renders it, even while paused.
 PLAY_S, DELAY_S, ROUND_S, ROUNDS = 5.0, 1.0, 8.0, 2
+LEAST_STEP_MS = 100  # of playing
 WIDTH, LEFT, RIGHT = 660.0, 104.0, 16.0  # fits a notebook on a screen of 1100 pixels
 TOP, BOTTOM = 14.0, 50.0
 INK, MUTED, RULE, SURFACE = (f"var(--{role})" for role in ("text", "muted", "rule", "surface"))
@@ -42,7 +44,9 @@ def draw(opener: Opener) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {height}" '
-            f'width="{WIDTH:g}" height="{height}" font-family="{FONT}" font-size="{TEXT}">',
+            f'width="{WIDTH:g}" height="{height}" font-family="{FONT}" font-size="{TEXT}" '
+            f'data-play-ms="{1000 * PLAY_S:g}" data-delay-ms="{1000 * DELAY_S:g}" '
+            f'data-moments-ms="{" ".join(map(str, picture.moments_ms()))}">',
             f"<title>{escape(opener.title)}</title><desc>{escape(opener.caption)}</desc>",
             picture.style(),
             f'<rect width="{WIDTH:g}" height="{height}" rx="8" fill="{SURFACE}"/>',
@@ -70,6 +74,19 @@ class _Picture:
     def percent(self, at: float) -> float:
         """When the cursor is at this time, in percent of a round."""
         return 100 * PLAY_S / ROUND_S * at / self.opener.end
+
+    def moments_ms(self) -> list[int]:
+        """Where buttons stop that go step by step: when something begins, ends or changes."""
+        opener = self.opener
+        marks: list[Block | Message] = [*opener.blocks, *opener.messages]
+        times = {at for mark in marks for at in (mark.start, mark.end)}
+        times.update(at for level in opener.levels for at in level.times)
+        found = [0]
+        for at in sorted(times):
+            moment = round(1000 * PLAY_S * at / opener.end)
+            if moment - found[-1] >= LEAST_STEP_MS and 1000 * PLAY_S - moment >= LEAST_STEP_MS:
+                found.append(moment)
+        return found[1:]
 
     def middle(self, row: int) -> float:
         return TOP + self.row * (row + 0.5)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from shardlab.run import Call, Run
 from shardlab.run.live_memory import RankMemory
-from shardlab.trace.matching import match_calls
+from shardlab.run.matching import match_calls
 from tools.openers.opener import WAITS, Block, Level, Message, Opener
 
 DIGITS = 7  # of seconds: tenths of a microsecond

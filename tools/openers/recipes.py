@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import os
 import tempfile
 import time
@@ -23,6 +25,7 @@ from shardlab.trace.measure import measure
 from shardlab.widgets.units import format_bytes
 from tools.openers.marks import (
     DIGITS,
+    ended,
     levels_of,
     of_calls,
     rank_rows,
@@ -209,10 +212,51 @@ def sharded_steps(layers: int, steps: int) -> None:
     model = models.GPT(models.GPTConfig(layers=layers, heads=4, width=192, context=64))
     for unit in (*model.blocks, model):
         fully_shard(unit)
+    forward_and_backward(model, steps)
+
+
+def forward_and_backward(model: nn.Module, steps: int) -> None:
     for step in range(steps):
         model.zero_grad()
         dist.barrier()
         model(*data.batch(step, 2, 64, dist.get_rank(), dist.get_world_size())).backward()
+
+
+def fsdp_in_practice() -> Opener:
+    rows = ("FSDP, all ranks", "HSDP, in node", "HSDP, between")
+    blocks: list[Block] = []
+    for groups in (1, 2):
+        run = launch(steps_on_a_mesh, groups, world_size=4, device="cpu", quiet=True)
+        begin = max(ended(call) for call in run.calls if call.op == "barrier")
+        for call in run.calls:
+            if call.rank == 0 and call.start_s >= begin:
+                row = 0 if groups == 1 else 1 if call.group == (0, 1) else 2
+                times = call.start_s - begin, ended(call) - begin
+                blocks.append(Block(row, 0, *times, call.op.removesuffix("_single")))
+    return Opener(
+        "Hybrid sharding gathers within a node and sums slices of gradients between nodes",
+        "The collectives of rank 0 of four in one step, waits included. With FSDP all four ranks "
+        "take part in each, so parameters and gradients cross between the nodes {0, 1} and {2, 3}. "
+        "With HSDP rank 0 gathers and reduce-scatters with rank 1 only; each unit's slice of the "
+        "gradients is then all-reduced with rank 2, on the other node.",
+        rows,
+        round(max(block.end for block in blocks), DIGITS),
+        blocks=shifted(blocks, 0),
+    )
+
+
+def steps_on_a_mesh(groups: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    shape = (groups, dist.get_world_size() // groups)
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+    model = models.gpt("1M")
+    for unit in (*model.blocks, model):
+        fully_shard(unit, mesh=mesh if groups > 1 else mesh["shard"])
+    forward_and_backward(model, 3)  # the first ones include one-time setup
 
 
 def offload() -> Opener:
@@ -437,36 +481,72 @@ def atomic_save(folder: Path) -> Any:
     return [change._replace(data=bytes(len(change.data))) for change in changes]
 
 
-def deepspeed_accelerate() -> Opener:
-    ways: dict[str, tuple[Callable[[Any], None], Any]] = {
-        "DDP": (accelerated, {"cpu": True}),
-        "no DDP": (accelerated, {}),
-        "ZeRO-1": (in_an_engine, {"stage": 1}),
-        "ZeRO-3": (in_an_engine, {"stage": 3}),
-    }
+def deepspeed() -> Opener:
+    text = '"zero_optimization": {"stage": 3}, "zero_optimization": {"overlap_comm": false}'
+    read = json.loads(f"{{{text}}}")["zero_optimization"]  # as Accelerate reads it
+    return one_step_of(
+        {
+            "a key twice": (in_an_engine, read),
+            "stage 1": (in_an_engine, {"stage": 1}),
+            "stage 3": (in_an_engine, {"stage": 3}),
+        },
+        "A file that asks for stage 3, and an engine that shards nothing",
+        "What rank 0 of two does in one step of two micro-batches: forward and backward, and below "
+        "them its collectives, waits included. The file of the first row has zero_optimization "
+        "twice, with stage 3 in the first. Python's json keeps the last, so the engine runs stage "
+        "0: it all-reduces all gradients, without an error. Stage 1 shards only the update. Stage "
+        "3 gathers each layer's parameters in every forward and backward. (The keys that let it "
+        "keep a small model gathered are 0.)",
+    )
+
+
+def accelerate() -> Opener:
+    return one_step_of(
+        {
+            "DDP by hand": (with_ddp, {}),
+            "cpu=True": (accelerated, {"cpu": True}),
+            "Accelerator()": (accelerated, {}),
+        },
+        "Accelerate makes the calls of the loop by hand, or none at all",
+        "What rank 0 of two does in one step of two micro-batches: forward and backward, and below "
+        "them its collectives, waits included. DDP by hand sums gradients in the second backward "
+        "only, and so does Accelerate. But Accelerator() without cpu=True finds no GPU here and "
+        "wraps nothing: no collective, no error, and each rank trains alone.",
+    )
+
+
+def one_step_of(
+    ways: dict[str, tuple[Callable[[Any], None], dict[str, Any]]], title: str, caption: str
+) -> Opener:
+    """{row: (function, its argument)}: the last step of rank 0 of two."""
     blocks: list[Block] = []
     for row, (train, options) in enumerate(ways.values()):
-        run = launch(train, options, world_size=2, device="cpu", quiet=True)
+        run = launch(train, options, world_size=2, device="cpu", quiet=True, timeout_s=200)
         shown = of_calls(run, "", "", lanes=dict.fromkeys((call.op for call in run.calls), 1))
         for block in shown.blocks:
             kind = block.kind.removesuffix(WAITS).removesuffix("_single")
             if block.row == 0:
                 blocks.append(block._replace(row=row, kind=kind))
-    return Opener(
-        "Four configurations of one loop: the same work, and four different sets of collectives",
-        "What rank 0 of two does in one step of two micro-batches: forward and backward, and below "
-        "them its collectives, waits included. With DDP, Accelerate sums gradients in the second "
-        "backward only. Accelerator() without cpu=True finds no GPU here and wraps nothing: no "
-        "collective, no error, and each rank trains alone. DeepSpeed's stage 1 shards only "
-        "the update; its stage 3 gathers each layer's parameters in every forward and backward. "
-        "(The keys that let it keep a small model gathered are 0.)",
-        tuple(ways),
-        max(block.end for block in blocks),
-        blocks=shifted(blocks, 0),
-    )
+    end = max(block.end for block in blocks)
+    return Opener(title, caption, tuple(ways), end, blocks=shifted(blocks, 0))
 
 
-def accelerated(options: dict[str, bool]) -> None:
+def with_ddp(_: dict[str, Any]) -> None:
+    model = nn.parallel.DistributedDataParallel(models.gpt("1M"))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):  # the first ones include one-time setup
+        dist.barrier()
+        for micro in range(2):
+            with contextlib.nullcontext() if micro else model.no_sync():
+                with measure("forward"):
+                    loss = model(*data.batch(2 * step + micro, 4, 64, dist.get_rank(), 2))
+                with measure("backward"):
+                    (loss / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def accelerated(options: dict[str, Any]) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(gradient_accumulation_steps=2, **options)
@@ -485,7 +565,7 @@ def accelerated(options: dict[str, bool]) -> None:
                 optimizer.zero_grad()
 
 
-def in_an_engine(zero: dict[str, int]) -> None:
+def in_an_engine(zero: dict[str, Any]) -> None:
     import deepspeed
 
     layer_by_layer = {  # as in a model that is too large to stay gathered
@@ -513,7 +593,7 @@ def in_an_engine(zero: dict[str, int]) -> None:
             engine.step()
 
 
-def lora_quantization() -> Opener:
+def lora() -> Opener:
     rows = ("full", "LoRA", "QLoRA")
     shown = ("parameters", "gradients", "optimizer", "activations")
     levels: list[Level] = []
@@ -572,6 +652,57 @@ def in_4_bits(model: models.GPT) -> None:
                 block.set_submodule(name, small.to("cpu"))  # the move quantizes
 
 
+def quantization() -> Opener:
+    ways = {"fp32": None, "bf16": torch.bfloat16, "int8": 8, "4 bits": 4}
+    run = launch(load_and_quantize, list(ways.values()), world_size=1, device="cpu", quiet=True)
+    finished, sizes = run.outputs[0]
+    levels = tuple(
+        Level(row, "parameters", tuple(times), tuple(amounts))
+        for row, (times, amounts) in enumerate(zip(finished, sizes, strict=True))
+    )
+    totals = (
+        f"{format_bytes(amounts[-1])} in {name}" for name, amounts in zip(ways, sizes, strict=True)
+    )
+    ends = ", ".join(totals)
+    return Opener(
+        "Codes take a quarter or an eighth of the bytes, and their scales a little more",
+        "The matrices of the same GPT, stored one after another in four formats. In int8 and in 4 "
+        "bits, blocks of 64 weights share an fp32 scale, which takes half a bit for each weight. "
+        f"In all, {ends}.",
+        tuple(ways),
+        max(times[-1] for times in finished),
+        unit="matrices",
+        levels=levels,
+    )
+
+
+def load_and_quantize(formats: list[Any]) -> tuple[list[list[float]], list[list[int]]]:
+    """Bytes stored, after each matrix and format."""
+    torch.manual_seed(0)
+    model = models.GPT(models.GPTConfig(layers=4, heads=4, width=256, context=64))
+    matrices = [each.detach() for each in model.blocks.parameters() if each.ndim == 2]
+    sizes = []
+    for wanted in formats:
+        stored, amounts = 0, [0]
+        for matrix in matrices:
+            stored += stored_bytes(matrix, wanted)
+            amounts.append(stored)
+        sizes.append(amounts)
+    return [[float(i) for i in range(len(matrices) + 1)] for _ in formats], sizes
+
+
+def stored_bytes(matrix: torch.Tensor, wanted: Any) -> int:
+    """Of the tensors that are stored: values, or codes and scales."""
+    if not isinstance(wanted, int):
+        return matrix.to(wanted or matrix.dtype).nbytes
+    blocks = matrix.reshape(-1, 64)
+    scales = blocks.abs().amax(1, keepdim=True) / (2 ** (wanted - 1) - 1)
+    codes = (blocks / scales).round().to(torch.int8)
+    if wanted == 4:
+        codes = codes[:, 0::2] << 4 | codes[:, 1::2] & 15
+    return codes.nbytes + scales.nbytes
+
+
 RECIPES: dict[str, Callable[[], Opener]] = {
     "00_start_here": start_here,
     "01_one_device": one_device,
@@ -579,11 +710,14 @@ RECIPES: dict[str, Callable[[], Opener]] = {
     "03_ring_all_reduce": ring,
     "04_zero": zero,
     "05_fsdp": fsdp,
-    "06_offload": offload,
-    "07_tensor_parallel": tensor_parallel,
-    "08_pipeline": pipeline,
-    "09_activation_checkpointing": checkpointing,
-    "10_save_resume": save_resume,
-    "11_deepspeed_accelerate": deepspeed_accelerate,
-    "12_lora_quantization": lora_quantization,
+    "06_fsdp_in_practice": fsdp_in_practice,
+    "07_offload": offload,
+    "08_tensor_parallel": tensor_parallel,
+    "09_pipeline": pipeline,
+    "10_activation_checkpointing": checkpointing,
+    "11_save_resume": save_resume,
+    "12_deepspeed": deepspeed,
+    "13_accelerate": accelerate,
+    "14_lora": lora,
+    "15_quantization": quantization,
 }

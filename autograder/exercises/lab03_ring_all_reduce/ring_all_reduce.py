@@ -110,6 +110,7 @@ EXERCISE = OnRanks(
     budgets=(shared.WITHIN_ONE_PERCENT,),
     allows=shared.P2P_ONLY,
     rules=(never_waited,),
+    draws_messages=False,  # ours do not use the ring
     signs=(
         shared.works_on_a_copy,
         NAMED_MISTAKES,

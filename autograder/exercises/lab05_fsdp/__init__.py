@@ -1,16 +1,8 @@
-"""Lab 05: FSDP's units: what they send, when they are whole, and what goes wrong."""
+"""Lab 05: FSDP's units: when they are gathered and freed, and which modules should be one."""
 
-EXERCISES = (
-    "hsdp_bytes",
-    "gather_and_free",
-    "wrap",
-    "accumulate",
-    "which_is_it",
-    "stalled",
-)
+EXERCISES = ("gather_and_free", "wrap")
 CLOSED = (
     "shardlab.estimate",
     "shardlab.shards",
     "shardlab.widgets",
-    "shardlab.recorded_runs.step_traces",
 )

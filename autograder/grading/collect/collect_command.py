@@ -16,10 +16,13 @@ ALL_TAKEN, WRONG_USAGE, SOME_SKIPPED = 0, 2, 3
 PLATFORMS = ("canvas", "moodle", "gradescope", "folder")
 TIME = "%Y-%m-%d %H:%M:%S"
 SHORT = 30  # names in one line
+REGROUPED_HINT = """\
+kept what was submitted with another group: if groups have changed, add a row to grading/groups.csv
+for each (GROUP,STUDENT,{lab}), with the group that counts for this lab, and collect again:"""
 GROUPS_HINT = """\
-names that no student has: those of groups? If so, write grading/groups.csv (columns group,student;
-one row for each member) and collect again: each member gets a copy. If it is another name of a
-student, add it to the roster as moodle_name:"""
+names that no student has: those of groups? If so, add them to grading/groups.csv (columns
+group,student; one row for each member) and collect again: each member gets a copy. If it is another
+name of a student, add it to the roster as moodle_name:"""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,6 +68,8 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         at = f" ({version.time:{TIME}} UTC)" if version.is_submission_time else ""
         was = f"; before: {plan.replaces:{TIME}} UTC" if plan.replaces else ""
         lines.append(f"  {plan.outcome:<11}  {student:<{width}}  {submitted.file.shown}{at}{was}")
+        if submitted.repairs:
+            lines.append(f"  {'':<11}  {'':<{width}}  repaired: {submitted.repairs}")
     if any(plan.outcome == "earlier" for plan, _, _ in collected.students.values()):
         lines += [
             "earlier: kept in grading/earlier, because a later submission is in grading/submitted"
@@ -73,10 +78,10 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         lines += ["", "skipped:", *(f"  {path}: {why}" for path, why in collected.skipped)]
     if collected.no_notebook:
         lines += ["", f"no notebook of {collected.lab}, so 0 points until there is one:"]
-        lines += [
-            f"  {who} submitted {path}, which {why if why.startswith('is ') else f'is none: {why}'}"
-            for who, path, why in collected.no_notebook
-        ]
+        lines += [f"  {who} submitted {path}: {why}" for who, path, why in collected.no_notebook]
+    if collected.regrouped:
+        lines += ["", REGROUPED_HINT.format(lab=collected.lab)]
+        lines += [f"  {who}, not replaced by {path}" for who, path in collected.regrouped]
     if collected.groups:
         lines += ["", GROUPS_HINT]
         lines += [
@@ -87,7 +92,7 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         lines += ["", "equally new, so the last by name was taken: check which one counts"]
         lines += [f"  {who}: {taken}, not {_some(rest)}" for who, taken, rest in collected.ties]
     if collected.ignored:
-        lines += ["", f"not notebooks, ignored: {_some(collected.ignored)}"]
+        lines += ["", f"no notebooks of a lab, ignored: {_some(collected.ignored)}"]
     if collected.late:
         lines += ["", f"late according to {collected.platform}: {_some(sorted(collected.late))}"]
     taken = [version for _, _, version in collected.students.values()]
@@ -107,6 +112,7 @@ def as_text(collected: Collected, dry_run: bool) -> str:
         lines += ["", f"on the roster, without a submission: {_some(collected.absent)}"]
     counts = Counter(plan.outcome for plan, _, _ in collected.students.values())
     counts["skipped"] = len(collected.skipped)
+    counts["kept"] = len({student for student, _ in collected.regrouped})
     counts["without a notebook"] = len({student for student, *_ in collected.no_notebook})
     total = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing"
     note = "dry run, nothing was changed: " if dry_run else ""
@@ -118,7 +124,7 @@ def _same_minute(times: list[datetime]) -> tuple[int, datetime] | None:
     """(how many, the minute), if most of several times are in one minute."""
     minutes = Counter(time.replace(second=0, microsecond=0) for time in times)
     minute, count = max(minutes.items(), key=lambda item: item[1], default=(None, 0))
-    return (count, minute) if minute and count >= 3 and 2 * count > len(times) else None
+    return (count, minute) if minute and count >= 2 and 2 * count > len(times) else None
 
 
 def _some(names: list[str]) -> str:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from nbgrader.coursedir import CourseDirectory
 
 from autograder.grading.collect import files, platforms
 from autograder.grading.collect.files import CollectError
 from autograder.grading.collect.platforms import People, SubmittedFile
-from autograder.grading.collect.store import Plan, Store, Version, digest
+from autograder.grading.collect.sort import Candidates, SortedFiles, sort_key
+from autograder.grading.collect.store import Plan, Store, Version
 from autograder.grading.nbgrader_app import nbgrader_app
 from autograder.grading.roster.groups import read_groups
 from autograder.grading.roster.roster import read_roster
 from autograder.grading.submission.files import Unreadable
-from autograder.grading.submission.folders import grading_folder
-from autograder.grading.submission.kinds import KINDS, kind_of
-from autograder.grading.submission.lab_cells import Labs, lab_of, labs_of
-from autograder.grading.submission.reader import read_notebook
+from autograder.grading.submission.folders import grading_folder, students_who_submitted
+from autograder.grading.submission.lab_cells import labs_of
 
 
 @dataclass
@@ -33,17 +31,19 @@ class Collected:
     skipped: list[tuple[str, str]] = field(default_factory=list)  # path, why
     # (student, path of the collected file, paths of others that are equally new)
     ties: list[tuple[str, str, list[str]]] = field(default_factory=list)
-    ignored: list[str] = field(default_factory=list)  # paths of files that are not notebooks
+    ignored: list[str] = field(default_factory=list)  # paths of what is no lab
     late: set[str] = field(default_factory=set)  # according to the platform
     # Submitted no notebook of this lab: (student, path, why it is none)
     no_notebook: list[tuple[str, str, str]] = field(default_factory=list)
     groups: list[tuple[str, str]] = field(default_factory=list)  # maybe: (name, for whom it counts)
+    # (student, path of a file that belongs to another group than the one they submitted with)
+    regrouped: list[tuple[str, str]] = field(default_factory=list)
     # On the roster, but without a submission
     absent: list[str] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
-        return not (self.skipped or self.no_notebook or self.groups)
+        return not (self.skipped or self.no_notebook or self.groups or self.regrouped)
 
 
 def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Collected:
@@ -59,24 +59,28 @@ def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Co
     with files.opened(download) as found:
         chosen = platform or platforms.recognize(found)
         collected = Collected(lab, chosen)
-        submitted = _Sorted(platforms.read(chosen, found, people), labs, lab)
-        collected.skipped += submitted.skipped
-        for student, candidates in submitted.newest_last():
+        submitted = SortedFiles(platforms.read(chosen, found, people), labs, lab)
+        before = students_who_submitted(course, lab) if groups else []
+        had = {student: store.digests(student) for student in before}
+        collected.regrouped = sorted(_other_groups(store, submitted, had))
+        for student, candidates in sorted(submitted.candidates.items()):
+            if not candidates:
+                continue
             collected.ties += _ties(student, candidates)
             try:
                 _store_new(store, student, candidates, dry_run, collected)
             except (Unreadable, OSError) as error:
                 collected.skipped.append((candidates[-1][0].file.shown, str(error)))
-        for student, others in submitted.others():
+        for student, others in sorted(submitted.others.items()):
             is_unknown = roster is None or student not in roster.people
-            if is_unknown or store.has_notebook(student):
-                rest = [each.file for each, _ in others]
-                collected.ignored += [file.shown for file in rest if not file.may_be_notebook]
+            if is_unknown or store.has_lab(student):
+                submitted.leave_out(student)
                 continue
             collected.no_notebook += [(student, each.file.shown, why) for each, why in others]
             if not dry_run and not submitted.has_another_lab(student):
                 store.keep_unusable(student, [each.file for each, _ in others])
-    collected.ignored += submitted.ignored
+    collected.skipped += submitted.skipped
+    collected.ignored = submitted.ignored
     if roster is not None:
         came = collected.students.keys() | {student for student, *_ in collected.no_notebook}
         absent = {s for s in roster.people if not store.has_submission(s)}
@@ -86,68 +90,22 @@ def collect(lab: str, download: Path, platform: str | None, dry_run: bool) -> Co
     return collected
 
 
-Candidates = list[tuple[SubmittedFile, Version]]
+def _other_groups(
+    store: Store, submitted: SortedFiles, had: Mapping[str, Sequence[str]]
+) -> Iterator[tuple[str, str]]:
+    """Takes a group's file from a student who was in another group when the lab was submitted:
+    whoever had that file before this run never had what the student has.
 
-
-class _Sorted:
-    """The files of a download: those with the lab, and what else each student submitted."""
-
-    def __init__(self, submitted: list[SubmittedFile], labs: Labs, lab: str) -> None:
-        self.skipped: list[tuple[str, str]] = []  # path, why
-        self.ignored: list[str] = []
-        self._candidates: dict[str, Candidates] = defaultdict(list)
-        self._others: dict[str, list[tuple[SubmittedFile, str]]] = defaultdict(list)
-        self._of_another_lab: set[str] = set()
-        self._groups: dict[str, str] = {}
-        for each in submitted:
-            # The target of a link is unknown: its name says nothing about it.
-            if each.file.why_not != files.LINK and not each.file.may_be_notebook:
-                why = each.file.why_not or "is no notebook"
-                self._others[each.student].append((each, why))
-                continue
-            self._sort(each, labs, lab)
-        self.ignored += [each.file.shown for each, _ in self._others.pop("", [])]
-        for student in self._others.keys() & self._candidates.keys():
-            rest = [each.file for each, _ in self._others.pop(student)]
-            self.ignored += [file.shown for file in rest if not file.may_be_notebook]
-
-    def _sort(self, each: SubmittedFile, labs: Labs, lab: str) -> None:
-        if each.group:
-            self._groups.setdefault(each.group, each.student)
-        try:
-            if each.why_not:
-                raise Unreadable(each.why_not)
-            content = each.file.read()
-            notebook, _ = read_notebook(content, labs[lab])
-            found = lab_of(notebook.cells, each.file.path.name, labs, lab)
-            if found != lab:
-                if found:
-                    self._of_another_lab.add(each.student)
-                raise Unreadable(f"it is {found}" if found else "it is not a lab of this course")
-        except Unreadable as error:
-            self.skipped.append((each.file.shown, str(error)))
-            if each.student and each.file.why_not not in (files.LINK, files.OUTSIDE):
-                self._others[each.student].append((each, str(error)))
-            return
-        version = Version(digest(content), each.time or each.file.time, each.time is not None)
-        self._candidates[each.student].append((each, version))
-
-    def newest_last(self) -> list[tuple[str, Candidates]]:
-        """(student, all files with this lab)."""
-        for candidates in self._candidates.values():
-            candidates.sort(key=_sort_key)
-        return sorted(self._candidates.items())
-
-    def others(self) -> list[tuple[str, list[tuple[SubmittedFile, str]]]]:
-        """(student without a file with this lab, their files and why they are none)."""
-        return sorted(self._others.items())
-
-    def has_another_lab(self, student: str) -> bool:
-        return student in self._of_another_lab
-
-    def maybe_groups(self) -> list[tuple[str, str]]:
-        """(name that is not a student's, the student whom it was taken for or "")."""
-        return sorted(self._groups.items())
+    ``had``: {student: digests}, as from `Store.digests`. Yields (student, path).
+    """
+    for student, candidates in submitted.candidates.items():
+        mine = had.get(student, [])
+        for each in [each for each in candidates if mine and each[0].is_for_all_labs]:
+            owners = [theirs for theirs in had.values() if each[1].digest in theirs]
+            is_theirs = any(mine[0] in theirs for theirs in owners)
+            if owners and not is_theirs and store.has_lab(student):
+                candidates.remove(each)
+                yield student, each[0].file.shown
 
 
 def _ties(student: str, candidates: Candidates) -> list[tuple[str, str, list[str]]]:
@@ -156,15 +114,10 @@ def _ties(student: str, candidates: Candidates) -> list[tuple[str, str, list[str
     tied = [
         other.file.shown
         for other, other_version in candidates[:-1]
-        if _sort_key((other, other_version)) == _sort_key(candidates[-1])
+        if sort_key((other, other_version)) == sort_key(candidates[-1])
         and other_version.digest != version.digest
     ]
     return [(student, newest.file.shown, tied)] if tied else []
-
-
-def _sort_key(candidate: tuple[SubmittedFile, Version]) -> tuple[Any, ...]:
-    """Sorts the newest last."""
-    return -KINDS.index(kind_of(candidate[0].file.path.name)), *candidate[0].order
 
 
 def _store_new(

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from autograder.grading.collect.files import LINK, CollectError, File
-from autograder.grading.roster.groups import Groups
-from autograder.grading.roster.roster import NotFound, Roster, same_name
+from autograder.grading.roster.groups import Groups, names_after_groups
+from autograder.grading.roster.roster import Namesakes, NotFound, Roster, same_name
 from autograder.grading.submission.files import Unreadable
 
 # lovelaceada_LATE_12345_678901_03_ring_all_reduce-1.ipynb: name, student's id, upload's id, file. A
@@ -32,8 +32,9 @@ CANVAS_TAIL = re.compile(rf"_(?P<late>LATE_)?(?P<user>\d+)_{_CANVAS_FILE}")
 CANVAS = re.compile(rf"(?P<name>.*?){CANVAS_TAIL.pattern}")
 CANVAS_ANONYMOUS = re.compile(rf"(?:LATE_)?anon_[A-Za-z0-9]+_{_CANVAS_FILE}")
 # Ada Lovelace_123456_assignsubmission_file_, before / or the file's name. The number is another one
-# in each assignment. Newer versions leave out the last _ of a folder's name. The name is a group's,
-# if it submitted, or "Participant" in the site's language, if names are hidden.
+# in each assignment. Newer versions leave out the last _ of a folder's name. If a group submitted,
+# the name is the group's or, in older versions, for each member "Blue team-Ada Lovelace". If names
+# are hidden, it is "Participant" in the site's language.
 MOODLE = re.compile(r"(?P<name>.*?)(?P<number>_\d+)?_assignsubmission_[a-z]+(?:_(?P<file>.*))?")
 MOODLE_ANONYMOUS = {
     "participant", "participante", "participanta", "teilnehmerin", "partecipante", "deelnemer",
@@ -55,6 +56,8 @@ class SubmittedFile:
     is_late: bool = False  # according to the platform
     why_not: str = ""  # why it belongs to no student
     group: str = ""  # a name that is not the student's, and so may be a group's
+    is_for_all_labs: bool = False  # it is a group's, by a row of groups.csv without a lab
+    repairs: str = ""  # what of the file had to be repaired, in sentences
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,17 @@ class People:
         try:
             students = members or [self.roster.find(name=name, **ids)]
         except NotFound as error:
-            yield SubmittedFile(file, why_not=str(error), group=name)
+            group = "" if isinstance(error, Namesakes) else name
+            yield SubmittedFile(file, why_not=str(error), group=group)
             return
         for student in students:
             is_own = members or self.roster.people[student].may_be_called(name)
-            yield SubmittedFile(file, student, group="" if is_own else name)
+            yield SubmittedFile(
+                file,
+                student,
+                group="" if is_own else name,
+                is_for_all_labs=bool(members) and student not in self.groups.named_lab,
+            )
 
 
 Reader = Callable[[Sequence[File], People | None], Iterator[SubmittedFile]]
@@ -144,9 +153,11 @@ def moodle(files: Sequence[File], people: People | None) -> Iterator[SubmittedFi
         else:
             yield SubmittedFile(file, why_not="its path has no assignsubmission as in Moodle")
     _require_names(matches.values(), people)
+    names = {match["name"] for match in matches.values()}
+    meant = names_after_groups(names, people.roster.has_name, people.groups.members)
     for file in files:
         if match := matches.get(file.path):
-            for each in people.submitted(file, name=match["name"]):
+            for each in people.submitted(file, name=meant.get(match["name"], match["name"])):
                 yield replace(each, order=(_number(file), file.time))
 
 

@@ -16,9 +16,9 @@ from nbgrader.coursedir import CourseDirectory
 from autograder.grading.collect.files import File
 from autograder.grading.submission.files import Unreadable
 from autograder.grading.submission.folders import grading_folder, submission_folder
-from autograder.grading.submission.lab_cells import cells_of_lab
+from autograder.grading.submission.lab_cells import cells_of_lab, lab_of
 from autograder.grading.submission.names import why_unusable
-from autograder.grading.submission.reader import find_notebook, read_content
+from autograder.grading.submission.reader import find_notebook, read_content, read_notebook
 from autograder.grading.submission.timestamp import TIMESTAMP, BadTimestamp, submission_time
 
 EARLIER = "earlier"
@@ -135,14 +135,28 @@ class Store:
         folder = submission_folder(self.course, self.lab, student)
         return self._version(folder) == self._version(copy)
 
+    def digests(self, student: str) -> list[str]:
+        """Of the current notebook, then of the earlier ones; [] without a submission."""
+        if not self.has_submission(student):
+            return []
+        folders = [submission_folder(self.course, self.lab, student), *self._past(student)]
+        return [self._version(folder).digest for folder in folders]
+
     def earlier(self, student: str) -> list[str]:
         """The names of the folders with earlier submissions: their times, the oldest first."""
         return sorted(path.name for path in self._past(student))
 
-    def has_notebook(self, student: str) -> bool:
-        """Whether there is a file that grading reads."""
-        folder = submission_folder(self.course, self.lab, student)
-        return find_notebook(folder, self.lab)[0] is not None
+    def has_lab(self, student: str) -> bool:
+        """Whether there is a notebook of the lab: other files are kept in the same place."""
+        cells = cells_of_lab(self.course, self.lab)
+        path, _ = find_notebook(submission_folder(self.course, self.lab, student), self.lab, cells)
+        if path is None or cells is None:
+            return False
+        try:
+            notebook, _ = read_notebook(read_content(path), cells)
+        except Unreadable:
+            return False
+        return bool(lab_of(notebook.cells, path.name, {self.lab: cells}, self.lab))
 
     def has_submission(self, student: str) -> bool:
         return submission_folder(self.course, self.lab, student).exists()

@@ -115,6 +115,7 @@ class _GradingRun(LabGrading):
         absent = sorted(set(self.writer.students()) - set(submitted))
         self.outcome = Outcome(lab) if arguments.student else Outcome(lab, unusable, absent)
         self.regrade, self.yes = arguments.regrade, arguments.yes
+        self.outcome.regrade = self.regrade
 
     def _known_students(self) -> set[str]:
         roster = read_roster(grading_folder(self.course))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+ALL_READ, WRONG_USAGE, TIMES_UNREAD = 0, 2, 3
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to `python -m autograder`."""
@@ -27,15 +29,16 @@ def _late(arguments: argparse.Namespace) -> int:
     work = LateWork(nbgrader_app())
     try:
         found = work.standings()
-        warnings = [*work.unknown_students(), *work.unread_times(found)]
+        wrong_times, newer_times = work.unread_times(found)
+        warnings = [*work.unknown_students(), *wrong_times, *newer_times]
         if not arguments.dry_run:
             work.write(found)
     except BadTable as error:
         print(f"{error}\nNothing was changed.", file=sys.stderr)
-        return 2
+        return WRONG_USAGE
     except GradebookError as error:
         print(error, file=sys.stderr)
-        return 2
+        return WRONG_USAGE
     for warning in warnings:
         print(warning, file=sys.stderr)
     for line in work.due_dates(found):
@@ -59,4 +62,4 @@ def _late(arguments: argparse.Namespace) -> int:
     lines = changes(found)
     verb = "would change" if arguments.dry_run else "changed"
     print("\n".join([f"\n{verb} in the gradebook:", *(lines or ["nothing"])]))
-    return 0
+    return TIMES_UNREAD if wrong_times else ALL_READ

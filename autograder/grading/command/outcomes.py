@@ -27,6 +27,7 @@ class Outcome:
     older: set[str] = field(default_factory=set)  # graded by another version of the course
     not_written: dict[str, str] = field(default_factory=dict)  # {student: why}
     broken: dict[str, str] = field(default_factory=dict)  # {student: why the record is unreadable}
+    regrade: bool = False  # asked for with --regrade
     took_s: float = 0.0
 
     @property
@@ -47,7 +48,10 @@ def table(outcome: Outcome) -> str:
         now.append(f"{_count([*outcome.regraded], 'regrade')} written")
     if outcome.declined:
         now.append(f"{len(outcome.declined)} regraded, but not written")
-    lines = [f"{outcome.lab}: {submissions}, {', '.join(now) or 'nothing to grade'}", ""]
+    none = "nothing to grade"
+    if outcome.regrade:
+        none += ": what this version of the course has graded is not graded again"
+    lines = [f"{outcome.lab}: {submissions}, {', '.join(now) or none}", ""]
     width = max(map(len, STATES))
     for state in reversed(STATES):
         who = "" if state == GRADED else f"  {names(students[state])}"

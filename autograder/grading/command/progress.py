@@ -1,4 +1,5 @@
-"""Grading progress: on a terminal a line redrawn each second, elsewhere a line for each event."""
+"""Grading progress: on a terminal a line redrawn each second, elsewhere a line for each event, and
+for each minute without one."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import TextIO
 from autograder.grading.record.record import Record, Task
 
 REDRAW_S = 1.0
+QUIET_S = 60.0
 STRAGGLER = 3.0  # running for this many times the mean
 MOST_NAMES = 4
 MAX_CHARS = 160
@@ -32,7 +34,7 @@ class Progress:
         self._out = out or sys.stdout
         self._live = self._out.isatty()
         self._clock = clock
-        self._start_s = clock()
+        self._start_s = self._printed_s = clock()
         self._running: dict[str, float] = {}  # {student: start time}
         self._took_s: list[float] = []  # of those that are graded
         self._writing = threading.Lock()
@@ -40,14 +42,13 @@ class Progress:
         self._redrawing = threading.Thread(target=self._redraw_each_second, daemon=True)
 
     def __enter__(self) -> Progress:
-        if self._live:
-            self._redrawing.start()
+        self._redrawing.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
+        self._redrawing.join()
         if self._live:
-            self._redrawing.join()
             print("\r\x1b[K", end="", file=self._out, flush=True)
 
     def start(self, task: Task) -> None:
@@ -65,10 +66,12 @@ class Progress:
             self._show(f"{line}{self._estimate()}", above="" if record.is_final else f"{line}\n")
 
     def redraw(self) -> None:
-        """Update the line on a terminal; anywhere else this writes nothing."""
+        """Update the line on a terminal; anywhere else, print it if there was none for a minute."""
         with self._writing:
             if self._live:
                 self._draw()
+            elif self._clock() - self._printed_s >= QUIET_S:
+                self._print(self._now())
 
     def _redraw_each_second(self) -> None:
         while not self._ended.wait(REDRAW_S):
@@ -79,12 +82,20 @@ class Progress:
         if self._live:
             self._draw(above)
         else:
-            print(f"[{len(self._took_s)}/{self.total}] {event}", file=self._out, flush=True)
+            self._print(f"[{len(self._took_s)}/{self.total}] {event}")
+
+    def _print(self, line: str) -> None:
+        self._printed_s = self._clock()
+        print(line, file=self._out, flush=True)
 
     def _draw(self, above: str = "") -> None:
-        now = f"{len(self._took_s)}/{self.total} graded{self._estimate()} · {self._shown_running()}"
         width = min(shutil.get_terminal_size().columns - 1, MAX_CHARS)  # a wrapped line would stay
-        print(f"\r\x1b[K{above}{now[:width]}", end="", file=self._out, flush=True)
+        print(f"\r\x1b[K{above}{self._now()[:width]}", end="", file=self._out, flush=True)
+
+    def _now(self) -> str:
+        return (
+            f"{len(self._took_s)}/{self.total} graded{self._estimate()} · {self._shown_running()}"
+        )
 
     def _shown_running(self) -> str:
         """ "running: eve 2:10, bob 0:03 and 2 more": the longest first."""

@@ -11,8 +11,10 @@ from pathlib import Path
 from autograder.grading.course_time import to_utc
 from autograder.grading.csv_tables import BadTable, columns, read_table
 from autograder.grading.late.policy import later
+from autograder.grading.roster.class_list import column_of
+from autograder.grading.roster.roster import COLUMNS, Namesakes, NotFound, Roster
 
-NEEDED = ("student", "lab", "days", "until", "reason")
+NEEDED = ("lab", "days", "until", "reason")  # and one that names the student
 
 
 @dataclass(frozen=True)
@@ -31,38 +33,57 @@ class Extension:
 Extensions = dict[tuple[str, str], Extension]  # {(student, lab): ...}
 
 
-def read_extensions(path: Path, due: Mapping[str, datetime | None]) -> Extensions | None:
-    """None without a file. ``due``: {lab of the gradebook: due date in UTC}.
+def read_extensions(
+    path: Path, due: Mapping[str, datetime | None], roster: Roster | None = None
+) -> Extensions | None:
+    """None without a file. ``due``: {lab of the gradebook: due date in UTC}. ``roster``: for
+    students who are not named by their id.
 
     Raises BadTable, which lists every bad row.
     """
     if not path.exists():
         return None
     table = read_table(path)
-    at = columns(table.header, NEEDED, path)
+    columns(table.header, NEEDED, path)
+    names = [column_of(heading) or heading.strip().lower() for heading in table.header]
+    if not {"student", "name", *COLUMNS} & set(names):
+        columns(table.header, ["student"], path)
     found: Extensions = {}
     wrong = []
     for line, row in zip(table.lines, table.rows, strict=True):
-        cells = {name: row[i].strip() if i < len(row) else "" for name, i in at.items()}
+        cells = dict.fromkeys(names, "")
+        cells |= {name: cell.strip() for name, cell in zip(names, row, strict=False)}
         try:
-            extension = _extension(cells, line, due)
+            student = _student(cells, roster or Roster([]))
+            extension = _extension(student, cells, line, due)
             key = extension.student, extension.lab
             if key in found:
                 raise ValueError(f"{key[0]} has an extension in line {found[key].line} already")
             found[key] = extension
-        except (ValueError, OverflowError) as error:
+        except (NotFound, ValueError, OverflowError) as error:
             wrong.append(f"{path}, line {line}: {error}")
     if wrong:
         raise BadTable("\n".join([*wrong, "Correct the file and run the command again."]))
     return found
 
 
+def _student(cells: Mapping[str, str], roster: Roster) -> str:
+    """Raises NotFound, but not for an id: the gradebook may have more students than the roster."""
+    student = cells.get("student", "")
+    if student in roster.people:
+        return student
+    try:
+        return roster.named_in(cells)
+    except NotFound as error:
+        if not student or isinstance(error, Namesakes):
+            raise
+        return student
+
+
 def _extension(
-    cells: Mapping[str, str], line: int, due: Mapping[str, datetime | None]
+    student: str, cells: Mapping[str, str], line: int, due: Mapping[str, datetime | None]
 ) -> Extension:
-    student, lab, days, until = (cells[name] for name in NEEDED[:4])
-    if not student:
-        raise ValueError("the student is missing")
+    lab, days, until = (cells[name] for name in NEEDED[:3])
     if lab not in due:
         raise ValueError(f"there is no lab {lab!r} in the gradebook (it has: {', '.join(due)})")
     if bool(days) == bool(until):

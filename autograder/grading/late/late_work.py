@@ -24,7 +24,7 @@ from autograder.grading.late.standings import (
     save,
     standings,
 )
-from autograder.grading.submission.folders import submission_folder
+from autograder.grading.submission.folders import students_who_submitted, submission_folder
 from autograder.grading.submission.timestamp import (
     TIMESTAMP,
     BadTimestamp,
@@ -72,21 +72,26 @@ class LateWork:
             if row.student not in known
         ]
 
-    def unread_times(self, found: Sequence[Standing]) -> list[str]:
-        """A sentence for each submission time that is not a time, or that was written or changed
-        after grading."""
-        lines = []
-        for s in found:
-            written = submission_folder(self._course, s.lab, s.student)
+    def unread_times(self, found: Sequence[Standing]) -> tuple[list[str], list[str]]:
+        """A sentence for each submission time that is not a time, and for each that was written or
+        changed after grading. ``found``: of all submissions."""
+        wrong, newer = [], []
+        graded = {(s.lab, s.student): s for s in found}
+        with self._gradebook() as gradebook:
+            labs = [lab.name for lab in gradebook.assignments]
+        submitters = {lab: students_who_submitted(self._course, lab) for lab in labs}
+        for lab, student in ((lab, each) for lab, who in submitters.items() for each in who):
+            written, s = submission_folder(self._course, lab, student), graded.get((lab, student))
             try:
                 time = submission_time(written)
-                if time in (None, s.submitted_at) or self._is_used(s, timestamp_text(written)):
+                if s is None or time in (None, s.submitted_at):
                     continue
-                why = f"{written / TIMESTAMP} is not in the gradebook yet"
-                lines.append(f"{why}: run `python -m autograder grade {s.lab}`")
+                if not self._is_used(s, timestamp_text(written)):
+                    why = f"{written / TIMESTAMP} is not in the gradebook yet"
+                    newer.append(f"{why}: run `python -m autograder grade {lab}`")
             except BadTimestamp as error:
-                lines.append(str(error))
-        return lines
+                wrong.append(str(error))
+        return wrong, newer
 
     def due_dates(self, found: Sequence[Standing]) -> list[str]:
         """A line for each lab of ``found`` with a due date, in words: 03.10.2026 can be in March.

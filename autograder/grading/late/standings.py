@@ -15,6 +15,7 @@ from sqlalchemy import select
 
 from autograder.grading.late.extensions import Extensions, read_extensions
 from autograder.grading.late.policy import Policy, days_late, divide
+from autograder.grading.roster.roster import read_roster
 from autograder.grading.submission.folders import grading_folder
 
 FILE = "extensions.csv"
@@ -55,7 +56,7 @@ def extensions_of(course: CourseDirectory, gradebook: Gradebook) -> Extensions |
     """None without a table. Raises csv_tables.BadTable."""
     labs = select(Assignment.name, Assignment.duedate).order_by(Assignment.name)
     due = {row.name: row.duedate for row in gradebook.db.execute(labs)}
-    return read_extensions(extensions_file(course), due)
+    return read_extensions(extensions_file(course), due, read_roster(grading_folder(course)))
 
 
 def extensions_file(course: CourseDirectory) -> Path:

@@ -22,6 +22,7 @@ MAX_BYTES = 120_000  # of one picture; live memory of a busy step takes 80,000
 MAX_CALLS = 2_000  # more do not fit a timeline, or would take too long to draw
 MAX_ROWS = 12  # of a table
 MAX_ITEMS = 8  # of a list in a cell of a table
+MAX_TEXT = 60  # characters of a value in a cell of a table: two lines
 
 Picture = dict[str, Any]  # title and svg; or title, heads and rows, each (is right, texts)
 
@@ -65,9 +66,10 @@ class VisibleAttempts:
         """(title, function that draws it)."""
         run, error = attempt.run, attempt.error
         assert run is not None
-        if _sent(attempt):
+        draws_messages = self._exercise.draws_messages
+        if draws_messages and _sent(attempt):
             yield "Who sent how much to whom", lambda: traffic_map(run).static_svg()
-        if 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
+        if draws_messages and 0 < len(run.calls) <= MAX_CALLS and run.world_size > 1:
             shown = error if error is not None and error.run is not None else run
             yield "Which rank was in which call", lambda: timeline(shown).static_svg()
         if self._exercise.records_memory(attempt.case) and error is None:
@@ -120,13 +122,33 @@ class VisibleAttempts:
 
     def _row(self, asked: str, wanted: Plain, got: Plain) -> Row:
         is_right = equal(wanted, got, self._exercise.tolerance)
-        return [is_right, [asked, _as_text(wanted), _as_text(got)]]
+        return [is_right, [_cut(asked), *self._as_texts(wanted, got)]]
+
+    def _as_texts(self, wanted: Plain, got: Plain) -> tuple[str, str]:
+        """Both as text; of long lists the first item that differs, or else the first."""
+        texts = _as_text(wanted), _as_text(got)
+        if max(map(len, texts)) <= MAX_TEXT:
+            return texts
+        lists = isinstance(wanted, list | tuple) and isinstance(got, list | tuple)
+        if lists and len(wanted) == len(got) > 0:
+            pairs = [*zip(wanted, got, strict=True)]
+            right = [equal(*pair, self._exercise.tolerance) for pair in pairs]
+            at = 0 if all(right) else right.index(False)
+            item = self._as_texts(*pairs[at])
+            return f"[{at}]: {item[0]}", f"[{at}]: {item[1]}"
+        return _cut(texts[0]), _cut(texts[1])
 
     def _call(self, question: Plain, case: str) -> str:
         """A question is a function's arguments; if they have names, the case's name is enough."""
         if isinstance(question, dict):
             return case
         return f"{self._exercise.answer}({', '.join(map(_as_text, question))})"
+
+
+def _cut(text: str) -> str:
+    """A long text without its middle."""
+    half = MAX_TEXT // 2
+    return text if len(text) <= MAX_TEXT else f"{text[:half]} … {text[-half:]}"
 
 
 def _sent(attempt: Attempt) -> bool:

@@ -124,7 +124,7 @@ def find_forbidden(
         analyzed = _analyzed(source)
         reader = _Reader(allows, analyzed.full_names, closed)
         found = _reachable(analyzed.binds, answer) if answer else analyzed.tree.body
-        statements = [*found]
+        statements = [each for each in found if lines is None or _is_in(each, lines)]
         for statement in statements:
             reader.visit(statement)
         for line, most in analyzed.posts.found(statements):
@@ -135,6 +135,13 @@ def find_forbidden(
         return []
     of_student = (each for each in {*reader.found} if lines is None or each.line in lines)
     return sorted(of_student, key=lambda found: (found.line, found.name))
+
+
+def _is_in(statement: ast.stmt, lines: Container[int]) -> bool:
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    end = statement.end_lineno or statement.lineno
+    start = decorators[0].lineno if decorators else statement.lineno
+    return any(line in lines for line in range(start, end + 1))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from autograder.grading.csv_tables import Table, read_table, write_atomically
 from autograder.grading.pool.journal import Journal
 from autograder.grading.roster.class_list import column_of
 from autograder.grading.roster.groups import GROUPS
-from autograder.grading.roster.roster import ROSTER, Person, same_id
+from autograder.grading.roster.roster import ROSTER, NotFound, Person, Roster, same_id
 from autograder.grading.submission.folders import grading_folder, records_folder
 
 TABLES = (ROSTER, GROUPS, "extensions.csv")
@@ -103,8 +103,15 @@ class Belongings:
         cells = dict(zip(columns, row, strict=False))
         if cells.get("student"):
             return self._is_id(cells["student"])
-        ids = [cells.get(name, "") for name in ("email", "canvas_login", "gradescope_email")]
-        return any(same_id(each) in self.person.ids for each in ids if each)
+        # An id tells who is meant if there are namesakes.
+        ids = [cells.get(name) for name in ("email", "canvas_login", "gradescope_email")]
+        if any(ids) or cells.get("canvas_id"):
+            by_number = cells.get("canvas_id") == self.person.canvas_id != ""
+            return by_number or any(same_id(each) in self.person.ids for each in ids if each)
+        try:
+            return bool(Roster([self.person]).named_in(cells))
+        except NotFound:
+            return False
 
     def _is_id(self, cell: str) -> bool:
         """Exactly the student's id, or another of their ids: Grace and grace are two students."""

@@ -21,6 +21,8 @@ ALIASES = {
     "last_name_surname": "last_name", "full_name": "name",
     "e_mail": "email", "mail": "email", "email_address": "email",
     "sis_login_id": "canvas_login", "moodle_full_name": "moodle_name",
+    # Canvas's export of groups
+    "user_id": "student", "login_id": "canvas_login", "canvas_user_id": "canvas_id",
 }  # fmt: skip
 # In Canvas's export of the gradebook, `Student` is a name. The login identifies a student, as in
 # Canvas's import; the number in `SIS User ID` where there is no login.
@@ -29,9 +31,12 @@ CANVAS_HEADINGS = {"student", "id", "section"}
 CANVAS_TEST_STUDENT = "Student, Test"
 
 
-def read_class_list(path: Path) -> tuple[list[Person], list[str]]:
-    """(the people, headings of columns that were not used). Raises BadTable."""
-    rows, unused = _rows(path)
+def read_class_list(path: Path) -> tuple[list[Person], set[str], list[str]]:
+    """(the people, our columns that the table has, headings of columns that were not used).
+
+    Raises BadTable.
+    """
+    rows, used, unused = _rows(path)
     people, wrong = [], []
     lines = defaultdict(list)
     for line, row in rows:
@@ -50,7 +55,7 @@ def read_class_list(path: Path) -> tuple[list[Person], list[str]]:
         raise csv_tables.BadTable(f"{path} was not used, and nothing was changed:\n{listed}")
     if not people:
         raise csv_tables.BadTable(f"{path} lists no students")
-    return people, unused
+    return people, used | ({"first_name", "last_name"} if "name" in used else set()), unused
 
 
 def shared_ids(people: Iterable[Person]) -> Iterable[str]:
@@ -64,7 +69,7 @@ def shared_ids(people: Iterable[Person]) -> Iterable[str]:
             yield f"{shared} belongs to several students: {', '.join(students)}"
 
 
-def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
+def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], set[str], list[str]]:
     table = csv_tables.read_table(path)
     headings = table.header
     plain = [_plain(heading) for heading in headings]
@@ -92,7 +97,7 @@ def _rows(path: Path) -> tuple[list[tuple[int, dict[str, str]]], list[str]]:
         if any(row.values()):
             rows.append((line, row))
     unused = [heading for heading, column in zip(headings, columns, strict=True) if not column]
-    return rows, unused
+    return rows, set(filter(None, columns)), unused
 
 
 def _plain(heading: str) -> str:

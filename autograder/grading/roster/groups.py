@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from autograder.grading.csv_tables import BadTable, read_table
@@ -14,7 +14,6 @@ GROUPS = "groups.csv"  # in grading/
 # {a heading in lower case: our column}, also of Canvas's export of groups
 ALIASES = {
     "group": "group", "group_name": "group", "groupname": "group", "groups": "group", "lab": "lab",
-    "user_id": "student", "login_id": "canvas_login", "canvas_user_id": "canvas_id",
 }  # fmt: skip
 NO_COLUMNS = (
     "{path}, line 1: it needs the columns group and student, one row for each member (and lab, if "
@@ -25,9 +24,15 @@ NO_COLUMNS = (
 class Groups:
     """The members of each group for one lab."""
 
-    def __init__(self, members: dict[str, list[str]]) -> None:
-        """``members``: {group: students}"""
+    def __init__(
+        self, members: dict[str, list[str]], named_lab: Collection[str] = frozenset()
+    ) -> None:
+        """``members``: {group: students}. ``named_lab``: of them, those whose row has the lab."""
         self._members = {same_name(group): students for group, students in members.items()}
+        self.named_lab = named_lab
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
 
     def members(self, name: str) -> list[str]:
         """[] if no group has this name."""
@@ -50,9 +55,8 @@ def read_groups(folder: Path, roster: Roster | None, lab: str, labs: Collection[
     names = [ALIASES.get(each) or column_of(each) for each in plain]
     if "group" not in names or not {"student", "name", *COLUMNS} & set(names):
         raise BadTable(NO_COLUMNS.format(path=path, has=", ".join(table.header)))
-    groups: dict[str, list[str]] = defaultdict(list)
     spelled: dict[str, str] = {}
-    placed: dict[str, tuple[str, int]] = {}
+    placed: dict[str, tuple[str, int, bool]] = {}  # {student: (group, line, whether it has a lab)}
     wrong = []
     for line, row in zip(table.lines, table.rows, strict=True):
         cells = {name: cell.strip() for name, cell in zip(names, row, strict=False)}
@@ -61,22 +65,52 @@ def read_groups(folder: Path, roster: Roster | None, lab: str, labs: Collection[
                 continue
             group, student = _member(cells, roster)
             group = spelled.setdefault(same_name(group), group)
-            if student in placed:
-                other, first = placed[student]
+            has_lab = bool(cells.get("lab"))
+            other, first, other_has_lab = placed.get(student, ("", 0, not has_lab))
+            if has_lab == other_has_lab:
                 where = "this group" if other == group else f"the group {other!r}"
                 raise ValueError(f"{student} is in {where} already, in line {first}")
-            placed[student] = group, line
-            groups[group].append(student)
+            if has_lab or not other:
+                placed[student] = group, line, has_lab
         except (ValueError, NotFound) as error:
             quoted = table.delimiter.join(row)
             wrong.append(f"{path}, line {line} ({quoted}): {error}")
     if wrong:
         raise BadTable("\n".join([*wrong, "Correct the file and run the command again."]))
-    return Groups(groups)
+    members = defaultdict(list)
+    for student, (group, *_) in placed.items():
+        members[group].append(student)
+    return Groups(members, {student for student, (*_, has_lab) in placed.items() if has_lab})
+
+
+def names_after_groups(
+    names: Collection[str],
+    is_student: Callable[[str], object],
+    is_group: Callable[[str], object] = lambda _: False,
+) -> dict[str, str]:
+    """{"Blue team-Ada Lovelace": "Ada Lovelace"}, as Moodle writes names; the group if it is known
+    and the student is not.
+
+    Two ``names`` show what is an unknown group: Anna-Lena Meyer is not Lena Meyer.
+    """
+    unknown = [name for name in names if not (is_student(name) or is_group(name))]
+    splits = [
+        (name, name[:at], name[at + 1 :])
+        for name in unknown
+        for at, character in enumerate(name)
+        if character == "-"
+    ]
+    members = Counter(group for _, group, student in splits if is_student(student))
+    found = {name: group for name, group, _ in splits if is_group(group)}
+    for name, group, student in splits:
+        if is_student(student) and (is_group(group) or members[group] > 1):
+            found[name] = student
+    return found
 
 
 def _counts(cells: dict[str, str], lab: str, labs: Iterable[str]) -> bool:
-    """Whether this row is about ``lab``: a row without a lab is about all."""
+    """Whether this row is about ``lab``: a row without a lab is about all in which the student has
+    no other."""
     asked = cells.get("lab", "")
     if asked and asked not in labs:
         raise ValueError(f"there is no lab {asked!r}: choose from {', '.join(labs)}")
@@ -86,12 +120,7 @@ def _counts(cells: dict[str, str], lab: str, labs: Iterable[str]) -> bool:
 
 def _member(cells: dict[str, str], roster: Roster) -> tuple[str, str]:
     group = cells["group"]
-    given = {key: cells.get(key, "") for key in ("name", *COLUMNS)}
-    ids = [given[key] for key in ("student", "email", "canvas_login", "gradescope_email")]
-    name = given["name"] or f"{given['first_name']} {given['last_name']}".strip()
-    if not any([*ids, name, given["canvas_id"]]):
-        raise ValueError("the student is missing")
-    student = roster.find(canvas_id=given["canvas_id"], ids=filter(None, ids), name=name)
+    student = roster.named_in(cells)
     if not same_name(group):
         raise ValueError(f"the group's name {group!r} has no letters or digits")
     if roster.has_name(group):

@@ -70,6 +70,11 @@ def remove(student: str) -> str:
     )
 
 
+def removed_students(folder: Path) -> list[str]:
+    """Those who are not back. ``folder``: grading/."""
+    return sorted({path.parent.parent.name for path in (folder / REMOVED).glob(f"*/*/{ROWS}")})
+
+
 def _interrupted(folder: Path, rows: dict[str, Any]) -> Path | None:
     """The folder of a removal that left the gradebook as it was."""
     for path in sorted(folder.glob(f"*/{ROWS}")):
@@ -84,10 +89,8 @@ def restore(student: str) -> str:
     mine = Belongings(course, Person(student))
     removals = sorted((grading_folder(course) / REMOVED / student).glob(f"*/{ROWS}"))
     if not removals:
-        removed = sorted(path.name for path in (grading_folder(course) / REMOVED).glob("*"))
-        raise CannotChange(
-            f"{student!r} was not removed (removed: {', '.join(removed) or 'nobody'})"
-        )
+        removed = ", ".join(removed_students(grading_folder(course))) or "nobody"
+        raise CannotChange(f"{student!r} was not removed (removed: {removed})")
     prepare(course.db_url)
     lost: list[str] = []
     with nobody_grades(course), opened(course) as gradebook:

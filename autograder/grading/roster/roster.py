@@ -10,7 +10,7 @@ import csv
 import io
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -21,6 +21,10 @@ ROSTER = "roster.csv"  # in grading/
 
 class NotFound(Exception):
     """Why a platform's name cannot be mapped to one student."""
+
+
+class Namesakes(NotFound):
+    """Several students have this name, and no id tells them apart."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,27 @@ class Roster:
             if len(students) == 1:
                 return students[0]
             if students:
-                raise NotFound(f"could be {' or '.join(sorted(students))}: add an id to the roster")
+                first, *_ = sorted(students)
+                raise Namesakes(
+                    f"could be {' or '.join(sorted(students))}: add their canvas_id to the roster, "
+                    f"or move the file to a folder named after the student, {first}/, and collect "
+                    "the folder around it"
+                )
         shown = ", ".join(dict.fromkeys(text for text in (name, *ids, canvas_id) if text))
         raise NotFound(f"{shown} is not on the roster")
+
+    def named_in(self, cells: Mapping[str, str]) -> str:
+        """The student whom a row of a table names. ``cells``: {our column, or "name": text}
+
+        Raises NotFound.
+        """
+        given = {key: cells.get(key, "") for key in ("name", *COLUMNS)}
+        ids = [given[key] for key in ("student", "email", "canvas_login", "gradescope_email")]
+        name = given["name"] or f"{given['first_name']} {given['last_name']}".strip()
+        name = name or given["moodle_name"]
+        if not any([*ids, name, given["canvas_id"]]):
+            raise NotFound("the student is missing")
+        return self.find(canvas_id=given["canvas_id"], ids=filter(None, ids), name=name)
 
 
 def read_roster(folder: Path) -> Roster | None:

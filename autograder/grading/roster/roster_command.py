@@ -27,8 +27,9 @@ def _run(arguments: argparse.Namespace) -> int:
     from autograder.grading.roster.enroll import enroll
 
     try:
-        print(enroll(arguments.table))
+        changed, is_complete = enroll(arguments.table)
     except (BadTable, GradebookError) as error:
         print(error, file=sys.stderr)
         return 2
-    return 0
+    print(changed)
+    return 0 if is_complete else 3

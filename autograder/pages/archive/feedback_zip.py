@@ -11,17 +11,18 @@ import io
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from autograder.grading.roster.roster import Person
-from autograder.pages.match_people import Keys, keys, match
+from autograder.grading.roster.groups import names_after_groups
+from autograder.grading.roster.roster import Person, same_name
+from autograder.pages.match_people import Keys, keys, keys_of, match
 
 MAX_BYTES = 50_000_000  # of a submitted file, for its content to be compared
 # What the platform adds to the name of a student's file.
 _FORMS = {
-    # The folder's name or, in the flat format, the beginning of the file's name.
-    "moodle": re.compile(r"(?:.*/)?(?P<name>[^/_]+)_(?P<id>\d+)_assignsubmission_file(?:_|/).*"),
+    # The folder's name or, in the flat format, the beginning of the file's name. Also of texts.
+    "moodle": re.compile(r"(?:.*/)?(?P<name>[^/_]+)_(?P<id>\d+)_assignsubmission_[a-z]+(?:_|/).*"),
     "canvas": re.compile(r"(?:.*/)?(?P<name>[^/]+?)_(?:LATE_)?(?P<id>\d+)_(?P<file>\d+)_[^/]+"),
 }
 
@@ -87,7 +88,11 @@ def assign(
     ``digests``: of each student's submitted notebook.  The result omits students who match several
     submitters, or whose notebook was submitted by several people or under another Canvas id.
     """
-    matches = match(people, [submitter.keys for submitter in submitters])
+    known = {text for person in people for text in keys_of(person).names}
+    names = {submitter.name for submitter in submitters if not submitter.file}
+    after_groups = names_after_groups(names, lambda name: same_name(name) in known)
+    rows = [replace(each, name=after_groups.get(each.name, each.name)) for each in submitters]
+    matches = match(people, [row.keys for row in rows])
     found = {student: submitters[i] for student, i in matches.items()}
     for person in people:
         if person.student in found:

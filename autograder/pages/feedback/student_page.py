@@ -46,6 +46,7 @@ class ShownExercise:
     pictures: Sequence[Mapping[str, Any]]  # title and svg; or title, heads and rows
     comments: list[Markup]
     only_visible: bool  # only visible cases, and no marks
+    is_written: bool  # graded by a person
 
     @property
     def css_class(self) -> str:
@@ -66,6 +67,8 @@ class ShownExercise:
             return "waiting for manual grading"
         if self.mark and self.mark.by_hand:
             return "graded manually"
+        if self.mark and self.is_written:  # a person does not have to grade an unchanged answer
+            return "empty"
         if self.unwritten:
             return "not written yet"
         kind = "visible cases" if self.only_visible else "cases"
@@ -151,6 +154,7 @@ def _exercises(
             pictures=record.pictures.get(name, []) if record else (),
             comments=comments,
             only_visible=only_visible,
+            is_written=not is_check(cell),
         )
         comments = []
 

@@ -8,10 +8,14 @@ request.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
+
+from autograder.grading.course_time import to_course_time
 
 LISTS_OF_A_LAB = ("manage_submissions.tpl", "gradebook_notebook_submissions.tpl")
 LISTS = (
@@ -30,7 +34,7 @@ def _load_jupyter_server_extension(server: Any) -> None:
     # Imported here: exporting a notebook imports this package, and needs no server.
     from nbgrader.server_extensions.formgrader import base, handlers
 
-    from autograder.pages.formgrader import written
+    from autograder.pages.formgrader import class_report, written
     from autograder.pages.formgrader.api import ClassAPI
 
     base.NbGraderAPI = ClassAPI
@@ -38,7 +42,8 @@ def _load_jupyter_server_extension(server: Any) -> None:
     base.BaseHandler.gradebook = property(_unless_moved(base.BaseHandler.gradebook.fget))
     base.BaseHandler.render = _with_script(base.BaseHandler.render)
     prefix = str(server.base_url).rstrip("/")
-    server.web_app.add_handlers(".*$", [(prefix + written.URL, written.handler())])
+    pages = [(prefix + page.URL, page.handler()) for page in (written, class_report)]
+    server.web_app.add_handlers(".*$", pages)
 
 
 def _with_script(render: Callable[..., str]) -> Callable[..., str]:
@@ -52,7 +57,10 @@ def _with_script(render: Callable[..., str]) -> Callable[..., str]:
         if name not in LISTS:
             return page
         links = name in LISTS_OF_A_LAB and _has_written_answers(handler, values["assignment_id"])
-        about = f"var has_written_answers = {str(links).lower()};"
+        report = _report(handler, values["assignment_id"]) if name in LISTS_OF_A_LAB else ""
+        about = (
+            f"var has_written_answers = {str(links).lower()}, class_report = {json.dumps(report)};"
+        )
         script = f"<script>\n{about}\n{SCRIPT.read_text(encoding='utf-8')}</script>\n</head>"
         return page.replace("</head>", script, 1)
 
@@ -82,6 +90,17 @@ def _moved(handler: Any) -> str:
     except GradebookError as error:
         return str(error)
     return ""
+
+
+def _report(handler: Any, lab: str) -> str:
+    """When the lab's class report was written, or "" if there is none."""
+    from autograder.pages.formgrader.class_report import path_of
+
+    path = path_of(handler.coursedir, lab)
+    if path is None:
+        return ""
+    at = to_course_time(datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(tzinfo=None))
+    return f"{at.day} {at:%B %Y, %H:%M %Z}"
 
 
 def _has_written_answers(handler: Any, lab: str) -> bool:

@@ -34,3 +34,15 @@ if (has_written_answers) {
         .text("Grade written answers, one question for all students")
         .prependTo($("table").first().parent()));
 }
+
+if (window.SubmissionUI || window.SubmittedNotebookUI) { // lists of one lab
+    $(() => {
+        const link = $("<a/>")
+            .attr("href", `${base_url}/shardlab/report/${encodeURIComponent(assignment_id)}`)
+            .text(`Class report, written ${class_report}`);
+        const command = $("<code/>").text(`python -m autograder report ${assignment_id}`);
+        const none = $("<span/>").append("No class report yet: ", command);
+        $("<p/>").addClass("class-report").append(class_report ? link : none)
+            .prependTo($("table").first().parent());
+    });
+}

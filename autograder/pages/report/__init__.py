@@ -1,0 +1,3 @@
+from pathlib import Path
+
+FOLDER = Path("grading/reports")  # of the reports, unless --to says otherwise

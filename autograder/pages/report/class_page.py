@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from autograder.grading.command.outcomes import names
 from autograder.pages.html.page import render, write_page
+from autograder.pages.report import FOLDER
 from autograder.pages.report.items import MIN_STUDENTS
 from autograder.pages.report.read_labs import Lab
 from autograder.pages.report.summary import ExerciseResult, Summary, as_text, summarize
@@ -19,13 +20,13 @@ from shardlab.widgets.scene import Mark, Rect, Text, line, text_width, to_svg
 
 WIDTH = 800.0
 ROW = 30.0
-# {key of ExerciseResult.counts: (color, label)}
+# {key of ExerciseResult.counts: (color, whether it is hatched, label)}
 PARTS = {
-    "full": (OK, "all points"),
-    "part": (MEASURED, "some"),
-    "none": (ERROR, "none"),
-    "unwritten": (WAIT, "not written"),
-    "pending": (PREDICTED, "not graded yet"),
+    "full": (OK, False, "all points"),
+    "part": (OK, True, "some"),
+    "none": (ERROR, False, "none"),
+    "unwritten": (WAIT, False, "not written"),
+    "pending": (PREDICTED, False, "not graded yet"),
 }
 
 
@@ -34,7 +35,7 @@ def report(labs: list[Lab], to: Path | None) -> None:
     (lab,) = labs
     summary = summarize(lab)
     charts = {"totals": Markup(_totals(summary)), "exercises": Markup(_exercises(summary))}
-    path = to or Path("grading/reports") / f"{lab.name}.html"
+    path = to or FOLDER / f"{lab.name}.html"
     earlier = {
         student: [(time, _address(lab.history / student / lab.name / time, path)) for time in times]
         for student, times in lab.earlier.items()
@@ -61,9 +62,9 @@ def _exercises(summary: Summary) -> str:
         marks += _bar(exercise, row * ROW, left, right)
     bottom = len(summary.exercises) * ROW + 10
     x = left
-    for part, (color, words) in PARTS.items():
+    for part, (color, hatch, words) in PARTS.items():
         if any(e.counts[part] for e in summary.exercises):
-            marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, radius=2))
+            marks.append(Rect(x=x, y=bottom, width=10, height=10, fill=color, hatch=hatch))
             marks.append(Text(x=x + 16, y=bottom + 9, text=words, size=11, fill="muted"))
             x += 34 + text_width(words, 11)
     footer = "Inside each segment: number of students. On the right: mean points."
@@ -76,14 +77,22 @@ def _bar(exercise: ExerciseResult, top: float, left: float, right: float) -> lis
         Text(x=WIDTH, y=top + 18, text=exercise.mean_words, anchor="end", fill="muted"),
     ]
     x = left
-    for part, (color, _) in PARTS.items():
+    for part, (color, hatch, _) in PARTS.items():
         count = exercise.counts[part]
         width = (right - left) * count / max(exercise.counts.total(), 1)
         if not count:
             continue
-        marks.append(Rect(x=x, y=top + 4, width=max(width - 1, 0.5), height=ROW - 10, fill=color))
-        if width > text_width(str(count), 11) + 6:
-            marks.append(_number(x + width / 2, top + 18, count, ink_on(color)))
+        box = Rect(
+            x=x, y=top + 4, width=max(width - 1, 0.5), height=ROW - 10, fill=color, hatch=hatch
+        )
+        marks.append(box)
+        wide, middle = text_width(str(count), 11) + 6, x + width / 2
+        if width > wide and hatch:
+            marks.append(
+                Rect(x=middle - wide / 2, y=top + 7, width=wide, height=14, fill="surface")
+            )
+        if width > wide:
+            marks.append(_number(middle, top + 18, count, "text" if hatch else ink_on(color)))
         x += width
     return marks
 

@@ -108,8 +108,10 @@ def _number(value: Any) -> str:
 
 def _distance(apart: np.ndarray, size: np.ndarray, rtol: float, atol: float, unit: str) -> str:
     """How far the two are apart, and how far they may be."""
+    if not apart.any():
+        return " (equal)"
     if not rtol and not atol:
-        return " (equal)" if not apart.any() else ""
+        return ""
     at_most = "≤ " if apart.size > 1 else ""
     if rtol and not atol and size.all():
         here, allowed = _percent((apart / size).max()), _percent(rtol)

@@ -10,11 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardlab.display.source import in_kernel
 from shardlab.errors import LaunchError
 from shardlab.ranks import engines, messages
+
+if TYPE_CHECKING:
+    from shardlab.trace.network import Network
 
 # Inherited by every rank.  One thread and a fixed hash seed: the same run gives the same digits and
 # the same order of sets on a machine with 2 cores and on one with 64.
@@ -97,19 +101,20 @@ class RankServer:
 class Channel:
     """One run's connection to the server."""
 
-    # Sockets that read the ranks' TCP counters, the loopback counter, the counters of closed TCP
-    # sockets and gloo's collectives on loopback; None if ranks run in our own network namespace,
-    # whose loopback others use too.
-    netlink: socket.socket | None = None
-    interfaces: socket.socket | None = None
-    closings: socket.socket | None = None
-    tap: socket.socket | None = None
+    # The ranks' network namespaces, one or one of each node; empty if ranks run in our own, whose
+    # loopback others use too.
+    networks: Sequence[Network] = ()
     pid: int | None = None  # of the first process in the ranks' container; None without one
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
 
+    def make_nodes(self, reply_fd: int) -> None:
+        """Have the run's nodes made; their descriptors come to the socket (nodes/cluster.py)."""
+        socket.send_fds(self.sock, [json.dumps({messages.NODES: True}).encode()], [reply_fd])
+
     def fork(self, rank: int, fds: list[int]) -> None:
+        """``fds``: RANK_FDS of server.py, then the namespaces that the rank enters."""
         socket.send_fds(self.sock, [json.dumps({"rank": rank}).encode()], fds)
 
     def build(self, op: str, report_fd: int) -> None:

@@ -2,13 +2,14 @@
 
 A rank that computes may still make any call, so it is live.  A blocked rank is live if its call is
 already matched, or if all ranks it waits for are live (one of them, for a receive from any rank).
-Every other rank is deadlocked: in a cycle, behind a cycle, or behind a rank that has finished.
+Every other rank is deadlocked: in a cycle, behind a cycle, behind a rank that has finished, or in a
+call with ranks on both ends of a link that is down.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardlab.trace.calls import OpenCall
@@ -28,12 +29,33 @@ class Wait:
     call: OpenCall
     waits_for: tuple[int, ...]  # () if the call is matched and will complete
     any_will_do: bool = False
+    is_cut: bool = False  # matched, but the link to these ranks is down
 
 
 def wait_of(
+    call: OpenCall,
+    views: Sequence[RankView],
+    groups: Mapping[str, tuple[int, ...]],
+    unplugged: Collection[int] = (),
+) -> Wait:
+    """The ranks that this open call waits for.
+
+    ``unplugged``: ranks on a node whose link is down.
+    """
+    wait = _matched_wait(call, views, groups)
+    if wait.waits_for or not unplugged:
+        return wait
+    members = groups.get(call.group, ())
+    if call.is_p2p:
+        members = () if call.peer is None else (call.peer,)
+    is_unplugged = call.rank in unplugged
+    beyond = tuple(rank for rank in members if (rank in unplugged) != is_unplugged)
+    return Wait(call, beyond, is_cut=bool(beyond))
+
+
+def _matched_wait(
     call: OpenCall, views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
 ) -> Wait:
-    """The ranks that this open call waits for."""
     if call.op == "recv" and call.peer is None:
         others = tuple(rank for rank in groups.get(call.group, ()) if rank != call.rank)
         sent = any(_sent_unclaimed(views[rank], views[call.rank], call) for rank in others)
@@ -57,11 +79,13 @@ def _sent_unclaimed(sender: RankView, receiver: RankView, call: OpenCall) -> boo
 
 
 def stuck(
-    views: Sequence[RankView], groups: Mapping[str, tuple[int, ...]]
+    views: Sequence[RankView],
+    groups: Mapping[str, tuple[int, ...]],
+    unplugged: Collection[int] = (),
 ) -> dict[int, list[Wait]]:
     """{rank: its waits that will never end}; empty if every rank can still continue."""
     waits = {
-        view.rank: [wait_of(call, views, groups) for call in view.blocked_in]
+        view.rank: [wait_of(call, views, groups, unplugged) for call in view.blocked_in]
         for view in views
         if view.blocked_in
     }
@@ -77,6 +101,8 @@ def stuck(
 
 
 def _will_end(wait: Wait, live: set[int]) -> bool:
+    if wait.is_cut:
+        return False
     if not wait.waits_for:
         return True
     wanted = (rank in live for rank in wait.waits_for)

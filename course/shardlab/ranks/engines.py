@@ -133,6 +133,14 @@ def configure_deepspeed_on_import() -> None:
 
 def configure(deepspeed: Any) -> None:
     """Make an imported DeepSpeed quiet and keep it from compiling ops itself."""
+    make_quiet(deepspeed)
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    OpBuilder.jit_load = builds.load_instead_of_jit(OpBuilder)
+
+
+def make_quiet(deepspeed: Any) -> None:
+    """It logs only errors, and on CPUs compiles no op for its first group."""
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     # it calls torch functions by the names they had before 2.13
     warnings.filterwarnings(
@@ -144,6 +152,3 @@ def configure(deepspeed: Any) -> None:
             "ignore", r"'pin_memory' argument is set as true but no", UserWarning
         )
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    from deepspeed.ops.op_builder.builder import OpBuilder
-
-    OpBuilder.jit_load = builds.load_instead_of_jit(OpBuilder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from shardlab.nodes.link_meter import LinkMeter
 from shardlab.ranks.clock import Clock
 from shardlab.ranks.failure_detector import FailureDetector
 from shardlab.ranks.meter import Counts, Meter, Reading, stray_bytes
@@ -26,6 +27,7 @@ class Execution:
     with_process_memory: bool = False
     started_s: float = field(default_factory=time.monotonic)  # the origin of all times in the run
     after: Reading | None = None  # None while it runs
+    link_meter: LinkMeter | None = None  # None for ranks on one node
     clock: Clock = field(init=False)
     log: CallLog = field(init=False)
     detector: FailureDetector = field(init=False)
@@ -56,14 +58,23 @@ class Execution:
 
     @property
     def unseen_bytes(self) -> int | None:
-        """Loopback bytes of this execution that the counted sockets between its ranks do not show.
+        """Bytes on the network that the counted sockets between this execution's ranks do not show.
 
         They went through sockets opened and closed by hand, or through a rank that does not take
         part.  None if unknown.
         """
+        unexplained = self.unexplained_bytes
+        if unexplained is None or self.after is None:
+            return None
+        return max(0, unexplained) + stray_bytes(self.before, self.after, self.world_size)
+
+    @property
+    def unexplained_bytes(self) -> int | None:
+        """Bytes on the network minus those of counted sockets; negative if these still wait for a
+        link, or were dropped before it.  None if unknown."""
         if self.after is None:
             return None
-        before, after = self.before.loopback_bytes, self.after.loopback_bytes
+        before, after = self.before.network_bytes, self.after.network_bytes
         if before is None or after is None:
             return None
         claimed = self._claimed().keys() | self.after.known
@@ -72,9 +83,7 @@ class Execution:
             for local, remote in claimed
             if (remote, local) in claimed
         )
-        return max(0, after - before - counted) + stray_bytes(
-            self.before, self.after, self.world_size
-        )
+        return after - before - counted
 
     def _claimed(self) -> dict[Connection, int]:
         """Connections that a rank says it has opened or is closing, and that rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from shardlab.display.source import is_user_code, locate, quoted
 from shardlab.errors import RankError
@@ -33,7 +33,17 @@ def is_consequence(failure: Mapping[str, Any] | None) -> bool:
     return any(_CONSEQUENCE.search(str(cause["message"])) for cause in failure["chain"])
 
 
-def exception_error(process: RankProcess) -> RankError:
+class Failed(Protocol):
+    """A rank with the description of its exception (rank.describe)."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def failure(self) -> Mapping[str, Any] | None: ...
+
+
+def exception_error(process: Failed) -> RankError:
     assert process.failure is not None
     stage, chain = process.failure["stage"], process.failure["chain"]
     kind, message = str(chain[0]["kind"]), str(chain[0]["message"])

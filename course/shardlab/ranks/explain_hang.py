@@ -15,6 +15,7 @@ from shardlab.ranks.wording import (
     group_text,
     handling_text,
     line_text,
+    on_nodes_text,
     op_text,
     ranks_text,
 )
@@ -52,7 +53,7 @@ def mismatch_error(mismatch: Mismatch, log: CallLog, over: Collection[int] = ())
             f"rank {receive.rank} receives into {receive.what}, but rank {send.rank} sends "
             f"{send.what}{at(line_text(receive))}"
         )
-        return DeadlockError(headline, _table_text(table), table=table)
+        return DeadlockError(headline, _table_text(table, log), table=table)
     kinds = Counter(map(_kind, calls))
     usual = kinds.most_common(1)[0][0]  # with two ranks, the lower rank's
     one = next(call for call in calls if _kind(call) != usual)
@@ -65,10 +66,10 @@ def mismatch_error(mismatch: Mismatch, log: CallLog, over: Collection[int] = ())
         lines = dict.fromkeys((line_text(other), line_text(one)))
         headline = f"call {one.seq} of new_group: {_by_option(calls)}{at(' | '.join(lines))}"
     else:
-        odd = ranks_text([call.rank for call in calls if _kind(call) == _kind(one)])
-        rest = ranks_text([call.rank for call in calls if _kind(call) == usual])
+        odd = on_nodes_text([call.rank for call in calls if _kind(call) == _kind(one)], log)
+        rest = on_nodes_text([call.rank for call in calls if _kind(call) == usual], log)
         headline = f"{_difference(odd, one, rest, other)}{at(line_text(one))}"
-    detail = [_table_text(table), _advice(one, other, log), *_first_divergence(one, log)]
+    detail = [_table_text(table, log), _advice(one, other, log), *_first_divergence(one, log)]
     return DeadlockError(headline, "\n\n".join(detail), table=table)
 
 
@@ -168,17 +169,24 @@ def _first_divergence(one: OpenCall, log: CallLog) -> Iterator[str]:
 
 
 def deadlock_error(
-    waits: Mapping[int, list[Wait]], views: Sequence[RankView], log: CallLog
+    waits: Mapping[int, list[Wait]],
+    views: Sequence[RankView],
+    log: CallLog,
+    unplugged: Collection[int] = (),
 ) -> DeadlockError:
-    table = waiting_table(views, log, {})
+    """``unplugged``: the ranks on a node whose link is down."""
+    table = waiting_table(views, log, {}, unplugged=unplugged)
     cycle = find_cycle(waits)
     calls = [wait.call for its_waits in waits.values() for wait in its_waits]
+    if cut := [wait for its_waits in waits.values() for wait in its_waits if wait.is_cut]:
+        headline = f"node {log.nodes[min(unplugged)]} is unplugged: {_cut_text(cut, log)}"
+        return DeadlockError(headline, _table_text(table, log), table=table)
     headline = next(filter(None, map(handling_text, calls)), "")
     if not headline:
         headline = (
             _cycle_headline(cycle, waits, log) if cycle else _absent_headline(waits, views, log)
         )
-    detail = [_table_text(table)]
+    detail = [_table_text(table, log)]
     if any(call.op == NEW_GROUP for call in calls):
         detail.append(EVERY_GROUP)
     elif not cycle and not calls[0].is_p2p:
@@ -201,6 +209,17 @@ def _how_many(call: OpenCall, log: CallLog) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
+def _cut_text(cut: Sequence[Wait], log: CallLog) -> str:
+    """ "rank 0 on node 0 waits for rank 2 on node 1 in recv from rank 2  [cell 3, line 4: …]" """
+    call = cut[0].call
+    same = [wait for wait in cut if _same_call(wait.call, call)]
+    waiting = [wait.call.rank for wait in same if wait.waits_for == cut[0].waits_for]
+    verb = "waits" if len(waiting) == 1 else "wait"
+    who = on_nodes_text(waiting, log)
+    whom = on_nodes_text(cut[0].waits_for, log)
+    return f"{who} {verb} for {whom} in {call_text(call, log)}{at(line_text(call))}"
+
+
 def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]], log: CallLog) -> str:
     calls = [
         next(wait.call for wait in waits[rank] if cycle[(i + 1) % len(cycle)] in wait.waits_for)
@@ -209,7 +228,8 @@ def _cycle_headline(cycle: tuple[int, ...], waits: Mapping[int, list[Wait]], log
     lines = [line for line in dict.fromkeys(map(line_text, calls)) if line]
     where = at(" | ".join(lines[:2]))
     ops = {call.op for call in calls}
-    ranks = f"ranks {' → '.join(map(str, (*cycle, cycle[0])))}"
+    names = [f"{rank} (node {log.nodes[rank]})" if log.nodes else str(rank) for rank in cycle]
+    ranks = f"ranks {' → '.join((*names, names[0]))}"
     tags = {call.tag for call in calls}
     if ops == {"send"}:
         return f"deadlock: {ranks} all wait in send: each needs the next one to receive{where}"
@@ -233,16 +253,16 @@ def _absent_headline(
     )
     call = wait.call
     absent = [rank for rank in wait.waits_for if rank not in waits]
-    who = ranks_text(absent)
+    who, other = on_nodes_text(absent, log), on_nodes_text([call.rank], log)
     if call.op == "recv":
-        what = f"finished without sending to rank {call.rank}, which waits in recv"
+        what = f"finished without sending to {other}, which waits in recv"
     elif call.op == "send":
-        what = f"finished without receiving from rank {call.rank}, which waits in send"
+        what = f"finished without receiving from {other}, which waits in send"
     else:
         here = [view.rank for view in views if any(_same_call(c, call) for c in view.blocked_in)]
         verb = "waits" if len(here) == 1 else "wait"
         entered = f"{op_text(call)}{group_text(call, log)}"
-        what = f"finished without entering {entered}, where {ranks_text(here)} {verb}"
+        what = f"finished without entering {entered}, where {on_nodes_text(here, log)} {verb}"
     return f"{who} {what}{at(line_text(call))}"
 
 
@@ -268,10 +288,10 @@ def timeout_error(
         if rows := [row for row in table if row.state == state]:
             inside = f" in {rows[0].call}" if rows[0].call else ""
             is_are = "is" if len(rows) == 1 else "are"
-            who = ranks_text([row.rank for row in rows])
+            who = on_nodes_text([row.rank for row in rows], log)
             headline += f": {who} {is_are} {text}{inside}{at(rows[0].source)}"
             break
-    detail = [_table_text(table), *([LARGER_TIMEOUT] if active else [])]
+    detail = [_table_text(table, log), *([LARGER_TIMEOUT] if active else [])]
     return RunTimeout(headline, "\n\n".join(detail), table=table, cpu_s=cpu_s)
 
 
@@ -280,6 +300,7 @@ def waiting_table(
     log: CallLog,
     stacks: Mapping[int, str],
     active: Collection[int] | None = None,
+    unplugged: Collection[int] = (),
 ) -> tuple[Waiting, ...]:
     """``active``: see timeout_error; None: all ranks outside of a call count as computing."""
     rows = []
@@ -291,7 +312,7 @@ def waiting_table(
             rows.append(Waiting(view.rank, "finished", "", (), "", after=after))
         elif view.blocked_in:
             call = view.blocked_in[0]
-            wait = wait_of(call, views, log.groups)
+            wait = wait_of(call, views, log.groups, unplugged)
             text, where = call_text(call, log), line_text(call)
             rows.append(Waiting(view.rank, "waiting", text, wait.waits_for, where))
         elif active is None or view.rank in active:
@@ -302,13 +323,14 @@ def waiting_table(
     return tuple(rows)
 
 
-def _table_text(table: Sequence[Waiting]) -> str:
+def _table_text(table: Sequence[Waiting], log: CallLog) -> str:
     lines = []
     for row in table[:64]:
         joint = " " if row.state == "called" else " in "
         what = row.state if not row.call else f"{row.state}{joint}{row.call}"
         what += f"; its last call: {row.after}" if row.after else ""
-        whom = f", for {ranks_text(row.waits_for)}" if row.waits_for else ""
+        whom = f", for {on_nodes_text(row.waits_for, log)}" if row.waits_for else ""
         where = f"   {row.source}" if row.source else ""
-        lines.append(f"  rank {row.rank:<3} {what}{whom}{where}")
+        node = f" on node {log.nodes[row.rank]:<3}" if log.nodes else ""
+        lines.append(f"  rank {row.rank:<3}{node} {what}{whom}{where}")
     return "\n".join(lines)

@@ -30,6 +30,7 @@ class FailureDetector:
         self.trust = trust
         self.mismatch_seen_s: float | None = None
         self.failure_seen_s: float | None = None
+        self.unplugged: Collection[int] = ()  # ranks on a node whose link is down
 
     def raise_deadlock(self, now: float) -> None:
         """Raises DeadlockError if some rank can never continue."""
@@ -39,7 +40,7 @@ class FailureDetector:
             return
         others = [process for process in self.ranks if process.rank not in waits]
         if self.trust is Trust.OWN or self._are_quiet(others, now):
-            raise explain_hang.deadlock_error(waits, self.views(), self.log)
+            raise explain_hang.deadlock_error(waits, self.views(), self.log, self.unplugged)
 
     def raise_at_timeout(self, now: float) -> None:
         """The run's time is up: raises the failure or deadlock seen so far, if any, although other
@@ -47,7 +48,7 @@ class FailureDetector:
         self.raise_mismatch(now, at_once=True)
         self.raise_failures(now, at_once=True)
         if waits := self._stuck(now):
-            raise explain_hang.deadlock_error(waits, self.views(), self.log)
+            raise explain_hang.deadlock_error(waits, self.views(), self.log, self.unplugged)
 
     def raise_mismatch(self, now: float, at_once: bool = False) -> None:
         """Raises DeadlockError if ranks entered a call with different ops or tensors."""
@@ -126,7 +127,7 @@ class FailureDetector:
             for call in pending.values()
             if call.op == NEW_GROUP and now - call.start_s >= BLOCKED_S
         }
-        return stuck(self._views(idle | in_new_group), self.log.groups)
+        return stuck(self._views(idle | in_new_group), self.log.groups, self.unplugged)
 
     def _views(self, may_block: Collection[int]) -> list[RankView]:
         views = []

@@ -11,6 +11,7 @@ import socket
 import struct
 from typing import Any
 
+NODES = "nodes"  # in place of a rank: the process that makes the run's nodes
 _SIZES = struct.Struct("<IQ")
 MAX_HEADER_BYTES = 1 << 22  # an exception with its causes has about 100 KB at most
 MAX_BODY_BYTES = 1 << 48  # more than the memory of any machine

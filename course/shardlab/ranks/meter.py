@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from shardlab.ranks.client import Channel
@@ -16,14 +16,14 @@ Counts = dict[wire.Connection, tuple[int, int]]  # connection -> (rank, bytes wr
 
 @dataclass(frozen=True)
 class Reading:
-    """``loopback_bytes``: all so far; None if others use this loopback too.  ``stored_bytes``: size
-    of the rendezvous store.  ``collectives``: messages of collectives on loopback; None if not
+    """``network_bytes``: all so far; None if others use this loopback too.  ``stored_bytes``: size
+    of the rendezvous store.  ``collectives``: messages of collectives on the network; None if not
     counted.  ``passed``: by connection, the bytes of its sockets so far, open and closed ones,
     whoever has them.  ``known``: the connections that some rank has or had at a reading.
     ``closed``: bytes written to closed sockets so far."""
 
     counts: Counts
-    loopback_bytes: int | None
+    network_bytes: int | None
     stored_bytes: int
     collectives: int | None = None
     passed: Mapping[wire.Connection, int] = field(default_factory=dict)
@@ -55,16 +55,17 @@ class Meter:
         self.known: set[wire.Connection] = set()
         self.closed_sent = Counter[wire.Connection]()  # by sockets that have been closed
         self.closed_written = Counter[wire.Connection]()
-        self.tap = channel.tap if counts_collectives else None
+        taps = [each.tap for each in channel.networks if each.tap and counts_collectives]
+        self.taps = taps if len(taps) == len(channel.networks) else []
         self.collectives = 0  # counted so far
-        if self.tap is not None:
-            gloo_collectives.start(self.tap)
+        for tap in self.taps:
+            gloo_collectives.start(tap)
 
     def read(self) -> Reading:
         stored_bytes = os.fstat(self.store_fd).st_size
         try:
-            all_bytes = _loopback_bytes(self.channel)
-            sockets = wire.sockets(self.channel.netlink)
+            all_bytes = _network_bytes(self.channel)
+            sockets = self._sockets()
         except OSError:  # sockets can't be read here: `launch` computes traffic from the calls
             return Reading({}, None, stored_bytes, self._collectives())
         self._find_owners(sockets)
@@ -84,10 +85,25 @@ class Meter:
             counts, all_bytes, stored_bytes, collectives, passed, frozenset(self.known), closed
         )
 
+    def _sockets(self) -> list[wire.Socket]:
+        if not self.channel.networks:
+            return wire.sockets()
+        return [
+            each
+            for node, network in enumerate(self.channel.networks)
+            for each in self._named(node, wire.sockets(network.sockets))
+        ]
+
+    def _named(self, node: int, sockets: Iterable[wire.Socket]) -> Iterable[wire.Socket]:
+        """With different connections on different nodes."""
+        if len(self.channel.networks) == 1:
+            return sockets
+        return (each.on_node(node) for each in sockets)
+
     def note_closed(self) -> None:
         """Often enough that the operating system need not keep many."""
-        if self.channel.closings is not None:
-            for each in wire.closed_sockets(self.channel.closings):
+        for node, network in enumerate(self.channel.networks):
+            for each in self._named(node, wire.closed_sockets(network.closings)):
                 self.closed_sent[each.connection] += each.sent_bytes
                 self.closed_written[each.connection] += each.written_bytes
 
@@ -104,27 +120,27 @@ class Meter:
         """Bytes in the buffers of a rank's sockets; in a sandbox also in those that no rank owns,
         such as closed ones."""
         try:
-            sockets = wire.sockets(self.channel.netlink)
+            sockets = self._sockets()
         except OSError:
             return 0
         self._find_owners(sockets)
-        nobodys = None if self.channel.netlink is None else rank
+        nobodys = rank if self.channel.networks else None
         return sum(
             each.queued_bytes for each in sockets if self.owner.get(each.inode, nobodys) == rank
         )
 
     def _collectives(self) -> int | None:
-        if self.tap is None:
+        if not self.taps:
             return None
-        self.collectives += gloo_collectives.count_new(self.tap)
+        self.collectives += sum(map(gloo_collectives.count_new, self.taps))
         return self.collectives
 
 
-def _loopback_bytes(channel: Channel) -> int | None:
-    if channel.interfaces is None:
+def _network_bytes(channel: Channel) -> int | None:
+    if not channel.networks:
         return None
     try:
-        return wire.loopback_payload_bytes(channel.interfaces)
+        return sum(wire.sent_payload_bytes(each.interfaces) for each in channel.networks)
     except OSError:
         return None
 

@@ -1,9 +1,9 @@
 """The code of each rank, from fork to exit: runs one function, or several one after another.
 
 Options sent with each function: ``world_size`` (ranks 0 to n − 1 take part, and their group is the
-default group while it runs), ``seed``, ``results``, ``memory``, ``process_memory``: whether
-it is also measured from outside, and ``measured_blocks``: labels of the blocks at whose end it
-waits for the kernel process; None: of all blocks.
+default group while it runs), ``ranks_per_node``, ``seed``, ``results``, ``memory``,
+``process_memory``: whether it is also measured from outside, and ``measured_blocks``: labels of the
+blocks at whose end it waits for the kernel process; None: of all blocks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(
         if not may_connect:
             refuse_connections()
     except Exception as error:
-        messages.send(kernel, {"is": "failed", "stage": "start", **_describe(error)})
+        messages.send(kernel, {"is": "failed", "stage": "start", **describe(error)})
         groups = {}
     while True:  # until the kernel has read our socket counters and closes the connection
         options, sent = _receive(kernel)
@@ -110,7 +110,7 @@ def _run_function(
     except BaseException as error:
         # A student's SystemExit or KeyboardInterrupt is a failure too.
         _flush()
-        return {"is": "failed", "stage": stage, **_describe(error)}, b""
+        return {"is": "failed", "stage": stage, **describe(error)}, b""
     _flush()
     return {"is": "finished"}, body
 
@@ -168,7 +168,9 @@ def _measurement_request(kernel: socket.socket, labels: list[str] | None) -> Cal
 def _set_up_process(rank: int, setup: dict[str, Any], stdout: int, stderr: int, stack: int) -> None:
     """Make this fork look like a process that torchrun started with the kernel's settings."""
     os.environ.clear()
-    os.environ.update(setup["environment"], RANK=str(rank), LOCAL_RANK=str(rank))
+    node, local_rank = divmod(rank, setup["world_size"] // setup["nodes"])
+    os.environ.update(setup["environment"], RANK=str(rank), LOCAL_RANK=str(local_rank))
+    os.environ["GROUP_RANK"] = str(node)  # torchrun's name for it
     if setup["device"] == "cpu":
         # FSDP2's default mesh, Accelerate and others take a GPU if they see one, and there may be
         # fewer GPUs than ranks.
@@ -215,9 +217,16 @@ def _do_not_preempt() -> None:
 def _prepare(rank: int, options: dict[str, Any], groups: dict[int, dist.ProcessGroup]) -> None:
     """Set the world size, the default group and the seed for the next function."""
     world_size, seed = options["world_size"], options["seed"]
-    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)})
+    per_node = options["ranks_per_node"]
+    here = min(per_node, world_size - rank // per_node * per_node)
+    os.environ.update({"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(here)})
     if len(groups) > 1:
         dist.distributed_c10d._update_default_pg(groups[world_size])
+    seed_rank(rank, seed)
+
+
+def seed_rank(rank: int, seed: int | None) -> None:
+    """Each rank draws other numbers than the others, and the same in every run."""
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed * 1_000_003 + rank
     random.seed(seed)
     np.random.seed(seed % 2**32)
@@ -256,7 +265,8 @@ def _init_process_group(
 def _share_gloos_device() -> None:
     """All of this process's groups, also later ones, use the device that is created now."""
     gloo: Any = dist.ProcessGroupGloo
-    device, make = gloo.create_device(interface="lo"), gloo.__init__
+    device = gloo.create_device(interface=os.environ["GLOO_SOCKET_IFNAME"])
+    make = gloo.__init__
     default = timedelta(minutes=30)
 
     def __init__(self: Any, store: Any, rank: int, size: int, timeout: Any = default) -> None:
@@ -270,7 +280,7 @@ def _share_gloos_device() -> None:
     gloo.__init__ = __init__
 
 
-def _describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data; the kernel, which has the cells, adds the source lines."""
     chain: list[dict[str, Any]] = []
     current: BaseException | None = error

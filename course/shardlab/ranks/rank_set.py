@@ -24,8 +24,10 @@ from shardlab.ranks.wording import lucky_notes
 from shardlab.run import Call, Run, Traffic
 from shardlab.run.live_memory import Memory, RankMemory, unknown_memory
 from shardlab.trace import measured_traffic
-from shardlab.trace.calls import CallLog
+from shardlab.trace.calls import CallLog, spans_since
 
+# A frame of 9 KB takes 72 ms on the slowest link; the kernel counts bytes per second in 32 bits.
+MIN_BITS_PER_S, MAX_BITS_PER_S = 1e6, 3e10
 OUTPUT_BYTES = 4 << 30  # all ranks together
 
 
@@ -52,6 +54,9 @@ class RankSet:
         preload: Sequence[str] = (),
         prepare: Sequence[str] = (),
         hide: Sequence[str] = (),
+        nodes: int = 1,
+        link_bits_per_s: float | None = None,
+        unplug_after_s: float | tuple[float, int] | None = None,
     ) -> None:
         """``smaller``: additional world sizes; with size n, a function runs on ranks 0 to n − 1.
 
@@ -62,12 +67,18 @@ class RankSet:
         ``prepare``: a function that it calls before it forks them, as "module:name", and the
         strings to call it with.
         ``hide``: folders and files that a sandbox's ranks see empty.
+        ``nodes``, ``link_bits_per_s``, ``unplug_after_s``: see `launch`.
         """
         _check_set(world_size, timeout_s)
+        _check_nodes(nodes, link_bits_per_s, world_size, device)
+        self.unplug = _unplug(unplug_after_s, nodes)
         self.world_size = world_size
+        self.nodes, self.link_bits_per_s = nodes, link_bits_per_s
         self.sizes = sorted({world_size, *smaller})
         self.timeout_s = timeout_s
         self.device, self.device_reason = choose_device(device, world_size)
+        if nodes > 1 and self.device != "cpu":  # GPUs of one machine would not use the links
+            self.device, self.device_reason = "cpu", f"{nodes} nodes"
         self.quiet, self.progress = quiet, progress
         self.engine = engine
         self.host = host or OwnHost()
@@ -130,13 +141,13 @@ class RankSet:
         """
         started_s = time.monotonic()
         world_size = self.world_size if world_size is None else world_size
-        _check_run(fn, world_size, inputs, seed, results)
+        check_run(fn, world_size, inputs, seed, results)
         if world_size not in self.sizes:
             raise ValueError(f"world_size={world_size}: this RankSet has only sizes {self.sizes}")
-        program = _pickled((fn, args), "the function or its arguments")
+        program = pickled((fn, args), "the function or its arguments")
         given = [b""] * world_size
         if inputs is not None:
-            given = [_pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
+            given = [pickled(value, f"inputs[{rank}]") for rank, value in enumerate(inputs)]
         measured = bool(memory and process_memory) and self.trust is Trust.UNTRUSTED
         options = {
             "world_size": world_size,
@@ -144,11 +155,12 @@ class RankSet:
             "results": results,
             "memory": bool(memory),
             "process_memory": measured,
+            "ranks_per_node": self.world_size // self.nodes,
             "measured_blocks": None if memory else sorted({key for own in withheld for key in own}),
             "delay_s": [*delay_s] or [0.0] * world_size,
         }
         later = [
-            {label: [_pickled(value, label) for value in values] for label, values in own.items()}
+            {label: [pickled(value, label) for value in values] for label, values in own.items()}
             for own in withheld
         ]
         execution: Execution | None = None
@@ -189,13 +201,16 @@ class RankSet:
             environment = {
                 **process_settings["environment"],
                 "OMP_NUM_THREADS": "1",
-                "GLOO_SOCKET_IFNAME": "lo",
+                "GLOO_SOCKET_IFNAME": "lo" if self.nodes == 1 else "eth0",
                 "DS_ACCELERATOR": self.device,
             }
             setup = {
                 **process_settings,
                 "environment": environment,
                 "world_size": self.world_size,
+                "nodes": self.nodes,
+                "link_bits_per_s": self.link_bits_per_s,
+                "unplug": self.unplug,
                 "smaller_groups": self.sizes[:-1],
                 "timeout_s": self.timeout_s,
                 "device": self.device,
@@ -203,7 +218,7 @@ class RankSet:
                 "engine": engines.choose_engine(self.engine, fn, [program, *given]),
                 # else the first use of a postponed module would add its size to the process
                 "imports_needed": [*POSTPONED] if measured else imports_needed(program),
-                "preload": [*self.preload, *libraries_named(program)],
+                "preload": [*self.preload, *libraries_named(program), *_maker_of(self.nodes)],
                 "prepare": [*self.prepare],
                 "hide": [*self.hide],
             }
@@ -237,10 +252,21 @@ class RankSet:
             startup_s=0.0,
             wall_s=0.0,
             sent_before=[process.sent_before for process in processes] or [{}] * world_size,
+            spans=spans_since(origin_s, log.spans),
             _memory=_memory(processes, log, origin_s) if with_memory else None,
         )
 
     def _traffic(
+        self, execution: Execution | None, log: CallLog, calls: list[Call], origin_s: float
+    ) -> Traffic:
+        traffic = self._counted_traffic(execution, log, calls, origin_s)
+        per_node = self.world_size // self.nodes
+        of_rank = tuple(rank // per_node for rank in range(log.world_size))
+        meter = None if execution is None else execution.link_meter
+        links = None if meter is None else meter.links(self.link_bits_per_s)
+        return dataclasses.replace(traffic, nodes=of_rank, links=links)
+
+    def _counted_traffic(
         self, execution: Execution | None, log: CallLog, calls: list[Call], origin_s: float
     ) -> Traffic:
         if execution is None or execution.after is None:
@@ -307,7 +333,51 @@ def _check_set(world_size: Any, timeout_s: Any) -> None:
         raise ValueError(f"timeout_s={timeout_s}: it must be more than 0")
 
 
-def _check_run(fn: Any, world_size: Any, inputs: Any, seed: Any, results: str) -> None:
+def _check_nodes(nodes: Any, link_bits_per_s: Any, world_size: int, device: str) -> None:
+    if isinstance(nodes, bool) or not isinstance(nodes, int):
+        raise TypeError(f"nodes must be an integer, not {nodes!r}")
+    if nodes < 1 or world_size % nodes:
+        raise ValueError(
+            f"world_size={world_size} can't be divided equally among nodes={nodes}: every node "
+            "has the same number of ranks"
+        )
+    if link_bits_per_s is not None:
+        is_number = isinstance(link_bits_per_s, int | float)
+        if not is_number:
+            raise TypeError(f"link_bits_per_s must be a number, not {link_bits_per_s!r}")
+        if nodes == 1:
+            raise ValueError("link_bits_per_s is the speed of links between nodes: pass nodes=2")
+        if not MIN_BITS_PER_S <= link_bits_per_s <= MAX_BITS_PER_S:
+            raise ValueError(
+                f"link_bits_per_s={link_bits_per_s:g}: it must be from {MIN_BITS_PER_S:g} to "
+                f"{MAX_BITS_PER_S:g}; leave it out for links as fast as this machine allows"
+            )
+    if nodes > 1 and device == "cuda":
+        raise ValueError(f"nodes={nodes}: this machine's GPUs would not use links between nodes")
+
+
+def _unplug(after: Any, nodes: int) -> tuple[float, int] | None:
+    """When a link is taken down, in seconds, and of which node."""
+    if after is None:
+        return None
+    after_s, node = after if isinstance(after, tuple) and len(after) == 2 else (after, nodes - 1)
+    if any(isinstance(each, bool) for each in (after_s, node)) or not (
+        isinstance(after_s, int | float) and isinstance(node, int)
+    ):
+        raise TypeError(f"unplug_after_s must be seconds or (seconds, node), not {after!r}")
+    if nodes == 1:
+        raise ValueError("unplug_after_s takes down a link between nodes: pass nodes=2")
+    if not (after_s >= 0 and 0 <= node < nodes):
+        raise ValueError(f"unplug_after_s={after!r}: seconds from 0 on, and a node below {nodes}")
+    return after_s, node
+
+
+def _maker_of(nodes: int) -> list[str]:
+    """The module that the rank server needs to make nodes."""
+    return ["shardlab.nodes.switch"] if nodes > 1 else []
+
+
+def check_run(fn: Any, world_size: Any, inputs: Any, seed: Any, results: str) -> None:
     if not callable(fn):
         raise TypeError(f"launch(fn): fn must be a function, not a {type(fn).__name__}")
     if inputs is not None and not isinstance(inputs, Sized):
@@ -322,7 +392,7 @@ def _check_run(fn: Any, world_size: Any, inputs: Any, seed: Any, results: str) -
         raise ValueError(f'results is "any" or "plain", not {results!r}')
 
 
-def _pickled(value: Any, what: str) -> bytes:
+def pickled(value: Any, what: str) -> bytes:
     try:
         return codec.encode_any(value)
     except Exception as error:

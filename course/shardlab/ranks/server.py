@@ -6,10 +6,10 @@ and 150 MB; forking a process that has it costs milliseconds and shares the page
 Two kinds of sockets, both SOCK_SEQPACKET, so that one message is one packet:
 
 - the *request socket*, one per server: each packet opens a run and carries the run's own channel;
-- a *channel*, one per run: each packet from the client forks a rank (or a builder: builds.py) or
-  requests all stacks; packets to the client report a rank's pid and, later, its exit.  When the
-  client closes its side (or dies), every process of the run is killed, and the server closes its
-  side once all of them are gone.
+- a *channel*, one per run: each packet from the client forks a rank (or a builder: builds.py, or
+  what makes nodes: nodes/switch.py) or requests all stacks; packets to the client report a rank's
+  pid and, later, its exit.  When the client closes its side (or dies), every process of the run is
+  killed, and the server closes its side once all of them are gone.
 
 So "no rank survives its run" does not depend on the client: an interrupt at any point in it leaves
 nothing behind.
@@ -37,6 +37,7 @@ from typing import Any
 
 from shardlab.linux import thread
 from shardlab.linux.pages import collapse_heap
+from shardlab.nodes import namespaces
 from shardlab.ranks import builds, engines, messages
 
 PRELOAD = (
@@ -66,6 +67,7 @@ IDLE_S, IDLE_ON_A_BUSY_MACHINE_S = 1.5, 15.0
 # A fork from small pages costs 6 ms more, and moving the heap to huge pages costs 400 ms, once.
 FORKS_BEFORE_COLLAPSE = 64
 RANK_FDS = ("control", "stdout", "stderr", "log", "stack")  # sent with a fork request
+MAX_NAMESPACES = 4  # of a rank's node, sent after these
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 MAX_PACKET = 1 << 16
 
@@ -198,7 +200,10 @@ class Server:
     def read_request(self, run: ServedRun) -> None:
         try:
             packet, fds, _, _ = socket.recv_fds(
-                run.channel, MAX_PACKET, len(RANK_FDS), socket.MSG_CMSG_CLOEXEC
+                run.channel,
+                MAX_PACKET,
+                len(RANK_FDS) + MAX_NAMESPACES,
+                socket.MSG_CMSG_CLOEXEC,
             )
         except ConnectionError:
             packet, fds = b"", []
@@ -212,6 +217,8 @@ class Server:
         request = json.loads(packet)
         if "rank" in request:
             self.fork(run, request["rank"], fds)
+        elif messages.NODES in request:
+            self.fork(run, messages.NODES, fds)
         elif "stacks" in request:
             for pid, rank in run.rank_of.items():
                 if isinstance(rank, int):
@@ -256,24 +263,39 @@ class Server:
                 if other is not run:
                     os.close(other.store_fd)
                     os.close(other.setup_fd)
+            if rank == messages.NODES:
+                self.make_nodes(run, reply=fds[0])
             self.isolate(run, fds)
             if isinstance(rank, str):
                 self.run_other_child(run, rank, fds)
                 return
             from shardlab.ranks import rank as rank_module
 
-            named = dict(zip(RANK_FDS, fds, strict=True))
+            named = dict(zip(RANK_FDS, fds, strict=False))
             rank_module.main(rank, setup_fd=run.setup_fd, store_fd=run.store_fd, **named)
         finally:
             os._exit(70)  # main() ends with os._exit; only a bug of ours reaches this
 
+    def make_nodes(self, run: ServedRun, reply: int) -> None:
+        """In the forked child, which never returns and runs no student code."""
+        from shardlab.nodes import switch  # already imported: it is in the run's `preload`
+
+        setup = settings_of(run)
+        switch.main(setup["nodes"], setup["link_bits_per_s"], reply)
+        os._exit(0)
+
     def run_other_child(self, run: ServedRun, name: str, fds: list[int]) -> None:
         """Run as the builder of a DeepSpeed op."""
-        setup, _ = messages.read_file(run.setup_fd)
-        builds.main(name, setup["environment"], report_fd=fds[0])
+        builds.main(name, settings_of(run)["environment"], report_fd=fds[0])
 
     def isolate(self, run: ServedRun, fds: list[int]) -> None:
-        """A hook in the forked child, before student code runs; a sandbox overrides it."""
+        """In the forked child, before student code runs: enter its node, if it has one.
+
+        A sandbox overrides it.
+        """
+        for fd in fds[len(RANK_FDS) :]:
+            namespaces.enter(fd)
+            os.close(fd)
 
     def reap(self) -> None:
         while True:

@@ -15,7 +15,7 @@ PRINTED_BYTES = 64 << 20  # per rank and stream
 MAX_LINE_CHARS = 1 << 20  # endless output without a newline must not fill memory
 HEAD_LINES, TAIL_LINES, LINE_CHARS = 60, 60, 400
 REDRAW_S = 0.1
-PROGRESS_AFTER_S = 2.0
+PROGRESS_AFTER_S = 1.0  # a second of silence seems broken
 
 
 class CapturedOutput:

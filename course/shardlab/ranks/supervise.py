@@ -18,11 +18,13 @@ from typing import Any
 
 from shardlab.errors import LaunchError, MachineTooBusy, RankError
 from shardlab.linux import process_memory, thread
+from shardlab.nodes.cluster import Cluster
+from shardlab.nodes.link_meter import READ_S, LinkMeter
 from shardlab.ranks import engines, messages
 from shardlab.ranks.client import Channel, Host, memory_file, setup_file
 from shardlab.ranks.execution import Execution
 from shardlab.ranks.explain_hang import timeout_error
-from shardlab.ranks.failure_detector import FailureDetector
+from shardlab.ranks.failure_detector import BLOCKED_S, FailureDetector
 from shardlab.ranks.meter import Meter
 from shardlab.ranks.pending_builds import PendingBuilds
 from shardlab.ranks.process import MAX_WAIT_S, RankProcess
@@ -70,6 +72,8 @@ class Supervisor:
         self.unread = deque[RankProcess]()  # ranks with messages behind a request to be measured
         self.cleanup = contextlib.ExitStack()
         self.channel: Channel | None = None
+        self.cluster: Cluster | None = None  # None for ranks on one node
+        self.unplugged_s: float | None = None  # when a node's link was taken down
         self.started_s = time.monotonic()
         self.execution: Execution | None = None
 
@@ -96,10 +100,12 @@ class Supervisor:
         finally:
             self.cleanup.callback(os.close, store_fd)
             os.close(setup_fd)
+        self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
+        if self.setup["nodes"] > 1:
+            self._make_nodes(self.channel, started_s + limit_s)
         # Ranks that may not open connections create all their groups at the start.
         is_sealed = not self.setup["may_connect"]
         self.meter = Meter(self.channel, self.ranks, store_fd, counts_collectives=is_sealed)
-        self.selector.register(self.channel.sock, selectors.EVENT_READ, ("channel", None))
         for rank in range(self.world_size):
             self._fork(rank, self.channel)
         while late := [p.rank for p in self.ranks if p.state != "ready" or p.pid is None]:
@@ -114,8 +120,22 @@ class Supervisor:
             if waited_s > limit_s:
                 raise LaunchError(f"{ranks_text(late)} did not start within {limit_s:.0f} s")
 
+    def _make_nodes(self, channel: Channel, until_s: float) -> None:
+        self.cluster = Cluster(self.setup["nodes"])
+        self.cleanup.callback(self.cluster.close)
+        with self.cluster.reply as reply:
+            channel.make_nodes(reply.fileno())
+        self.selector.register(self.cluster, selectors.EVENT_READ, ("cluster", None))
+        while not self.cluster.is_complete:
+            self._listen(POLL_S)
+            self._show_loading(time.monotonic() - self.started_s)
+            if time.monotonic() > until_s:
+                raise LaunchError("the nodes could not be made in time")
+        self.selector.unregister(self.cluster)
+        channel.networks = self.cluster.networks
+
     def _show_loading(self, waited_s: float) -> None:
-        is_loading = any(process.pid is None for process in self.ranks)
+        is_loading = not self.ranks or any(process.pid is None for process in self.ranks)
         what, shown_after_s, usually = "DeepSpeed", LOADING_SHOWN_AFTER_S, ", usually 5 to 20"
         if self.server == "torch":
             what, shown_after_s, usually = "PyTorch for the ranks", PROGRESS_AFTER_S, ""
@@ -134,13 +154,33 @@ class Supervisor:
         self.selector.register(ours, selectors.EVENT_READ, ("control", process))
         out, err = self._pipe("stdout", process), self._pipe("stderr", process)
         try:
-            channel.fork(rank, [theirs.fileno(), out, err, log_fd, stack_fd])
+            fds = [theirs.fileno(), out, err, log_fd, stack_fd]
+            channel.fork(rank, [*fds, *self._namespaces_of(rank)])
         except OSError as error:
             raise LaunchError(f"rank {rank} could not be started: {error}") from error
         finally:
             theirs.close()
             os.close(out)
             os.close(err)
+
+    def _node_of(self, rank: int) -> int:
+        return rank * self.setup["nodes"] // self.world_size
+
+    def _namespaces_of(self, rank: int) -> list[int]:
+        """Of its node; none if all ranks are on one."""
+        return [] if self.cluster is None else self.cluster.namespaces[self._node_of(rank)]
+
+    def _unplug_when_due(self, execution: Execution, now: float) -> None:
+        if self.cluster is None or self.setup["unplug"] is None:
+            return
+        after_s, node = self.setup["unplug"]
+        if self.unplugged_s is None and now - execution.started_s >= after_s:
+            self.cluster.unplug(node)
+            self.unplugged_s = now
+        # What has passed the link may still arrive
+        if self.unplugged_s is not None and now - self.unplugged_s >= BLOCKED_S:
+            ranks = range(execution.world_size)
+            execution.detector.unplugged = {each for each in ranks if self._node_of(each) == node}
 
     def _pipe(self, kind: str, process: RankProcess) -> int:
         """The write end of a new pipe; the read end is read until all writers have closed it."""
@@ -173,6 +213,9 @@ class Supervisor:
         memory = options["memory"], options["process_memory"]
         execution = Execution(participants, timeout_s, self.trust, before, *memory)
         self.execution = execution
+        if self.cluster is not None:
+            execution.log.nodes = tuple(map(self._node_of, range(execution.world_size)))
+            execution.link_meter = LinkMeter(self.cluster, execution.started_s)
         self.unread.clear()
         execution.clock.start(execution.started_s, [process.pid for process in participants])
         options = {"is": "go", "program_bytes": len(program), **options}
@@ -201,29 +244,41 @@ class Supervisor:
         try:
             self._watch(execution)
         finally:
+            if execution.link_meter is not None:
+                execution.link_meter.read()
             execution.after = execution.after or self.meter.read()
             execution.read_logs()
-            self._wait_for_closings(execution)
+            self._read_until_seen(execution)
             self._drain_printed()
 
-    def _wait_for_closings(self, execution: Execution) -> None:
-        """Linux reports a closed socket some time later."""
-        for _ in range(CLOSING_READS if self.channel and self.channel.closings else 0):
-            if not execution.log.closing or (execution.unseen_bytes or 0) <= CLOSING_BYTES:
+    def _read_until_seen(self, execution: Execution) -> None:
+        """Linux reports a closed socket some time later, and counts the network and its sockets one
+        after another: what is in flight between two readings is missing from one.  What still waits
+        for a link, such as packets sent again, would count for the next function."""
+        is_whole = all(process.state == "finished" for process in execution.ranks)
+        may_appear = bool(execution.log.closing) or is_whole
+        for _ in range(CLOSING_READS if self.channel and self.channel.pid else 0):
+            is_missing = may_appear and (execution.unseen_bytes or 0) > CLOSING_BYTES
+            is_waiting = is_whole and (execution.unexplained_bytes or 0) < -CLOSING_BYTES
+            if not (is_missing or is_waiting):
                 return
             time.sleep(POLL_S)
             execution.after = self.meter.read()
 
     def _watch(self, execution: Execution) -> None:
         polled_s = 0.0
+        links = execution.link_meter
         while not all(process.state == "finished" for process in execution.ranks):
-            self._listen(POLL_S)
+            self._listen(POLL_S if links is None else READ_S)
+            if links is not None:
+                links.read_if_due()
             now = time.monotonic()
             if now - polled_s >= POLL_S:  # output wakes us far more often
                 polled_s = now
                 self.meter.note_closed()
                 execution.clock.update(now)
                 execution.read_logs()
+                self._unplug_when_due(execution, now)
                 # Failures first: ranks that wait for a failed rank hang too.
                 execution.detector.raise_failures(now)
                 execution.detector.raise_deadlock(now)
@@ -287,6 +342,9 @@ class Supervisor:
             kind, process = key.data
             if kind == "channel":
                 self._read_server()
+            elif kind == "cluster":
+                assert self.cluster is not None
+                self.cluster.read()
             elif kind == "control":
                 if events & selectors.EVENT_WRITE:
                     process.send_rest()
@@ -309,6 +367,8 @@ class Supervisor:
             raise LaunchError(
                 "the process that starts ranks was killed; the next launch starts a new one"
             )
+        if message["rank"] == messages.NODES:
+            return
         if isinstance(message["rank"], str):
             self.pending_builds.handle(message)
             return

@@ -27,6 +27,17 @@ def ranks_text(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
+def on_nodes_text(ranks: Sequence[int], log: CallLog) -> str:
+    """`ranks_text`; with several nodes "rank 2 on node 0", "ranks 0 and 1 on node 0 and rank 5 on
+    node 1"."""
+    if not log.nodes:
+        return ranks_text(ranks)
+    on: dict[int, list[int]] = {}
+    for rank in sorted(ranks):
+        on.setdefault(log.nodes[rank], []).append(rank)
+    return " and ".join(f"{ranks_text(members)} on node {node}" for node, members in on.items())
+
+
 def each_rank_text(ranks: Sequence[int]) -> str:
     """For a sentence that is worded for one rank: "rank 2", "each of ranks 0 and 1"."""
     return f"{'each of ' if len(ranks) > 1 else ''}{ranks_text(ranks)}"

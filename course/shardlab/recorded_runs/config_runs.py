@@ -1,6 +1,6 @@
 """Recorded runs of DeepSpeed configurations through Accelerate: what was asked for, and what ran.
 
-``config_runs.json`` was recorded from real engines; lab 11 shows it and asks for what runs.
+``config_runs.json`` was recorded from real engines; lab 12 shows it and asks for what runs.
 """
 
 from __future__ import annotations

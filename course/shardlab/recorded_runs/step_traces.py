@@ -1,6 +1,6 @@
 """Recorded calls of one training step, by method: DDP, ZeRO-2, FSDP, HSDP, TP.
 
-``step_traces.json`` was recorded from real runs; lab 05 looks at it and asks for the methods.
+``step_traces.json`` was recorded from real runs; lab 06 looks at it and asks for the methods.
 """
 
 from __future__ import annotations

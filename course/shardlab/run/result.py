@@ -4,56 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardlab.run import chrome_trace
+from shardlab.run.call import Call, MeasuredBlock, Span
+from shardlab.run.links import Links
 from shardlab.run.live_memory import Memory
 
 Bytes = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Call:
-    """One rank's part in one collective, send or receive.
-
-    Times are seconds since the ranks were released, on a clock that all ranks share.
-    ``end_s`` is when its wait returned, or None if the call never completed.
-    """
-
-    rank: int
-    op: str  # torch.distributed's name: "all_reduce", "send", "recv", "broadcast", ...
-    bytes: int  # of the tensors this rank passed in (for a receive, of its buffer)
-    peer: int | None  # send, recv: the other rank; None for a collective, or while unknown
-    group: tuple[int, ...]  # global ranks of the process group
-    start_s: float
-    end_s: float | None
-    source: str  # "cell 5, line 3" or "path.py, line 10": the innermost line of user code
-    seq: int  # counts collectives of the group, or sends/receives between this pair
-    dtype: str  # "float32"
-    shape: tuple[int, ...]  # of the first tensor
-    offset: int  # elements from the start of the tensor's storage; shows which chunk it is
-    storage_numel: int  # elements in that storage
-    tag: int = 0
-    waited: bool = True  # False: isend, irecv or async_op=True, and nobody waited for it
-    code: str = ""  # the text of that line, if known
-    options: str = ""  # what else all ranks must agree on: "src=0", "op=MAX"
-
-    @property
-    def is_p2p(self) -> bool:
-        return self.op in ("send", "recv")
-
-
-@dataclass(frozen=True)
-class MeasuredBlock:
-    """One pass of one rank through a ``with measure(label):`` block."""
-
-    label: str
-    rank: int
-    start_s: float
-    end_s: float
-    sent_bytes: tuple[int, ...]  # [N], to each rank
 
 
 @dataclass(frozen=True)
@@ -68,6 +30,9 @@ class Traffic(Mapping[str, "Traffic"]):
     )
     stored_bytes: int = 0  # written to the rendezvous store during the run
     collectives: int | None = None  # messages of gloo's collectives on the wire; None: unknown
+    nodes: tuple[int, ...] = ()  # the node of each rank; (): one node
+    # Of the nodes, over the whole run; None on one node, in a job, and for a measured block
+    links: Links | None = field(default=None, repr=False)
 
     @property
     def received_bytes(self) -> Bytes:
@@ -85,6 +50,14 @@ class Traffic(Mapping[str, "Traffic"]):
         return self.sent_bytes.sum(axis=0)
 
     @property
+    def between_nodes(self) -> Bytes:
+        """[nodes, nodes] bytes: row sends to column; on the diagonal, within each node."""
+        nodes = np.asarray(self.nodes or [0] * len(self.sent_bytes), dtype=np.int64)
+        member = (nodes == np.arange(nodes.max() + 1)[:, None]).astype(np.int64)
+        between: Bytes = member @ self.sent_bytes @ member.T
+        return between
+
+    @property
     def labels(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(block.label for block in self.blocks))
 
@@ -96,7 +69,7 @@ class Traffic(Mapping[str, "Traffic"]):
         sent = np.zeros_like(self.sent_bytes)
         for block in blocks:
             sent[block.rank] += np.asarray(block.sent_bytes, dtype=np.int64)
-        return Traffic(sent, self.source, blocks)
+        return Traffic(sent, self.source, blocks, nodes=self.nodes)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.labels)
@@ -122,6 +95,8 @@ class Run:
     # By rank and label: bytes it had sent, counted outside, when it got each value that was held
     # back (RankSet.run); None where they could not be counted.
     sent_before: Sequence[Mapping[str, Sequence[int | None]]] = ()
+    # Operators and communication of ranks that ran `with profile():`, by start time
+    spans: Sequence[Span] = ()
     _memory: Memory | None = field(default=None, repr=False)
 
     @property
@@ -147,6 +122,17 @@ class Run:
             for call in self.calls_of(rank)
             if any(start <= call.start_s <= end for start, end in spans)
         ]
+
+    def save_trace(self, path: str | Path) -> Path:
+        """Write what all ranks did for https://ui.perfetto.dev or chrome://tracing.
+
+        A process for each rank, with its calls, measured blocks and spans; arrows lead from each
+        send to its receive. Returns the path.
+        Raises OSError if it cannot be written; a file that was there is then unchanged.
+        """
+        did: list[chrome_trace.Did] = [*self.traffic.blocks, *self.calls, *self.spans]
+        trace = chrome_trace.of(did, self.world_size, self.traffic.nodes)
+        return chrome_trace.save(trace, Path(path))
 
     def __repr__(self) -> str:
         sent = int(self.traffic.sent_bytes.sum())

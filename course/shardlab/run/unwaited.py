@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardlab.run.result import Call
+from shardlab.run.call import Call
 
 _STARTED = {
     "send": ("a send with isend", "its buffer may be reused before it is sent"),

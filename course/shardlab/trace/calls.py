@@ -5,12 +5,12 @@ from __future__ import annotations
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardlab.run import Call
-from shardlab.trace.wire import Connection
+from shardlab.run import Call, Span
+from shardlab.trace.wire import END_BITS, Connection
 
 # Ops that need the same size and dtype on every rank; all_to_all and monitored_barrier do not
 SAME_TENSORS = {
@@ -32,6 +32,7 @@ DTYPES = {
     *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (*range(1, 9), 16, 32, 64)),
     *("bits8", "bits16", "bits1x8", "bits2x4", "bits4x2"),
 }
+SPAN_KINDS = ("compute", "communication")
 _OPTION = r"op=[A-Z_]{1,20}|(?:src|dst)=\d{1,6}|(?:strides )?\[(?:\d{1,12}(?:, \d{1,12})*)?\]"
 _OPTIONS = re.compile(rf"(?:{_OPTION})(?:, (?:{_OPTION}))*|")
 MAX_BYTES, MAX_SECONDS, MAX_CHARS, MAX_DIMENSIONS = 1 << 45, 1e9, 500, 64
@@ -58,7 +59,7 @@ class OpenCall:
     options: str = ""  # what else must be the same on all ranks: "op=MAX", "src=0"
     seq: int = 0
     number: int = 0  # of all calls of its rank
-    waited: bool = False  # the main thread waits for it, or has waited
+    wait_start_s: float | None = None  # since when the main thread waits, or has waited, for it
     unwaited: bool = False  # its caller has to wait for it and has not done so
     changed: bool = False  # a send of a tensor that was changed before it was waited for
     handling: tuple[str, str, int] | None = None  # an exception, and the file and line it is from
@@ -67,6 +68,10 @@ class OpenCall:
     @property
     def is_p2p(self) -> bool:
         return self.op in ("send", "recv")
+
+    @property
+    def waited(self) -> bool:
+        return self.wait_start_s is not None
 
     @property
     def what(self) -> str:
@@ -101,9 +106,11 @@ class CallLog:
     started: list[Counter[Hashable]] = field(init=False)  # by rank: number of calls by match_key
     made: list[int] = field(init=False)  # by rank: number of calls
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    nodes: tuple[int, ...] = ()  # the node of each rank; () if all are on one
     blocks: list[LoggedBlock] = field(default_factory=list)
     opened: list[tuple[int, Counts]] = field(default_factory=list)  # by rank: new sockets
     closing: list[tuple[int, Counts]] = field(default_factory=list)  # all, before some are closed
+    spans: list[Span] = field(default_factory=list)
     memory: dict[int, Any] = field(default_factory=dict)  # by rank: its recorder's summary
     # The first mismatch, and by key those that may still get calls of other ranks.
     mismatch: Mismatch | None = None
@@ -128,8 +135,9 @@ class CallLog:
         if kind == "call":
             self._begin(rank, *values)
         elif kind == "wait":
-            self._mark_waited(rank, values[0])
-            self.pending[rank][values[0]].waited = True
+            call_id, start_s = values
+            self._mark_waited(rank, call_id)
+            self.pending[rank][call_id].wait_start_s = _time(start_s)
         elif kind == "waited":
             self._mark_waited(rank, values[0])
         elif kind == "end":
@@ -149,8 +157,14 @@ class CallLog:
             self.opened.append((rank, _counts(values[0])))
         elif kind == "closing":
             self.closing.append((rank, _counts(values[0])))
+        elif kind == "span":
+            self._add_span(rank, *values)
         elif kind == "memory":
             self.memory[rank] = values[0]
+
+    def _add_span(self, rank: int, name: Any, kind: Any, start_s: Any, end_s: Any) -> None:
+        kind = _one_of(SPAN_KINDS, kind)
+        self.spans.append(Span(rank, _text(name), kind, _time(start_s), _time(end_s)))
 
     def _make_group(self, name: Any, members: Any) -> None:
         ranks = tuple(operator.index(member) for member in members)
@@ -188,7 +202,7 @@ class CallLog:
             storage_numel=_size(storage_numel),
             tag=operator.index(tag),
             options=_options(options),
-            waited=bool(waits),
+            wait_start_s=_time(start_s) if waits else None,
             handling=self.handling.pop(rank, None),
         )
         has_peer = call.peer is not None and 0 <= call.peer < self.world_size
@@ -258,7 +272,8 @@ class CallLog:
                 peer=call.peer,
                 group=self.groups.get(call.group, NO_RANKS),
                 start_s=call.start_s - origin_s,
-                end_s=None if call.end_s is None else call.end_s - origin_s,
+                end_s=_since(origin_s, call.end_s),
+                wait_start_s=_since(origin_s, call.wait_start_s),
                 source=(where := locate(call.filename, call.line))[0],
                 code=where[1],
                 seq=call.seq,
@@ -273,6 +288,19 @@ class CallLog:
             for call in sorted(self.calls, key=lambda call: call.start_s)
             if call.op != NEW_GROUP
         ]
+
+
+def spans_since(origin_s: float, spans: Iterable[Span]) -> list[Span]:
+    """The spans by start time, which is counted from the origin."""
+    moved = (
+        replace(span, start_s=span.start_s - origin_s, end_s=span.end_s - origin_s)
+        for span in spans
+    )
+    return sorted(moved, key=lambda span: span.start_s)
+
+
+def _since(origin_s: float, moment_s: float | None) -> float | None:
+    return None if moment_s is None else moment_s - origin_s
 
 
 def _same_options(one: str, other: str) -> bool:
@@ -344,5 +372,13 @@ def _counts(value: Any) -> Counts:
     found = {}
     for ports, count in dict(value).items():
         local, remote = _text(ports).split(":")
-        found[_size(int(local)), _size(int(remote))] = _size(count)
+        found[_end(local), _end(remote)] = _size(count)
     return found
+
+
+def _end(text: str) -> int:
+    """One end of a Connection."""
+    end = int(text)
+    if not 0 <= end < 1 << END_BITS:
+        raise ValueError("not an end of a connection")
+    return end

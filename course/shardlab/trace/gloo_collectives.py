@@ -45,10 +45,14 @@ def open_tap() -> socket.socket | None:
 
 
 def start(tap: socket.socket) -> None:
-    """Count packets on loopback from now on."""
+    """Count packets on all interfaces from now on."""
     attach(tap)
     tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # nobody reads the packets themselves
-    tap.bind(("lo", _ETH_P_IP))  # gloo uses IPv4 if an interface has both
+    # struct sockaddr_ll of all interfaces, which Python's `bind` cannot name.  Gloo uses IPv4 if an
+    # interface has both.
+    address = struct.pack("=HHi12x", socket.AF_PACKET, socket.htons(_ETH_P_IP), 0)
+    if ctypes.CDLL(None, use_errno=True).bind(tap.fileno(), address, len(address)):
+        raise OSError(ctypes.get_errno(), "bind")
 
 
 def count_new(tap: socket.socket) -> int:

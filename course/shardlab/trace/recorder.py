@@ -19,12 +19,13 @@ Events in the log (log.py), with times from time.monotonic(), a clock that all p
            `new_group` is a call, too, with the members as its options
   ["handling", exception, file, line]   raised there: the next call is in its `except` or `finally`
   ["changed", id]                   the tensor of a send with isend, before it was waited for
-  ["wait", id]                      the main thread now waits for it, after other work
+  ["wait", id, time]                the main thread now waits for it, after other work
   ["waited", id]                    its completion was waited for in another way
   ["end", id, time, rank or null]   for a receive from any rank: the sender
   ["block", label, start, end, {"local port:remote port": bytes}]
   ["opened", {"local port:remote port": bytes}]     sockets of a new group
   ["closing", {"local port:remote port": bytes}]    all sockets before a group is destroyed
+  ["span", name, kind, start, end]  an operator or communication that torch.profiler saw
   ["memory", {...}]                 at the end, if requested: MemoryRecorder.summary()
 """
 
@@ -38,7 +39,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeGuard
@@ -47,6 +48,7 @@ import torch
 import torch.distributed as dist
 
 from shardlab.display.source import is_user_code
+from shardlab.run import Span
 from shardlab.trace import memory_recorder, wire
 from shardlab.trace.calls import NEW_GROUP
 from shardlab.trace.layouts import WITHOUT_GAPS, refuse_layouts
@@ -107,6 +109,7 @@ class Recorder:
     """
 
     log: LogWriter
+    in_job = False  # whether torchrun, say, started this process, not `launch`
 
     def __init__(self) -> None:
         self.enabled = False
@@ -328,8 +331,10 @@ class Recorder:
             if known is None and work in self.waited_once:
                 raise RuntimeError(WAITED_TWICE)
             if known is not None and not known.waits:
-                is_main = threading.get_ident() == self.main_thread
-                self.log.write("wait" if is_main and not known.has_ended else "waited", known.call)
+                if threading.get_ident() == self.main_thread and not known.has_ended:
+                    self.log.write("wait", known.call, time.monotonic())
+                else:
+                    self.log.write("waited", known.call)
             if known is not None and known.sent and known.sent[0]._version != known.sent[1]:
                 self.log.write("changed", known.call)
             result = original_wait(work, *args, **kwargs)
@@ -451,6 +456,10 @@ class Recorder:
                 yield
         finally:
             self._measured(label)
+
+    def spans(self, spans: Iterable[Span]) -> None:
+        for span in spans:
+            self.log.write("span", span.name, span.kind, span.start_s, span.end_s)
 
     def mark(self, label: str) -> Any:
         """Log an empty block, without reading sockets.  Returns the next value that was withheld

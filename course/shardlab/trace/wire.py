@@ -22,12 +22,21 @@ _NLM_F_REQUEST, _NLM_F_REQUEST_DUMP, _NLMSG_ERROR, _NLMSG_DONE = 1, 0x301, 2, 3
 _CLOSED_SOCKETS = 1 << 0 | 1 << 2  # multicast groups: closed sockets of IPv4, of IPv6
 _RTM_NEWSTATS, _RTM_GETSTATS, _LOOPBACK_INDEX = 92, 94, 1
 _HEADER_BYTES = 20 + 32  # IPv4, and TCP with timestamps
+_ETHERNET_BYTES = 14  # a header that other interfaces count as well
 _OPEN_STATES = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 8  # established, or closed by one side only
 
 _ATTRIBUTE, _INODE, _PORTS = struct.Struct("=HH"), struct.Struct("=I"), struct.Struct(">HH")
+_ADDRESSES = struct.Struct(">I12xI")
 _NOTSENT, _SENT, _QUEUES = struct.Struct("<I"), struct.Struct("<QQ"), struct.Struct("=II")
 
-Connection = tuple[int, int]  # local port, remote port: unique on one machine's loopback
+NODE_NETWORK = "10.77.0."  # node 0 has address 1
+_LOOPBACK = int.from_bytes(socket.inet_aton("127.0.0.1"))
+_NODES = (int.from_bytes(socket.inet_aton(NODE_NETWORK + "0")) ^ _LOOPBACK) >> 8
+_PORT_BITS, END_BITS, _IPV4 = 16, 48, 2
+
+# Local and remote end: a number of 48 bits, which is the port at 127.0.0.1, and above it has how
+# the last 32 bits of another address differ from that.
+Connection = tuple[int, int]
 
 
 def written_bytes(tcp_info: bytes) -> int:
@@ -48,12 +57,23 @@ def own_connections() -> dict[Connection, int]:
             with socket.socket(fileno=os.dup(fd)) as sock:
                 if sock.type != socket.SOCK_STREAM or sock.family == socket.AF_UNIX:
                     continue
-                ports = sock.getsockname()[1], sock.getpeername()[1]
+                ports = _end(sock.getsockname()), _end(sock.getpeername())
                 info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
                 found[ports] = written_bytes(info)
         except OSError:  # just closed, or not connected
             continue
     return found
+
+
+def _end(address: tuple[str, int]) -> int:
+    """One of the two numbers of a Connection."""
+    host = address[0].partition("%")[0]
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    return (int.from_bytes(packed[-4:]) ^ _LOOPBACK) << _PORT_BITS | address[1]
+
+
+def port(end: int) -> int:
+    return end & (1 << _PORT_BITS) - 1
 
 
 def duplicate_sockets(exclude: list[int]) -> list[int]:
@@ -79,6 +99,13 @@ class Socket(NamedTuple):
     sent_bytes: int  # put on the wire, including retransmissions
     written_bytes: int
     queued_bytes: int  # in its buffers: not read yet, or not acknowledged
+
+    def on_node(self, node: int) -> Socket:
+        """With the node in connections that can exist on each, as they do not use its address."""
+        if all(end >> _PORT_BITS + 8 == _NODES for end in self.connection):
+            return self
+        local, remote = (end | node + 1 << END_BITS for end in self.connection)
+        return self._replace(connection=(local, remote))
 
 
 def sockets(netlink: socket.socket | None = None) -> list[Socket]:
@@ -132,19 +159,44 @@ def open_interfaces() -> socket.socket:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
 
 
-def loopback_payload_bytes(interfaces: socket.socket) -> int:
-    """All loopback bytes so far minus TCP/IPv4 headers: an upper bound on the payload of all
-    sockets of all processes, including closed ones."""
-    request = struct.pack("=BxxxII", 0, _LOOPBACK_INDEX, 1)  # struct if_stats_msg, link's 64 bits
-    header = struct.pack("=IHHII", 16 + len(request), _RTM_GETSTATS, _NLM_F_REQUEST, 1, 0)
+def sent_payload_bytes(interfaces: socket.socket) -> int:
+    """What all interfaces have sent so far, loopback and links, minus TCP/IPv4 headers: an upper
+    bound on the payload of all sockets of all processes, including closed ones."""
+    return sum(
+        counted.sent_bytes
+        - counted.sent_packets * (_HEADER_BYTES + _ETHERNET_BYTES * (index != _LOOPBACK_INDEX))
+        for index, counted in interface_counters(interfaces).items()
+    )
+
+
+class InterfaceCounters(NamedTuple):
+    """All so far, with headers: the start of struct rtnl_link_stats64."""
+
+    received_packets: int
+    sent_packets: int
+    received_bytes: int
+    sent_bytes: int
+
+
+def interface_counters(interfaces: socket.socket) -> dict[int, InterfaceCounters]:
+    """By index, of the network namespace in which the socket was opened. Raises OSError."""
+    request = struct.pack("=BxxxII", 0, 0, 1)  # struct if_stats_msg, a link's 64-bit counters
+    header = struct.pack("=IHHII", 16 + len(request), _RTM_GETSTATS, _NLM_F_REQUEST_DUMP, 1, 0)
     interfaces.sendto(header + request, (0, 0))
-    answer = interfaces.recv(1 << 16)
-    _, kind = struct.unpack_from("=IH", answer)
-    if kind != _RTM_NEWSTATS:
-        raise OSError("Linux did not report the loopback counters (RTM_GETSTATS)")
-    # netlink's header, if_stats_msg, an attribute's header, then struct rtnl_link_stats64
-    _, sent_packets, _, sent_bytes = struct.unpack_from("=QQQQ", answer, 16 + 12 + 4)
-    return int(sent_bytes - _HEADER_BYTES * sent_packets)
+    found: dict[int, InterfaceCounters] = {}
+    while True:
+        packet, at = interfaces.recv(1 << 16), 0
+        while at < len(packet):
+            length, kind = struct.unpack_from("=IH", packet, at)
+            if kind == _NLMSG_DONE:
+                return found
+            if kind != _RTM_NEWSTATS:
+                raise OSError("Linux did not report its interfaces' counters (RTM_GETSTATS)")
+            (index,) = _INODE.unpack_from(packet, at + 16 + 4)
+            # netlink's header, if_stats_msg, an attribute's header
+            counters = struct.unpack_from("=QQQQ", packet, at + 16 + 12 + 4)
+            found[index] = InterfaceCounters(*counters)
+            at += (length + 3) & ~3
 
 
 def _socket_fds(process: str) -> dict[int, int]:
@@ -204,7 +256,12 @@ def _parse(packet: bytes, start: int, stop: int) -> Iterator[_Diag]:
         if kind == _INET_DIAG_INFO and length - 4 >= TCP_INFO_BYTES:
             (inode,) = _INODE.unpack_from(packet, start + 68)
             queued = sum(_QUEUES.unpack_from(packet, start + 56))
-            ports = _PORTS.unpack_from(packet, start + 4)
-            yield inode, ports, queued, packet[at + 4 : at + length]
+            local, remote = _PORTS.unpack_from(packet, start + 4)
+            # An IPv4 address in a socket of IPv6 is the last of its four words.
+            words_at = start + 8 if packet[start] == _IPV4 else start + 20
+            source, target = _ADDRESSES.unpack_from(packet, words_at)
+            local |= (source ^ _LOOPBACK) << _PORT_BITS
+            remote |= (target ^ _LOOPBACK) << _PORT_BITS
+            yield inode, (local, remote), queued, packet[at + 4 : at + length]
             return
         at += (length + 3) & ~3

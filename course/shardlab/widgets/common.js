@@ -66,25 +66,59 @@ function tableDetails(headings, rows, signal) {
 // ---- a widget ----
 
 /**
- * What a widget's module exports: `create(model, signal, host)` returns its root; the signal aborts when
- * the widget is removed from the page, or built again because the kernel has set another scene.
+ * What a widget's module exports: `create(model, signal, host, prediction)` returns its root; the signal aborts
+ * when the widget is removed from the page, or built again because the kernel has set another scene.
+ * One with the answer to a prediction, of which it gets the model, is not created before there is a guess.
  */
-function widget(create) {
+function widget(create, name) {
   const render = ({ model, el, host }) => {
+    const removed = new AbortController();
     let stop = new AbortController();
+    let prediction = null;
+    let isHeld = false;
     const draw = () => {
       stop.abort();
       stop = new AbortController();
-      el.replaceChildren(create(model, stop.signal, host));
+      const { signal } = stop;
+      el.replaceChildren(isHeld ? guessFirst(name, prediction, signal) : create(model, signal, host, prediction));
     };
-    draw();
-    model.on("change:scene", draw);
+    const drawFirst = () => {
+      draw();
+      onTraits(model, ["scene"], draw, removed.signal);
+    };
+    const isUnanswered = () => prediction.get("value") === null && !prediction.get("revealed");
+    const attach = (found) => {
+      if (removed.signal.aborted) return;
+      prediction = found;
+      isHeld = isUnanswered();
+      drawFirst();
+      const look = () => {
+        if (isHeld === isUnanswered()) return;
+        isHeld = !isHeld;
+        draw();
+      };
+      onTraits(prediction, ["value", "revealed"], look, removed.signal);
+    };
+    const reference = model.get("prediction");
+    // Without a prediction, its cell was deleted.
+    if (reference) Promise.resolve(reference).then((ref) => host.getModel(ref)).then(attach, drawFirst);
+    else drawFirst();
     return () => {
-      model.off("change:scene", draw);
+      removed.abort();
       stop.abort();
     };
   };
   return { render };
+}
+
+/** What stands in for a picture until the reader has guessed what it shows, or asks for it. */
+function guessFirst(name, prediction, signal) {
+  const { root } = card(name, prediction.get("scene").question);
+  const reveal = make("button", { type: "button" }, "Show it without a guess");
+  root.dataset.state = "waiting";
+  root.append(make("p", { class: "shardlab-note" }, "Commit a guess above to see how it compares. ", reveal));
+  reveal.addEventListener("click", () => setTraits(prediction, { revealed: true }), { signal });
+  return root;
 }
 
 /** Calls `changed()` whenever the kernel sets one of these traits. */
@@ -133,6 +167,7 @@ function frame({
   const table = tableDetails(headings, rows, signal);
   root.append(...(controls.length ? [sticky] : []), ...above, plot, detail);
   root.append(...(print === undefined ? [] : [small]), table.node);
+  const showTip = pointerTip(plot, detail, signal); // before other listeners, which may change the line
   if (point) handlePointer(plot, stage, point, signal);
   if (keys) handleKeys(plot, keys, signal);
 
@@ -146,6 +181,7 @@ function frame({
     Object.assign(root.dataset, values);
     marked = values;
     detail.textContent = text;
+    showTip();
     stage.redraw();
   };
   return { root, head, sub, plot, stage, detail, small, refresh, mark };
@@ -154,6 +190,39 @@ function frame({
 function handlePointer(plot, stage, point, signal) {
   plot.addEventListener("pointermove", (event) => point(stage.at(event)), { signal });
   plot.addEventListener("pointerleave", () => point(null), { signal });
+}
+
+/**
+ * The line of details, repeated at the pointer while the line itself is out of view. Call the returned function
+ * when the line has changed. It is a popover, so that nothing around the picture cuts it off; screen readers read
+ * the line.
+ */
+function pointerTip(plot, detail, signal) {
+  const distance = 14;
+  const tip = make("div", { class: "shardlab-tip", popover: "manual", "aria-hidden": "true" });
+  let pointer = null; // where it is on the plot
+  const isInView = () => {
+    const { left, bottom } = detail.getBoundingClientRect();
+    return detail.contains(document.elementFromPoint(left + 1, bottom - 1)); // of null: false
+  };
+  const show = () => {
+    if (!pointer || !detail.textContent || !tip.showPopover || isInView()) return tip.remove();
+    tip.textContent = detail.textContent;
+    if (!tip.isConnected) {
+      plot.after(tip);
+      tip.showPopover();
+    }
+    const { innerWidth, innerHeight } = window;
+    const below = pointer.y + distance;
+    const fits = below + tip.offsetHeight < innerHeight;
+    tip.style.left = `${Math.max(Math.min(pointer.x + distance, innerWidth - tip.offsetWidth - distance), 0)}px`;
+    tip.style.top = `${fits ? below : Math.max(pointer.y - distance - tip.offsetHeight, 0)}px`;
+  };
+  const leave = () => ((pointer = null), show());
+  plot.addEventListener("pointermove", ({ clientX: x, clientY: y }) => ((pointer = { x, y }), show()), { signal });
+  for (const type of ["pointerleave", "keydown"]) plot.addEventListener(type, leave, { signal });
+  document.addEventListener("scroll", leave, { capture: true, passive: true, signal });
+  return show;
 }
 
 /** Calls `drag({ x, y })` where the plot is pressed, and while the pointer then moves. */

@@ -50,19 +50,15 @@ function rowsOf(scene, guess) {
   return marks;
 }
 
-function build(model, signal, host) {
+function build(model, signal, _host, prediction) {
   const scene = model.get("scene");
   const root = make("div", { class: "shardlab-widget shardlab-comparison", "data-widget": "comparison" });
-  const reveal = make("button", { type: "button" }, "Show it without a guess");
-  const waiting = make("p", { class: "shardlab-note" }, "Commit a guess above to see how it compares. ", reveal);
   const verdict = make("p", { class: "shardlab-verdict", role: "status" });
   const answer = make("p", {});
   const plot = make("div", { class: "shardlab-plot" });
   const title = make("span", { class: "shardlab-title" }, scene.question);
-  root.append(make("div", { class: "shardlab-head" }, title), waiting, verdict, answer, plot);
+  root.append(make("div", { class: "shardlab-head" }, title), verdict, answer, plot);
 
-  let prediction = null;
-  let revealed = false; // the reader asked for the answer without a guess
   const height = scene.line ? LINE.height : scene.top + scene.row * scene.answer.length + 24;
   const stage = scene.is_choice
     ? null
@@ -85,37 +81,27 @@ function build(model, signal, host) {
 
   function show() {
     const guess = guessOf();
-    const shown = guess !== null || revealed;
     const found = guess && judge(guess);
-    root.dataset.state = guess ? "answered" : shown ? "shown" : "waiting";
+    root.dataset.state = guess ? "answered" : "shown";
     root.dataset.outcome = found?.outcome ?? "";
-    waiting.hidden = shown;
     verdict.hidden = !guess;
     verdict.textContent = found?.text ?? "";
-    answer.hidden = !shown || !scene.is_choice;
+    answer.hidden = !scene.is_choice;
     const mine = guess && scene.is_choice ? `Your guess: ${listed(guess)}. ` : "";
-    answer.textContent = shown && scene.is_choice ? `${mine}${capital(scene.source)}: ${scene.answer_text}.` : "";
-    plot.hidden = !shown || scene.is_choice;
+    answer.textContent = scene.is_choice ? `${mine}${capital(scene.source)}: ${scene.answer_text}.` : "";
+    plot.hidden = scene.is_choice;
     if (!stage) return;
     const words = guess?.map((value, i) => (scene.labels[i] ? `${scene.labels[i]}: ` : "") + formatAmount(value, scene.unit));
     const label = `${scene.question}: ${words ? `your guess ${words.join(", ")}; ` : ""}${scene.source} ${scene.answer_text}`;
-    stage.canvas.setAttribute("aria-label", shown ? label : "");
+    stage.canvas.setAttribute("aria-label", label);
     stage.redraw();
   }
 
-  reveal.addEventListener("click", () => ((revealed = true), show()), { signal });
-  const attach = (found) => {
-    if (signal.aborted) return;
-    prediction = found;
-    onTraits(prediction, ["value"], show, signal);
-    show();
-  };
-  const withoutPrediction = () => ((revealed = true), show()); // its cell was deleted
-  Promise.resolve(model.get("prediction")).then((ref) => host.getModel(ref)).then(attach, withoutPrediction);
+  if (prediction) onTraits(prediction, ["value"], show, signal);
   show();
   return root;
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);
 
-export default widget(build);
+export default widget(build, "comparison");

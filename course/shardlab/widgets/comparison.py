@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-import traitlets
-
 from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.widgets import guess_line
 from shardlab.widgets.guess import Guess, as_list, text_of
@@ -22,22 +20,15 @@ RIGHT = 410.0  # the end of the axis; it begins after the longest label
 GUESS_X, ANSWER_X = 436.0, 546.0  # columns of numbers
 
 
-def _reference(prediction: Picture, _: object) -> str:
-    """The form that anywidget's `host.getModel` takes."""
-    return f"anywidget:{prediction.model_id}"
-
-
 class Comparison(Picture):
     """A guess next to the answer. Made by `Prediction.compare`.
 
-    In a notebook, the answer is hidden until the reader commits a guess or asks for it. The verdict
-    follows the prediction, which may be made after the run; ``verdict`` is None without a guess.
+    The verdict follows the prediction, which may be made after the run; ``verdict`` is None without
+    a guess.
     """
 
     _esm: ClassVar[str] = module("verdict.js", "guess_line.js", "comparison.js")
     _css: ClassVar[str] = asset("widgets.css") + asset("prediction.css")
-    # Not anywidget's WidgetTrait, which needs a browser.
-    prediction = traitlets.Any().tag(sync=True, to_json=_reference)
 
     def __init__(
         self, prediction: Picture, answer: Guess, named: Mapping[str, Guess], source: str

@@ -18,14 +18,23 @@ SHARED = ("units.js", "common.js", "controls.js", "canvas.js")
 NAMED_RANKS = 8  # with more, a text alternative would be too long
 SVG_IN_URL = "data:image/svg+xml;base64,"
 # In JupyterLab and Notebook 7, a cell's outputs are siblings. The static picture is hidden once the
-# live one after it has been drawn; if there is no live one, JupyterLab's error message is hidden.
-# color-scheme is all that an SVG in an <img> knows of its page.
+# live one after it has been drawn; if there is no live one, JupyterLab's error message is hidden,
+# and a line below the picture says how to get one.
+# color-scheme is all that an SVG in an <img> knows of its page. An answer that has no guess yet is
+# not seen while its live picture, which hides it, is loading.
 _SHOW_ONE = """<style>
 .shardlab-static { color-scheme: light; }
 [data-jp-theme-light="false"] .shardlab-static { color-scheme: dark; }
 .jp-OutputArea-child:has(> * .shardlab-static):has(+ * .shardlab-widget) { display: none; }
 .jp-OutputArea-child:has(> * .shardlab-static) + * > .jp-OutputArea-output:not(:has(*)) {
   display: none; }
+.jp-NotebookPanel .jp-OutputArea-child:has(+ *):not(:has(+ * .shardlab-widget))
+  > .jp-OutputArea-output:has(.shardlab-static)::after {
+  content: "Saved picture. To play with it, run this cell."; display: block; margin: 2px 0 8px;
+  font: 12px var(--jp-ui-font-family, sans-serif); color: var(--jp-content-font-color2);
+  animation: shardlab-answer 3s step-end; }
+.shardlab-answer { animation: shardlab-answer 3s step-end; }
+@keyframes shardlab-answer { from { visibility: hidden; } }
 </style>"""
 
 
@@ -39,10 +48,21 @@ def module(*names: str) -> str:
     return "\n".join(asset(name) for name in (*SHARED, *names))
 
 
+def _reference(prediction: Picture | None, _: object) -> str | None:
+    """The form that anywidget's `host.getModel` takes."""
+    return None if prediction is None else f"anywidget:{prediction.model_id}"
+
+
 class Picture(anywidget.AnyWidget):
-    """A widget whose ``scene`` is all that the browser needs, so it never asks the kernel."""
+    """A widget whose ``scene`` is all that the browser needs, so it never asks the kernel.
+
+    A live picture with a ``prediction`` is hidden until the reader commits a guess or asks for it.
+    """
 
     scene = traitlets.Dict().tag(sync=True)
+    # The prediction whose answer it shows, if any: see widget() in common.js.
+    # Not anywidget's WidgetTrait, which needs a browser.
+    prediction = traitlets.Any(None, allow_none=True).tag(sync=True, to_json=_reference)
     _css: ClassVar[str] = asset("widgets.css")
     _shown: DisplayHandle | None = None
 
@@ -72,7 +92,9 @@ class Picture(anywidget.AnyWidget):
         source = SVG_IN_URL + b64encode(svg.encode()).decode()
         kind = re.sub("(?<=[a-z])([A-Z])", r" \1", type(self).__name__).capitalize()
         words = escape(f"{kind}: {self.alternative()}")
-        image = f'<img class="shardlab-static" alt="{words}" src="{source}">'
+        answers = self.prediction is not None and self.prediction.value is None
+        classes = "shardlab-static shardlab-answer" if answers else "shardlab-static"
+        image = f'<img class="{classes}" alt="{words}" src="{source}">'
         data = {
             "text/plain": repr(self),
             "text/html": image + _SHOW_ONE,

@@ -5,6 +5,7 @@ const ABOVE_PANEL = 26;
 const BELOW_PANEL = 12;
 const ABOVE_ALL = 26; // the legend
 const BELOW_ALL = 24; // the axis
+const MAX_SLOWER = 2; // a run that is slower still gets a scale of its own
 
 /** In units of the costs, or in seconds if the length of a unit is known. */
 function formatPipelineTime(time, unitS) {
@@ -59,7 +60,8 @@ function matchesSlots(ran, slots) {
 // ---- the picture ----
 
 /**
- * The panels one below another, on one scale of time and one of in-flight counts.
+ * The panels one below another, on one scale of time and one of in-flight counts. A run that was far slower
+ * than the simulations, on a busy machine, has a scale of its own, or they would be too small to read.
  * Returns { panels, longest (the end of the axis), height, draw(context, theme, time), boxOf(slot),
  * slotAt({ x, y }) }; a slot is { panel, device, index }, a null time shows everything.
  */
@@ -67,7 +69,13 @@ function pipelinePicture(scene, settings) {
   const { left, right, peak_left: peakLeft, peak_right: peakRight, colors, roles, unit_s: unitS } = scene;
   const panels = pipelinePanels(scene, settings);
   const drawn = panels.filter(({ slots }) => slots);
-  const longest = Math.max(...drawn.map(({ makespan }) => makespan), 1e-9);
+  const simulated = Math.max(...drawn.filter((panel) => !panel.isMeasured).map(({ makespan }) => makespan));
+  for (const panel of drawn) {
+    const slower = panel.makespan / simulated;
+    panel.slower = panel.isMeasured && slower > MAX_SLOWER ? Math.ceil(10 * slower) / 10 : 1;
+    if (panel.slower > 1) panel.title += ` (drawn at 1 : ${panel.slower})`;
+  }
+  const longest = Math.max(...drawn.map(({ makespan, slower }) => makespan / slower), 1e-9);
   const mostShares = Math.max(...drawn.flatMap(({ peaks, v }) => peaks.map((held) => held / v)), 1e-9);
   const rows = panels.reduce((sum, { slots }) => sum + (slots ? slots.length : 1), 0);
   const row = rows <= 8 ? 20 : rows <= 16 ? 18 : rows <= 28 ? 15 : rows <= 40 ? 12 : 9;
@@ -82,12 +90,13 @@ function pipelinePicture(scene, settings) {
   const height = Math.max(below + BELOW_ALL, 120);
   const axisY = height - BELOW_ALL - BELOW_PANEL + 4;
 
-  const toX = (time) => left + (time / longest) * (right - left);
+  const toX = (time, { slower } = { slower: 1 }) => left + (time / slower / longest) * (right - left);
 
   function boxOf({ panel, device, index }) {
     const { start, end } = panels[panel].slots[device][index];
     const y = panels[panel].top + device * row;
-    return { x: toX(start), y, width: Math.max(toX(end) - toX(start), 1), height: barHeight };
+    const x = toX(start, panels[panel]);
+    return { x, y, width: Math.max(toX(end, panels[panel]) - x, 1), height: barHeight };
   }
 
   function slotAt({ x, y }) {
@@ -95,7 +104,7 @@ function pipelinePicture(scene, settings) {
     if (panel < 0) return null;
     const device = Math.floor((y - panels[panel].top) / row);
     const slots = panels[panel].slots[device];
-    const index = slots.findIndex(({ start, end }) => x >= toX(start) && x <= toX(end));
+    const index = slots.findIndex(({ start, end }) => x >= toX(start, panels[panel]) && x <= toX(end, panels[panel]));
     return index < 0 ? null : { panel, device, index };
   }
 
@@ -103,10 +112,11 @@ function pipelinePicture(scene, settings) {
     const marks = legendMarks(context, theme, time);
     for (const panel of panels) {
       marks.push(...headMarks(panel));
+      const now = time === null ? null : time * (panel.slower ?? 1);
       (panel.slots ?? []).forEach((slots, device) => {
-        marks.push(...slotMarks(context, theme, panel, slots, device, time));
+        marks.push(...slotMarks(context, theme, panel, slots, device, now));
         // A run has the in-flight counts of its simulation, which is drawn above it.
-        if (!panel.isMeasured || time !== null) marks.push(...flightMarks(panel, slots, device, time));
+        if (!panel.isMeasured || time !== null) marks.push(...flightMarks(panel, slots, device, now));
       });
     }
     marks.push(...axisMarks());
@@ -162,7 +172,7 @@ function pipelinePicture(scene, settings) {
     const y = panel.top + device * row;
     const name = row > 12 ? `device ${device}` : String(device);
     const baseline = y + barHeight / 2 + 0.36 * labelSize;
-    const end = toX(panel.makespan);
+    const end = toX(panel.makespan, panel);
     const marks = [
       { kind: "text", x: left - 8, y: baseline, text: name, size: labelSize, anchor: "end", fill: "muted" },
       { kind: "rect", x: left, y, width: end - left, height: barHeight, fill: roles.wait, opacity: 0.22 },
@@ -171,7 +181,8 @@ function pipelinePicture(scene, settings) {
     const labels = []; // above all actions
     slots.forEach((slot, index) => {
       const [fill, ink] = shade(panel, slot);
-      const [x, width] = [toX(slot.start), toX(slot.end) - toX(slot.start)];
+      const x = toX(slot.start, panel);
+      const width = toX(slot.end, panel) - x;
       const gap = Math.min(1, width / 5);
       // The paler colors of later chunks have an outline in the color itself.
       const base = colors[slot.kind][0][0][0];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
@@ -19,6 +20,7 @@ GAP = 12.0  # below them
 LEGEND_HEIGHT = 26.0  # above all panels
 AXIS_HEIGHT = 24.0  # below all panels
 MAX_CHUNKS = 4
+MAX_SLOWER = 2.0  # a run that is slower still gets a scale of its own
 BASE_COLORS = {
     "F": PHASES["forward"],
     "B": PHASES["backward"],
@@ -120,11 +122,13 @@ def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], 
     row = row_height(sum(len(panel.slots) if panel.slots else 1 for panel in panels))
     drawn = [panel for panel in panels if panel.slots]
     marks: list[Mark] = _legend()
-    longest = max((panel.makespan for panel in drawn), default=1.0)
+    slower = [_slower(panel, drawn) for panel in panels]
+    shown = [panel.makespan / by for panel, by in zip(panels, slower, strict=True) if panel.slots]
+    longest = max(shown, default=1.0)
     max_in_flight = max((peak / panel.v for panel in drawn for peak in panel.peaks), default=1.0)
     y = LEGEND_HEIGHT
-    for panel in panels:
-        marks += _head(panel, y, unit_s)
+    for panel, by in zip(panels, slower, strict=True):
+        marks += _head(panel, y, unit_s, by)
         y += HEAD
         for device, slots in enumerate(panel.slots or ()):
             name = f"device {device}" if row > 12 else str(device)
@@ -133,7 +137,7 @@ def picture(panels: Sequence[Panel], unit_s: float | None) -> tuple[list[Mark], 
             marks.append(
                 Text(x=LEFT - 8, y=below, text=name, size=size, anchor="end", fill="muted")
             )
-            scale = (RIGHT - LEFT) / longest
+            scale = (RIGHT - LEFT) / longest / by
             marks += _row(panel, slots, y, row, scale)
             if not panel.is_measured:
                 marks += _in_flight(panel, device, y, row, max_in_flight)
@@ -156,17 +160,27 @@ def _legend() -> list[Mark]:
     return marks
 
 
-def _head(panel: Panel, y: float, unit_s: float | None) -> list[Mark]:
+def _slower(panel: Panel, drawn: Sequence[Panel]) -> float:
+    """How many times smaller a run is drawn: 1, unless a busy machine made it far slower than the
+    simulations, which would then be too small to read."""
+    simulated = [each.makespan for each in drawn if not each.is_measured]
+    if not panel.is_measured or panel.makespan <= MAX_SLOWER * max(simulated):
+        return 1.0
+    return math.ceil(10 * panel.makespan / max(simulated)) / 10
+
+
+def _head(panel: Panel, y: float, unit_s: float | None, slower: float) -> list[Mark]:
     text = (
         panel.figures(unit_s) if panel.slots else "m micro-batches do not divide into equal rounds"
     )
     marks: list[Mark] = []
+    scale = f" (drawn at 1 : {slower:g})" if slower > 1 else ""
     x = 0.0
     if panel.is_measured:
         marks.append(Rect(x=0, y=y + 6, width=10, height=10, fill=MEASURED, radius=2))
         x = 15.0
     marks += [
-        Text(x=x, y=y + 16, text=panel.title, weight=600),
+        Text(x=x, y=y + 16, text=panel.title + scale, weight=600),
         Text(x=RIGHT, y=y + 16, text=text, size=11, anchor="end", fill="muted"),
     ]
     return marks

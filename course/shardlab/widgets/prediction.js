@@ -15,7 +15,8 @@ function numberFields({ question, unit, labels, maximum, line }, signal) {
       const text = input.value.trim();
       try {
         const meaning = amountInWords(readAmount(text, unit, maximum), unit);
-        if (meaning !== `${text} ${unit}`.trim() && meaning !== text) reading.textContent = `= ${meaning}`;
+        const isSaid = meaning === `${text} ${unit}`.trim() || meaning === text || (line && meaning.endsWith(`(${text})`));
+        if (!isSaid) reading.textContent = `= ${meaning}`;
       } catch (error) {
         if (!(error instanceof Unreadable)) throw error; // reported when the reader commits
       }
@@ -61,7 +62,7 @@ function numberFields({ question, unit, labels, maximum, line }, signal) {
     }
   };
   const set = (i, value) => {
-    fields[i].input.value = plain(value, 3).replaceAll(",", "");
+    fields[i].input.value = unit === "B" ? formatBytes(value) : plain(value, 3).replaceAll(",", "");
     fields[i].look();
   };
   const onChange = (listener) => (changed = listener);
@@ -130,6 +131,28 @@ function optionFields({ question, options, several }, signal) {
   return { node, read, show, lock, focus: () => inputs[0].focus() };
 }
 
+/**
+ * Shift+Enter moves the focus past this cell's output, to the next cell. If Tab is the first key pressed there,
+ * `focus()` is called instead of leaving the field behind.
+ */
+function handleFirstTab(root, focus, signal) {
+  const first = new AbortController();
+  signal.addEventListener("abort", () => first.abort());
+  const look = (event) => {
+    if (["Shift", "Control", "Alt", "Meta"].includes(event.key)) return;
+    first.abort();
+    const cell = root.closest(".jp-Cell");
+    const isNext = cell && document.activeElement?.previousElementSibling === cell;
+    if (event.key !== "Tab" || event.shiftKey || !isNext) return;
+    event.preventDefault();
+    event.stopPropagation();
+    focus();
+  };
+  for (const type of ["keydown", "pointerdown"]) {
+    document.addEventListener(type, look, { capture: true, signal: first.signal });
+  }
+}
+
 const amountInWords = (value, unit) => (unit === "B" ? exactBytes(value) : formatAmount(value, unit));
 
 function build(model, signal) {
@@ -166,9 +189,10 @@ function build(model, signal) {
     change.hidden = !committed || answered;
     delete status.dataset.error;
     if (!committed) {
-      status.textContent = answered ? "It has run. Guess before you look: the answer below is still hidden." : "";
+      const hidden = "It has run. Guess before you read on: the next picture is hidden until then.";
+      status.textContent = answered && !model.get("revealed") ? hidden : "";
     } else {
-      const next = answered ? "The answer is below. To guess again, run this cell again." : "Now run the next cells.";
+      const next = answered ? "The answer is below. To guess again, run this cell again." : scene.next ?? "Now run the next cells.";
       status.textContent = `${inWords(value)} ${next}`;
     }
   }
@@ -199,8 +223,9 @@ function build(model, signal) {
     },
     { signal },
   );
-  onTraits(model, ["value", "answered"], show, signal);
+  onTraits(model, ["value", "answered", "revealed"], show, signal);
   show();
+  if (!isLocked()) handleFirstTab(root, fields.focus, signal);
   return root;
 }
 

@@ -25,13 +25,15 @@ class Prediction(Picture):
 
     ``value`` is the guess: a number, one number for each label, an option, or a list of options;
     None until the reader commits one. Code may set it too. ``answered``: whether it has been
-    compared with a measurement; from then on the reader cannot change it.
+    compared with a measurement; from then on the reader cannot change it. ``revealed``: the reader
+    asked for the answer without a guess.
     """
 
     _esm: ClassVar[str] = module("amount.js", "verdict.js", "guess_line.js", "prediction.js")
     _css: ClassVar[str] = asset("widgets.css") + asset("prediction.css")
     value = traitlets.Any(None, allow_none=True).tag(sync=True)
     answered = traitlets.Bool(False).tag(sync=True)
+    revealed = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, scene: dict[str, Any]) -> None:
         self._key = repr(sorted(scene.items()))
@@ -50,8 +52,9 @@ class Prediction(Picture):
         answer: of the same form as the guess, in the same unit; True and False are "yes" and "no".
         named: wrong answers that readers may have in mind, each with the words that follow
             "that is". The verdict quotes one only if the guess equals it, or for a wrong number
-            of several that equals the same one of its numbers. Compute them, from the run or a
-            formula.
+            of several that equals the same one of its numbers, or if several numbers are all
+            within 20 % of it and nearer to it than to the answer. Compute them, from the run or
+            a formula.
         source: what the answer is: "measured", "calculated", "counted", "simulated".
 
         Raises ValueError if ``answer`` or a value of ``named`` does not have the form of a guess.

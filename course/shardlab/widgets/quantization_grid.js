@@ -20,16 +20,29 @@ function build(model, signal) {
   });
   const to = (block) => change({ weight: clamp(block, 0, found.blocks.length - 1) * settings.block });
   const step = (by) => to(Math.floor(settings.weight / settings.block) + by);
+  const shown = () => Math.floor(settings.weight / settings.block);
+  const describe = (index) => {
+    const { scale, used, error } = found.blocks[index];
+    return `block ${index + 1} of ${found.blocks.length}: scale ${scale.toFixed(4)}, ${used.size} of ` +
+      `${found.points.length} code points in use, error ${gridPercent(error)}`;
+  };
+  /** The block whose bar is at this point of the plot, or null. */
+  const blockAt = ({ x, y }) => {
+    const [top, bottom] = scene.block_bars;
+    if (y < top || y > bottom || x < scene.left || x >= scene.width) return null;
+    return Math.floor(((x - scene.left) / (scene.width - scene.left)) * found.blocks.length);
+  };
   const { root, plot, stage, refresh, mark } = frame({
     name: "quantization-grid", title: "Weights, code points and blocks", scene,
     controls: [[...Object.values(sliders), codes].map(({ node }) => node)], draw, signal,
     label:
       "Weights, code points and blocks. Left and right arrow keys go from block to block, Home and End to the " +
       "first and last.",
-    small: `${scene.small} Click on a bar, or use the arrow keys, to select a block.`,
+    small: `${scene.small} Hover over a bar for its block. Click on it, or use the arrow keys, to select one.`,
     headings: () => ["block", "scale", "code points in use", "error"],
     rows: () => found.blocks.map(({ scale, used, error }, index) =>
       [index + 1, scale.toFixed(4), `${used.size} of ${found.points.length}`, gridPercent(error)]),
+    point: (at) => mark(describe((at && blockAt(at)) ?? shown())),
     keys: () => ({
       ArrowLeft: () => step(-1), ArrowRight: () => step(1),
       Home: () => to(0), End: () => to(found.blocks.length - 1),
@@ -49,14 +62,10 @@ function build(model, signal) {
     for (const [name, { set }] of Object.entries(sliders)) set(settings[name]);
     codes.set(settings.codes);
     codes.node.hidden = settings.bits !== 4;
-    const shown = Math.floor(settings.weight / settings.block);
-    const { scale, used, error } = found.blocks[shown];
-    const described =
-      `block ${shown + 1} of ${found.blocks.length}: scale ${scale.toFixed(4)}, ${used.size} of ` +
-      `${found.points.length} code points in use, error ${gridPercent(error)}`;
+    const described = describe(shown());
     Object.assign(root.dataset, {
       bits: settings.bits, codes: settings.codes, block: settings.block, outlier: settings.outlier,
-      shown, error: found.error, bitsPerWeight: found.bitsPerWeight, bytes: found.bytes,
+      shown: shown(), error: found.error, bitsPerWeight: found.bitsPerWeight, bytes: found.bytes,
     });
     refresh(`${gridSummary(found, settings)}. ${described}`);
     mark(described);
@@ -66,10 +75,9 @@ function build(model, signal) {
     return found ? paint(context, gridMarks(scene, found, settings), theme) : 0;
   }
 
-  handleDrag(plot, stage, ({ x, y }) => {
-    const [top, bottom] = scene.block_bars;
-    if (y < top || y > bottom || x < scene.left) return;
-    to(Math.floor(((x - scene.left) / (scene.width - scene.left)) * found.blocks.length));
+  handleDrag(plot, stage, (at) => {
+    const block = blockAt(at);
+    if (block !== null) to(block);
   }, signal);
   onTraits(model, ["settings"], () => show({ ...model.get("settings") }), signal);
   show(settings);

@@ -7,6 +7,7 @@ for each chunk: the more ranks have contributed, the stronger the gray; green me
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from shardlab.display.palette import ERROR, OK, ink_on, op_color, rank_color
@@ -16,6 +17,8 @@ from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.ring_layouts import HEIGHT, WIDTH, layout_of
 from shardlab.widgets.scene import Group, Mark, Text, as_json, to_svg
 from shardlab.widgets.units import format_bytes
+
+STATIC_WIDTH = 820.0  # of a page of feedback
 
 
 class RingPlayer(Picture):
@@ -46,24 +49,28 @@ class RingPlayer(Picture):
         super().__init__(scene=scene)
 
     def static_svg(self) -> str:
-        """The run at its start (if there is room), halfway and at its end, side by side."""
+        """The run halfway and at its end, side by side if both fit."""
         history, layout = self._history, self._layout
-        moments = sorted({0, history.steps // 2, history.steps}) if history.messages else []
-        if layout.width > 500:
-            moments = moments[1:]
-        scale = min(0.62, 810 / max(1, len(moments)) / layout.width)
-        width, height = layout.width * scale, HEIGHT * scale
+        moments = sorted({history.steps // 2, history.steps} - {0}) if history.messages else []
+        columns = len(moments) if layout.width < 500 else 1
+        scale = min(0.84, STATIC_WIDTH / max(1, columns) / layout.width)
+        width, height = layout.width * scale, HEIGHT * scale + 24
         marks: list[Mark] = []
         for index, step in enumerate(moments):
-            middle = (index + 0.5) * width
-            at_step = (*layout.background(), *layout.state(history, step))
-            marks.append(Group(x=middle - WIDTH / 2 * scale, y=0, scale=scale, marks=at_step))
-            label = "start" if step == 0 else f"after step {step} of {history.steps}"
-            marks.append(Text(x=middle, y=height + 14, text=label, anchor="middle"))
+            middle = (index % columns + 0.5) * width
+            top = index // columns * height
+            at_step = [*layout.background(), *layout.state(history, step)]
+            readable = tuple(  # text keeps its size
+                replace(mark, size=mark.size / scale) if isinstance(mark, Text) else mark
+                for mark in at_step
+            )
+            marks.append(Group(x=middle - WIDTH / 2 * scale, y=top, scale=scale, marks=readable))
+            label = f"after step {step} of {history.steps}"
+            marks.append(Text(x=middle, y=top + height - 10, text=label, anchor="middle"))
         return to_svg(
             marks,
-            max(520.0, len(moments) * width),
-            height + 30 if moments else 0,
+            max(520.0, columns * width),
+            len(moments) // max(1, columns) * height if moments else 0,
             title="Messages between ranks",
             subtitle=self.summary(),
             footer=" ".join((*self.scene["notes"], layout.key if moments else "")),

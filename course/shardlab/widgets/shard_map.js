@@ -125,4 +125,4 @@ function build(model, signal) {
   return root;
 }
 
-export default widget(build);
+export default widget(build, "shard-map");

@@ -19,6 +19,7 @@ from shardlab.shards import BUFFERS, Layout
 from shardlab.shards.formula import element_bytes
 from shardlab.shards.layout import EVERY_RANK, PADDING
 from shardlab.widgets.picture import Picture, module
+from shardlab.widgets.prediction import Prediction
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width, to_svg
 from shardlab.widgets.units import format_bytes, format_count
 
@@ -116,7 +117,12 @@ class ShardMap(Picture):
 
 
 def shard_map(
-    layout: Any, *, world_size: int | None = None, stage: int | None = None, **formula: Any
+    layout: Any,
+    *,
+    world_size: int | None = None,
+    stage: int | None = None,
+    predicted: Prediction | None = None,
+    **formula: Any,
 ) -> ShardMap:
     """Draw which rank holds which slice of which tensor.
 
@@ -128,8 +134,21 @@ def shard_map(
         ``world_size`` ranks at ``stage``, with any other argument of `shards.flat`.
 
     A layout from a formula has buttons for the stage and a slider for the ranks.
+
+    predicted: a `predict` whose answer the map shows: a live map is hidden until there is a guess.
+
     Raises ValueError or TypeError for anything else.
     """
+    picture = _map_of(layout, world_size, stage, formula)
+    if predicted is not None:
+        picture.prediction = predicted
+        predicted.observe(picture.refresh, "value")
+    return picture
+
+
+def _map_of(
+    layout: Any, world_size: int | None, stage: int | None, formula: dict[str, Any]
+) -> ShardMap:
     if world_size is not None or stage is not None or formula or hasattr(layout, "parameters"):
         layout = shards.flat(layout, world_size or 4, stage=stage or 0, **formula)
     if isinstance(layout, Mapping) and "held" not in layout:

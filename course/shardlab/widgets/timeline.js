@@ -40,7 +40,7 @@ function build(model, signal) {
     selected = call;
     if (!call) return mark("");
     const arrows = arrowsOf(call, calls).map(([from, to]) => `${from.index}>${to.index}`);
-    mark(describeCall(call, n), { selected: call.index, selectedOp: call.op, selectedArrows: arrows.join(" ") });
+    mark(describeCall(call, scene), { selected: call.index, selectedOp: call.op, selectedArrows: arrows.join(" ") });
   }
 
   /** Selects a call, and moves the view to it if necessary. */

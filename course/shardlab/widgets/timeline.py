@@ -15,7 +15,10 @@ from typing import Any, ClassVar
 from shardlab.display.palette import ERROR, WAIT, ink_on, op_color
 from shardlab.errors import LaunchError
 from shardlab.run import Call, MeasuredBlock, Run
-from shardlab.trace.matching import MatchedCalls, match_calls
+from shardlab.run.lanes import free_lanes
+from shardlab.run.matching import MatchedCalls, match_calls
+from shardlab.widgets import passes
+from shardlab.widgets.node_borders import NAMES_WIDTH, rank_name, row_borders, several
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
 from shardlab.widgets.units import format_seconds
@@ -24,6 +27,7 @@ from shardlab.widgets.waiting import WaitEdge, table_of, waits_of
 WIDTH = 800.0
 LEFT = 64.0  # of the plot; rank names are to the left
 TOP = 26.0  # of the plot; names of measured blocks are above
+SHADE = 0.1  # opacity of a measured block, in rows
 AXIS = 48.0  # height below the plot: ticks and the legend
 ARROWS = 118.0  # width to the right of the plot for the arrows of a hang
 MAX_LANES = 4
@@ -51,9 +55,10 @@ class Timeline(Picture):
         self._arrows = layout.arrows(self._waits)
         scene = {
             "world_size": run.world_size,
+            "nodes": layout.nodes,
             "width": WIDTH,
             "height": layout.height,
-            "plot": {"left": LEFT, "right": layout.right, "top": TOP, "bottom": layout.bottom},
+            "plot": layout.plot,
             "start_s": layout.start_s,
             "end_s": layout.end_s,
             "lanes": layout.lanes,
@@ -62,7 +67,10 @@ class Timeline(Picture):
             "headline": "" if error is None else error.headline,
             "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
             "calls": [layout.for_browser(call, index_of) for call in self._calls],
-            "blocks": [[b.rank, b.label, b.start_s, b.end_s] for b in run.traffic.blocks],
+            "blocks": [
+                [b.rank, b.label, b.start_s, b.end_s, which]
+                for b, which in passes.numbered(run.traffic.blocks)
+            ],
             "waits": [[wait.waiter, wait.awaited, wait.in_cycle] for wait in self._waits],
             "background": as_json(self._background),
             "arrows": as_json(self._arrows),
@@ -93,11 +101,15 @@ class Timeline(Picture):
         return f"{text}, {pending} never ended" if pending else text
 
     def alternative(self) -> str:
-        ranks = [
-            f"rank {rank}: {_in_words([call for call in self._calls if call.rank == rank])}"
-            for rank in range(min(self._run.world_size, NAMED_RANKS))
+        nodes = self._layout.nodes
+        ranks = []
+        for rank in range(min(self._run.world_size, NAMED_RANKS)):
+            calls = [call for call in self._calls if call.rank == rank]
+            ranks.append(f"{rank_name(nodes, rank)}: {_in_words(calls)}")
+        waits = [
+            f"{rank_name(nodes, wait.waiter)} waits for {rank_name(nodes, wait.awaited)}"
+            for wait in self._waits
         ]
-        waits = [f"rank {wait.waiter} waits for rank {wait.awaited}" for wait in self._waits]
         return ". ".join([self.summary(), *ranks, *waits[:16]])
 
     def _ops(self) -> list[str]:
@@ -125,7 +137,7 @@ def timeline(run_or_error: Run | LaunchError) -> Timeline:
 
 def from_zero(run: Run) -> Run:
     """The run with times counted from its first call or measured block."""
-    blocks = run.traffic.blocks
+    blocks, links = run.traffic.blocks, run.traffic.links
     first_s = min([*(c.start_s for c in run.calls), *(b.start_s for b in blocks)], default=0.0)
 
     def moved(at_s: float | None) -> Any:
@@ -139,6 +151,7 @@ def from_zero(run: Run) -> Run:
             blocks=tuple(
                 replace(b, start_s=moved(b.start_s), end_s=moved(b.end_s)) for b in blocks
             ),
+            links=links and replace(links, time_s=links.time_s - first_s),
         ),
     )
 
@@ -154,6 +167,8 @@ class TimelineLayout:
         with_arrows: bool,
     ) -> None:
         n = run.world_size
+        self.nodes = several(run.traffic.nodes)
+        self.left = LEFT + (NAMES_WIDTH if self.nodes else 0)
         self.matched_with = matched_with
         self.lane_of, self.lanes = assign_lanes(calls)
         space = 20 if with_arrows else 8  # between two arrowheads, and between bars
@@ -163,9 +178,13 @@ class TimelineLayout:
         self.height = self.bottom + AXIS
         self.start_s, self.end_s = _span(calls, run.traffic.blocks)
 
+    @property
+    def plot(self) -> dict[str, float]:
+        return {"left": self.left, "right": self.right, "top": TOP, "bottom": self.bottom}
+
     def x(self, at_s: float) -> float:
         share = (at_s - self.start_s) / (self.end_s - self.start_s)
-        return LEFT + share * (self.right - LEFT)
+        return self.left + share * (self.right - self.left)
 
     def box(self, call: Call) -> tuple[float, float, float, float]:
         """Left, top, width and height of a call's bar."""
@@ -203,11 +222,11 @@ class TimelineLayout:
         for rank in range(n):
             y = TOP + rank * self.row
             if rank:
-                marks.append(line(LEFT, y, self.right, y, opacity=0.5))
+                marks.append(line(self.left, y, self.right, y, opacity=0.5))
             if rank % every == 0:
                 marks.append(
                     Text(
-                        x=LEFT - 8, y=y + self.row / 2 + 4, text=f"rank {rank}", size=11,
+                        x=self.left - 8, y=y + self.row / 2 + 4, text=f"rank {rank}", size=11,
                         anchor="end",
                     )
                 )  # fmt: skip
@@ -218,10 +237,10 @@ class TimelineLayout:
                         anchor="end", fill="muted",
                     )
                 )  # fmt: skip
-        marks.append(
-            Rect(x=LEFT, y=TOP, width=self.right - LEFT, height=self.bottom - TOP, stroke="rule")
-        )
-        x = LEFT
+        marks += row_borders(self.nodes, left=self.left, right=self.right, top=TOP, row=self.row)
+        width, height = self.right - self.left, self.bottom - TOP
+        marks.append(Rect(x=self.left, y=TOP, width=width, height=height, stroke="rule"))
+        x = self.left
         for op in dict.fromkeys(call.op for call in calls):
             y = self.bottom + 28
             marks.append(Rect(x=x, y=y, width=10, height=10, fill=op_color(op), radius=2))
@@ -254,19 +273,22 @@ class TimelineLayout:
         return marks
 
     def bands(self, blocks: Iterable[MeasuredBlock]) -> list[Mark]:
-        """Measured blocks behind the bars, named once above them."""
+        """Measured blocks behind the bars. Above them a line for each pass of all ranks.
+
+        The first pass of a label is named, and others that are as wide as the name.
+        """
         marks: list[Mark] = []
-        first: dict[str, tuple[float, float]] = {}
+        blocks = list(blocks)
         for block in blocks:
             left, right = self.x(block.start_s), self.x(block.end_s)
             y = TOP + block.rank * self.row
             marks.append(
-                Rect(x=left, y=y, width=right - left, height=self.row, fill="text", opacity=0.06)
+                Rect(x=left, y=y, width=right - left, height=self.row, fill="text", opacity=SHADE)
             )
-            start, end = first.get(block.label, (left, right))
-            first[block.label] = (min(start, left), max(end, right))
         free = 0.0
-        for label, (left, right) in sorted(first.items(), key=lambda entry: entry[1]):
+        by_time = sorted(passes.spans(blocks).items(), key=lambda entry: entry[1])
+        for (label, which), (start_s, end_s) in by_time:
+            left, right = self.x(start_s), self.x(end_s)
             marks.append(
                 Rect(
                     x=left,
@@ -277,9 +299,10 @@ class TimelineLayout:
                     opacity=0.5,
                 )
             )
-            if left >= free:
+            width = text_width(label, 11)
+            if left >= free and (which == 0 or right - left >= width):
                 marks.append(Text(x=left, y=TOP - 10, text=label, size=11, fill="muted"))
-                free = left + text_width(label, 11) + 8
+                free = left + width + 8
         return marks
 
     def bars(self, calls: Sequence[Call]) -> list[Mark]:
@@ -386,31 +409,20 @@ def assign_lanes(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
     by_rank: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
         by_rank[call.rank].append(call)
-    if all(_greedy(rank_calls)[1] <= 1 for rank_calls in by_rank.values()):
+    if all(free_lanes(rank_calls)[1] <= 1 for rank_calls in by_rank.values()):
         return dict.fromkeys(calls, 0), 1
     lane_of: dict[Call, int] = {}
     base = 0
     for kind in ("collective", "send", "recv"):
         used = 0
         for rank_calls in by_rank.values():
-            lanes, count = _greedy(
+            lanes, count = free_lanes(
                 [call for call in rank_calls if (call.op if call.is_p2p else "collective") == kind]
             )
             lane_of.update((call, base + lane % MAX_LANES) for call, lane in lanes.items())
             used = max(used, min(count, MAX_LANES))
         base += used
     return lane_of, base
-
-
-def _greedy(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
-    """Assign each call to the first lane that is free when it starts."""
-    lane_of: dict[Call, int] = {}
-    free_at: list[float] = []
-    for call in sorted(calls, key=lambda call: call.start_s):
-        lane = next((i for i, at in enumerate(free_at) if at <= call.start_s), len(free_at))
-        free_at[lane : lane + 1] = [math.inf if call.end_s is None else call.end_s]
-        lane_of[call] = lane
-    return lane_of, len(free_at)
 
 
 def _span(calls: Sequence[Call], blocks: Sequence[MeasuredBlock]) -> tuple[float, float]:

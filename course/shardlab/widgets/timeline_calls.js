@@ -12,8 +12,8 @@ function callsOf(scene) {
 
 function summarizeCalls(scene, calls) {
   const n = scene.world_size;
-  const waits = scene.waits.slice(0, 16).map(([a, b]) => `rank ${a} waits for rank ${b}`);
-  const ranks = Array.from({ length: Math.min(n, 8) }, (_, rank) => `rank ${rank}: ${firstCalls(calls, rank)}`);
+  const waits = scene.waits.slice(0, 16).map(([a, b]) => `${rankName(scene, a)} waits for ${rankName(scene, b)}`);
+  const ranks = Array.from({ length: Math.min(n, 8) }, (_, rank) => `${rankName(scene, rank)}: ${firstCalls(calls, rank)}`);
   return [`Timeline of ${calls.length} calls on ${n} ranks`, ...ranks, ...waits].join(". ") + ".";
 }
 
@@ -39,15 +39,15 @@ function peersText({ op, peers }, n) {
   return `${op === "send" ? "→" : "←"} rank ${peers}`;
 }
 
-function describeCall(call, n) {
+function describeCall(call, scene) {
   const { rank, op, bytes, start, end, source, code, other, waited } = call;
   const time =
     end === null
       ? `started at ${formatSeconds(start)} and never ended`
       : `${formatSeconds(start)} – ${formatSeconds(end)} (${formatSeconds(end - start)})`;
-  const wait = other && waited ? `rank ${other.rank} began ${formatSeconds(waited)} later` : "";
+  const wait = other && waited ? `${rankName(scene, other.rank)} began ${formatSeconds(waited)} later` : "";
   const where = [source, code].filter(Boolean).join(": ");
-  const parts = [`rank ${rank}`, `${op} ${peersText(call, n)}`, exactBytes(bytes), time, wait, where];
+  const parts = [rankName(scene, rank), `${op} ${peersText(call, scene.world_size)}`, exactBytes(bytes), time, wait, where];
   return parts.filter(Boolean).join(" · ");
 }
 

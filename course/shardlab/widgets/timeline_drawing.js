@@ -95,24 +95,31 @@ function drawCalls(context, theme, scene, view, byOp) {
 
 function drawBlocks(context, theme, { plot: box, row, blocks }, view) {
   const spans = new Map();
-  for (const [rank, label, start, end] of blocks) {
+  for (const [rank, label, start, end, pass] of blocks) {
     const [left, right] = [view.toX(start), view.toX(end)];
     context.fillStyle = theme.text;
-    context.globalAlpha = 0.06;
+    context.globalAlpha = 0.1;
     context.fillRect(left, box.top + rank * row, right - left, row);
     context.globalAlpha = 1;
-    const [first, last] = spans.get(label) ?? [left, right];
-    spans.set(label, [Math.min(first, left), Math.max(last, right)]);
+    const which = `${pass} ${label}`;
+    const span = spans.get(which) ?? { label, left, right };
+    spans.set(which, { label, left: Math.min(span.left, left), right: Math.max(span.right, right) });
   }
   let free = 0;
-  for (const [label, [left, right]] of [...spans].sort((a, b) => a[1][0] - b[1][0])) {
+  const seen = new Set(); // of each label the first pass in view is named, and others that are as wide as the name
+  for (const { label, left, right } of [...spans.values()].sort((a, b) => a.left - b.left)) {
     context.globalAlpha = 0.5; // ranks drift, so blocks may overlap
     context.fillStyle = theme.muted;
     context.fillRect(left, box.top - 6, Math.max(right - left - 2, 1), 3);
     context.globalAlpha = 1;
     const x = Math.max(left, box.left);
-    if (right < box.left || x < free) continue;
+    if (right < box.left) continue;
+    const isFirst = !seen.has(label);
+    seen.add(label);
+    context.font = fontOf(theme, 11);
+    const { width } = context.measureText(label);
+    if (x < free || !(isFirst || right - x >= width)) continue;
     paintText(context, { x, y: box.top - 10, text: label, size: 11, fill: "muted" }, theme);
-    free = x + context.measureText(label).width + 8;
+    free = x + width + 8;
   }
 }

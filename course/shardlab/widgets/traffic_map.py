@@ -1,4 +1,7 @@
-"""The traffic map: the bytes that each rank sent to every other rank, next to a prediction."""
+"""The traffic map: the bytes that each rank sent to every other rank, next to a prediction.
+
+For a run on several nodes there is a second mode, in traffic_links.py.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,24 @@ import numpy as np
 import traitlets
 from numpy.typing import ArrayLike, NDArray
 
-from shardlab.display.palette import MEASURED, PREDICTED, ink_on
+from shardlab.display.palette import BLACK, MEASURED, PREDICTED, ink_on
 from shardlab.run import Run, Traffic
+from shardlab.widgets.node_borders import (
+    NAMES_WIDTH,
+    column_borders,
+    rank_name,
+    row_borders,
+    several,
+)
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
+from shardlab.widgets.traffic_links import TrafficLinks, traffic_links
 from shardlab.widgets.units import format_bytes
 
 Matrix = NDArray[np.float64]
 
+DARK_CELL = 0x1F  # each channel of an empty cell in the dark theme
 WIDTH = 800.0
 TOP = 50.0
 LEFT = 58.0
@@ -28,30 +40,51 @@ WHOLE_RUN = "whole run"
 class TrafficMap(Picture):
     """An N×N heat map (row sends to column) and a bar for each rank. Made by `traffic_map`.
 
-    ``block`` is the measured block that is shown, "" for the whole run; it may be set.
+    ``block`` is the measured block that is shown, "" for the whole run; ``mode`` is "ranks", or
+    "links" if the run has links between nodes. Both may be set.
     """
 
-    _esm: ClassVar[str] = module("traffic_map.js")
+    _esm: ClassVar[str] = module("traffic_links.js", "traffic_map.js")
     block = traitlets.Unicode("").tag(sync=True)
+    mode = traitlets.Unicode("ranks").tag(sync=True)
 
     def static_svg(self) -> str:
         view = self._view()
+        if self._links is not None and self.mode == "links":
+            return to_svg(
+                self._links.marks(self.block),
+                self.scene["width"],
+                self._links.height,
+                title=f"Links of the nodes · {view['title']}",
+                subtitle=self._total(view),
+                footer=f"{self.scene['source']}. {self._links.small}",
+            )
         return to_svg(
             self._marks[self.block],
             self.scene["width"],
             self.scene["height"],
             title=f"Bytes sent · {view['title']}",
-            subtitle=_total(view["total_bytes"], self.scene["world_size"]),
+            subtitle=self._total(view),
             footer=self.scene["source"],
         )
 
     def summary(self) -> str:
         view = self._view()
-        return f"{view['title']}: " + _total(view["total_bytes"], self.scene["world_size"])
+        return f"{view['title']}: {self._total(view)}"
+
+    def _total(self, view: dict[str, Any]) -> str:
+        total, ranks = format_bytes(view["total_bytes"]), self.scene["world_size"]
+        return f"{total} by {ranks} rank{'s' * (ranks != 1)}{view['between']}"
 
     def alternative(self) -> str:
+        if self._links is not None and self.mode == "links":
+            return f"{self.summary()}. {self._links.words(self.block)}"
         sent = self._view()["sent"]
-        by_rank = [f"rank {rank} sent {format_bytes(sum(row))}" for rank, row in enumerate(sent)]
+        nodes = self.scene["nodes"]
+        by_rank = [
+            f"{rank_name(nodes, rank)} sent {format_bytes(sum(row))}"
+            for rank, row in enumerate(sent)
+        ]
         return ", ".join([self.summary(), *(by_rank if len(sent) <= NAMED_RANKS else [])])
 
     def _view(self) -> dict[str, Any]:
@@ -64,17 +97,33 @@ class TrafficMap(Picture):
             raise traitlets.TraitError(f"block must be one of {known}")
         return str(proposal["value"])
 
-    def __init__(self, views: dict[str, Traffic], predicted: Matrix | None, block: str) -> None:
-        super().__init__(scene=self._scene(views, predicted, block), block=block)
+    @traitlets.validate("mode")
+    def _validate_mode(self, proposal: dict[str, Any]) -> str:
+        known = ["ranks", *(["links"] if self._links is not None else [])]
+        if proposal["value"] not in known:
+            raise traitlets.TraitError(f"mode must be one of {known}")
+        return str(proposal["value"])
+
+    def __init__(
+        self,
+        views: dict[str, Traffic],
+        predicted: Matrix | None,
+        block: str,
+        links: TrafficLinks | None,
+        mode: str,
+    ) -> None:
+        self._links = links
+        super().__init__(scene=self._scene(views, predicted, block), block=block, mode=mode)
+        self.observe(self.refresh, "mode")  # a saved notebook has the reader's choice
 
     def _scene(
         self, views: dict[str, Traffic], predicted: Matrix | None, block: str
     ) -> dict[str, Any]:
         traffic = views[""]
         world_size = len(traffic.sent_bytes)
-        layout = TrafficMapLayout(
-            world_size, panels=2 if predicted is not None and predicted.ndim == 2 else 1
-        )
+        nodes = several(traffic.nodes)
+        panels = 2 if predicted is not None and predicted.ndim == 2 else 1
+        layout = TrafficMapLayout(world_size, panels, nodes)
         shown = {name: predicted if name == block else None for name in views}
         self._marks = {
             name: layout.marks(view.sent_bytes.astype(float), shown[name])
@@ -82,6 +131,7 @@ class TrafficMap(Picture):
         }
         return {
             "world_size": world_size,
+            "nodes": nodes,
             "width": WIDTH,
             "height": layout.height,
             "top": TOP,
@@ -89,11 +139,13 @@ class TrafficMap(Picture):
             "heat_x": layout.heat_x,
             "bars_x": layout.bars_x,
             "source": traffic.source[:1].upper() + traffic.source[1:],
+            "links": None if self._links is None else self._links.scene(),
             "views": [
                 {
                     "block": name,
                     "title": name or WHOLE_RUN,
                     "total_bytes": int(view.sent_bytes.sum()),
+                    "between": _between(view),
                     "sent": view.sent_bytes.tolist(),
                     "predicted": None if (expected := shown[name]) is None else expected.tolist(),
                     "marks": as_json(self._marks[name]),
@@ -103,33 +155,43 @@ class TrafficMap(Picture):
         }
 
     def follow(self, prediction: Prediction, views: dict[str, Traffic], block: str) -> None:
-        """Redraw the map whenever the reader commits another guess."""
+        """Hide the map until the reader guesses, and redraw it for each guess."""
 
         def draw(_: object) -> None:
             guess = _prediction(prediction.value, len(views[""].sent_bytes))
             self.scene = self._scene(views, guess, block)
             self.refresh()
 
+        self.prediction = prediction
         prediction.observe(draw, "value")
 
 
 def traffic_map(
-    run: Run, predicted: ArrayLike | Prediction | None = None, block: str | None = None
+    run: Run,
+    predicted: ArrayLike | Prediction | None = None,
+    block: str | None = None,
+    mode: str = "ranks",
 ) -> TrafficMap:
     """Draw what the ranks of ``run`` sent each other.
 
     predicted: bytes that each rank sends (one number for all, or a list of N), or an [N, N] matrix
-        (row sends to column), or a `predict` whose guess is one of these, now or later. It is
-        shown next to ``block``, or to the whole run without one.
+        (row sends to column), or a `predict` whose guess is one of these, now or later: a live map
+        is hidden until then. It is shown next to ``block``, or to the whole run without one.
     block: the label of a ``with measure(label):`` block to show first.
+    mode: "links" shows first the nodes, and what the link of each carried over time. A run without
+        such links, on one node or in a job, shows its ranks.
 
-    Raises ValueError for any other ``predicted``, KeyError for a block that was not measured.
+    Raises ValueError for any other ``predicted`` or ``mode``, KeyError for a block that was not
+    measured.
     """
     views = {"": run.traffic} | {label: run.traffic[label] for label in run.traffic.labels}
     if block is not None:
         views[block] = run.traffic[block]
+    if mode not in ("ranks", "links"):
+        raise ValueError(f'mode is "ranks" or "links", not {mode!r}')
     guess = _prediction(guess_in(predicted), run.world_size)
-    picture = TrafficMap(views, guess, block or "")
+    links = traffic_links(run)
+    picture = TrafficMap(views, guess, block or "", links, mode if links else "ranks")
     if isinstance(predicted, Prediction):
         picture.follow(predicted, views, block or "")
     return picture
@@ -152,20 +214,33 @@ def _prediction(predicted: ArrayLike | None, world_size: int) -> Matrix | None:
     return guess
 
 
-def _total(total_bytes: int, world_size: int) -> str:
-    return f"{format_bytes(total_bytes)} by {world_size} rank{'s' * (world_size != 1)}"
+def _between(traffic: Traffic) -> str:
+    """ ", 3 MiB of it between nodes"; "" on one node."""
+    if not several(traffic.nodes):
+        return ""
+    between = traffic.between_nodes
+    return f", {format_bytes(between.sum() - between.trace())} of it between nodes"
+
+
+def cell_ink(color: str, opacity: float) -> str:
+    """Black on a strong color; the theme's text color while the cell is dark in the dark theme."""
+    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    mixed = (round(opacity * each + (1 - opacity) * DARK_CELL) for each in channels)
+    ink = ink_on("#" + "".join(f"{each:02x}" for each in mixed))
+    return ink if ink == BLACK else "text"
 
 
 class TrafficMapLayout:
     """Positions: one or two heat maps, and to their right bars that continue the rows."""
 
-    def __init__(self, world_size: int, panels: int) -> None:
-        self.world_size = world_size
-        largest = 384.0 if panels == 1 else 240.0
+    def __init__(self, world_size: int, panels: int, nodes: Sequence[int]) -> None:
+        self.world_size, self.nodes = world_size, nodes
+        self.left = LEFT + (NAMES_WIDTH if nodes else 0)
+        largest = 384.0 if panels == 1 else 240.0 - (self.left - LEFT) / 2
         self.cell = float(max(1, math.floor(min(72.0, largest / world_size))))
         self.side = self.cell * world_size
-        self.heat_x = [LEFT + panel * (self.side + 46) for panel in range(panels)]
-        self.bars_x = max(self.heat_x[-1] + self.side + 40, LEFT + 252)  # room for the legend
+        self.heat_x = [self.left + panel * (self.side + 46) for panel in range(panels)]
+        self.bars_x = max(self.heat_x[-1] + self.side + 40, self.left + 252)  # room for the legend
         self.bars_width = WIDTH - self.bars_x - 74
         self.height = TOP + self.side + 52
 
@@ -184,7 +259,8 @@ class TrafficMapLayout:
         for x, (values, color, title) in zip(self.heat_x, panels, strict=True):
             marks += self._heat(x, values, color, max_bytes, title if len(panels) == 2 else "")
         marks += self._scale(max_bytes)
-        return marks + self._bars(sent.sum(axis=1), by_rank)
+        marks += self._bars(sent.sum(axis=1), by_rank)
+        return marks + row_borders(self.nodes, left=self.left, right=WIDTH, top=TOP, row=self.cell)
 
     def _heat(
         self, x: float, values: Matrix, color: str, max_bytes: float, title: str
@@ -201,6 +277,8 @@ class TrafficMapLayout:
         marks.append(backdrop)
         if cell >= 12:  # a rank does not send to itself
             marks.append(line(x, TOP, x + self.side, TOP + self.side))
+        bottom = TOP + self.side
+        marks += column_borders(self.nodes, left=x, top=TOP, bottom=bottom, column=cell)
         for row, column in zip(*np.nonzero(values), strict=True):
             level = float(values[row, column]) / max_bytes
             left, top = x + float(column) * cell, TOP + float(row) * cell
@@ -213,11 +291,10 @@ class TrafficMapLayout:
             )  # fmt: skip
             label = format_bytes(values[row, column])
             if text_width(label, 11) <= box:
-                ink = ink_on(color) if level > 0.5 else "text"
                 marks.append(
                     Text(
                         x=left + cell / 2, y=top + cell / 2 + 4, text=label, size=11,
-                        anchor="middle", fill=ink,
+                        anchor="middle", fill=cell_ink(color, 0.1 + 0.9 * level),
                     )
                 )  # fmt: skip
         return marks
@@ -230,7 +307,7 @@ class TrafficMapLayout:
         for rank in range(0, self.world_size, every):
             middle = (rank + 0.5) * self.cell
             marks.append(Text(x=x + middle, y=TOP - 7, text=str(rank), size=11, anchor="middle"))
-            if x == LEFT:
+            if x == self.left:
                 label = f"rank {rank}" if self.cell >= 12 or every > 1 else str(rank)
                 marks.append(Text(x=x - 8, y=TOP + middle + 4, text=label, size=11, anchor="end"))
         return marks
@@ -239,17 +316,17 @@ class TrafficMapLayout:
         """The legend of the cells' opacity."""
         y = TOP + self.side + 30
         color = MEASURED
-        marks: list[Mark] = [Text(x=LEFT, y=y + 9, text="0", size=11, fill="muted")]
+        marks: list[Mark] = [Text(x=self.left, y=y + 9, text="0", size=11, fill="muted")]
         steps = 6
         for step in range(steps):
             level = (step + 1) / steps
             marks.append(
                 Rect(
-                    x=LEFT + 14 + step * 16, y=y, width=16, height=10,
+                    x=self.left + 14 + step * 16, y=y, width=16, height=10,
                     fill=color, opacity=0.1 + 0.9 * level,
                 )
             )  # fmt: skip
-        x = LEFT + 14 + steps * 16 + 8
+        x = self.left + 14 + steps * 16 + 8
         marks.append(
             Text(x=x, y=y + 9, text=f"{format_bytes(max_bytes)} per pair", size=11, fill="muted")
         )

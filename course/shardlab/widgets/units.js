@@ -5,7 +5,7 @@ function formatBytes(count) {
   let value = count;
   for (const unit of ["KiB", "MiB", "GiB", "TiB"]) {
     value /= 1024;
-    if (value < 1023.95) return `${value.toFixed(1)} ${unit}`;
+    if (value < 999.95) return `${value.toFixed(1)} ${unit}`;
   }
   return `${(value / 1024).toFixed(1)} PiB`;
 }
@@ -46,4 +46,9 @@ function formatCount(count) {
 /** 1 rank, 8,192 tokens; `nouns` if the plural is irregular. */
 function plural(count, noun, nouns = `${noun}s`) {
   return `${count.toLocaleString("en-US")} ${count === 1 ? noun : nouns}`;
+}
+
+/** "rank 5", or "rank 5 on node 1" if the scene has several nodes. */
+function rankName({ nodes }, rank) {
+  return nodes.length ? `rank ${rank} on node ${nodes[rank]}` : `rank ${rank}`;
 }

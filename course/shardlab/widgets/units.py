@@ -18,7 +18,7 @@ def format_bytes(count: float) -> str:
     value = float(count)
     for unit in ("KiB", "MiB", "GiB", "TiB"):
         value /= 1024
-        if value < 1023.95:
+        if value < 999.95:  # 1.0 MiB, not 1018.5 KiB: it may stand next to 1.1 MiB
             return f"{fixed(value, 1)} {unit}"
     return f"{fixed(value / 1024, 1)} PiB"
 

@@ -2,6 +2,7 @@
 
 const EQUAL = 0.02;
 const CLOSE = 0.1;
+const ALIKE = 0.2;
 const NEGLIGIBLE = 0.01;
 
 function plain(number, digits = 4) {
@@ -21,13 +22,20 @@ function judgeNumbers(guess, answer, named, labels, source) {
   if (largest <= EQUAL) return { outcome: "right", text: largest === 0 ? "Right." : "Right, within 2 %." };
   const ratio = commonRatio(guess, answer, source);
   const each = guess.length > 1 ? "each " : "";
+  const right = off.filter((share) => share <= EQUAL).length;
+  const prefix = ratio ? `${each}${ratio}: ` : `${right} of ${off.length} right: `;
   for (const [name, values] of Object.entries(named)) {
     if (Math.max(...deviations(guess, values)) <= EQUAL) {
-      return { outcome: "named", text: sentence(`${ratio && `${each}${ratio}: `}that is ${name}`) };
+      return { outcome: "named", text: sentence(`${prefix}that is ${name}`) };
     }
   }
   if (largest <= CLOSE) {
     return { outcome: "close", text: sentence(`${each}within 10 %${ratio && !each ? `: ${ratio}` : ""}`) };
+  }
+  const distances = Object.entries(named).map(([name, values]) => [Math.max(...deviations(guess, values)), name]);
+  const [distance, nearest] = distances.sort(([a], [b]) => a - b)[0] ?? [Infinity];
+  if (each && distance <= ALIKE && distance < largest) {
+    return { outcome: "named", text: sentence(`${prefix}that is, within 20 %, ${nearest}`) };
   }
   if (ratio) return { outcome: "off", text: sentence(`${each}${ratio}`) };
   const worst = off.indexOf(largest);

@@ -13,6 +13,7 @@ from shardlab.widgets.units import fixed, format_bytes, format_seconds
 
 EQUAL = 0.02  # as a fraction of the answer: allows for rounding and for the protocol's own bytes
 CLOSE = 0.1
+ALIKE = 0.2  # several numbers that are all this near to a named wrong answer are taken for it
 NEGLIGIBLE = 0.01  # of the largest of several answers: a rank that only replies counts as sending 0
 
 
@@ -51,13 +52,18 @@ def on_numbers(
         return Verdict("right", "Right." if max(off) == 0 else "Right, within 2 %.")
     ratio = _common_ratio(guess, answer, source)
     each = "each " if len(guess) > 1 else ""
+    right = sum(share <= EQUAL for share in off)
+    prefix = f"{each}{ratio}: " if ratio else f"{right} of {len(off)} right: "
     for name, values in named.items():
         if max(_deviations(guess, values)) <= EQUAL:
-            prefix = f"{each}{ratio}: " if ratio else ""
             return Verdict("named", _sentence(f"{prefix}that is {name}"))
     if max(off) <= CLOSE:
         more = f": {ratio}" if ratio and not each else ""
         return Verdict("close", _sentence(f"{each}within 10 %{more}"))
+    distances = {name: max(_deviations(guess, values)) for name, values in named.items() if each}
+    nearest = min(distances, key=distances.__getitem__, default="")
+    if nearest and distances[nearest] <= ALIKE and distances[nearest] < max(off):
+        return Verdict("named", _sentence(f"{prefix}that is, within 20 %, {nearest}"))
     if ratio:
         return Verdict("off", _sentence(f"{each}{ratio}"))
     worst = off.index(max(off))

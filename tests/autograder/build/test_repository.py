@@ -13,7 +13,7 @@ from autograder.build.text import notebook_from_text
 
 REPO = Path(__file__).parents[3]
 SOURCES = sorted((REPO / "solutions").glob("*/*.nb.py"))
-# Lines that labs 04 and 10 provide and that the checker also runs next to an answer.
+# Lines that labs 04 and 11 provide and that the checker also runs next to an answer.
 GIVEN = {
     "if self.scaler.step(self.optimizer, self.parameters):",
     "self.scheduler.step()",

@@ -209,7 +209,7 @@ def test_live_bytes_are_recorded_only_in_cases_with_a_budget():
 
 
 def test_packages_of_closed_modules_are_imported_before_ranks_are_forked():
-    """Importing them in each rank took 8 % of the processor time of ranks in labs 08 and 10."""
+    """Importing them in each rank took 8 % of the processor time of ranks in labs 09 and 11."""
     kind = RankKind("torch", False, ("shardlab.simulate.pipeline.generators", "torch.fx"))
     with RankPool().new(kind, {2}, timeout_s=20) as ranks:
         assert {"shardlab.simulate.pipeline", "torch"} <= {*ranks.preload}

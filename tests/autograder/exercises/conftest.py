@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autograder.evaluation.threads import one_thread
+from shardlab.ranks.threads import one_thread
 
 
 @pytest.fixture(autouse=True)

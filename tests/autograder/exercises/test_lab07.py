@@ -1,257 +1,356 @@
-"""Lab 07: references against whole layers, distinguishable mistakes, other right answers."""
+"""Lab 07: references, messages for wrong answers, and configurations that really are broken."""
 
 from __future__ import annotations
 
-from itertools import combinations
+import json
+import re
+from fractions import Fraction
+from typing import NamedTuple
 
-import cloudpickle
+import numpy as np
 import pytest
-import torch
 
 from autograder import exercises
-from autograder.evaluation.trial import RankPool, Trials, rng_for
-from autograder.exercise import equal
-from autograder.exercises.lab07_tensor_parallel.hidden import (
-    mesh_coords,
-    tp_attention,
-    tp_bytes_per_layer,
-    vocab_parallel_cross_entropy,
-)
-from autograder.exercises.lab07_tensor_parallel.shared import TOLERANCE, collectives_in
-from shardlab import launch, measure, models
-from shardlab.estimate import ring_sent_bytes, traffic
+from autograder.evaluation.judge import judge
+from autograder.evaluation.wording import deterministic
+from autograder.exercise import Attempt
+from autograder.exercises.lab07_offload import fix_config, offloaded_adam, write_config
+from autograder.exercises.lab07_offload.hidden import fix_config as fix_answers
+from autograder.exercises.lab07_offload.hidden import offload_bytes_per_step as formula
+from autograder.exercises.lab07_offload.hidden import offloaded_adam as adam
+from autograder.exercises.lab07_offload.offload_bytes_per_step import as_pair
+from autograder.exercises.lab07_offload.shared import start_engine
+from shardlab import launch
+from shardlab.errors import RankError
+from shardlab.estimate.memory import model_states
 from tests.submissions import planted
 
-LAB = "07_tensor_parallel"
-SEED = 11
-QUESTIONS = ([3, 2048, 1024, 8, 2], [5, 100, 64, 4, 4], [7, 90, 48, 6, 2])  # bytes of a layer
-LAYERS = {each.answer: each for each in exercises.of_lab(LAB) if each.tolerance == TOLERANCE}
+LAB = "07_offload"
+BYTES, ADAM, WRITE, FIX = exercises.of_lab(LAB)
+RNG = np.random.default_rng(0)
 
 
-def cases_of(*answers):
-    return [
-        pytest.param(LAYERS[answer], case, id=f"{answer}: {case.name}")
-        for answer in answers
-        for case in LAYERS[answer].cases
-    ]
+def diagnosis_of(exercise, case, output, inputs=None):
+    """The check's message if every rank returns ``output``; empty if that is right."""
+    inputs = inputs or exercise.draw(case, RNG)
+    expected = exercise.expect(case, inputs)
+    attempt = Attempt(case, inputs, expected, [output] * case.world_size, None, None)
+    return judge(exercise, attempt).result.diagnosis
 
 
-def drawn(exercise, case):
-    inputs = list(exercise.draw(case, rng_for(exercise, case, SEED)))
-    return inputs, list(exercise.expect(case, inputs))
+# ---- offload_bytes_per_step ---------------------------------------------------------------------
 
 
-def result_of(exercise, case, changed):
-    subject = planted.subjects(LAB, planted.solution(LAB) | changed)[exercise.answer]
-    with RankPool() as ranks:
-        ranks.expect(exercise, [case])
-        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
+def test_bytes_match_a_hand_count():
+    """ZeRO-Offload: 2Ψ down and 2Ψ up (arXiv 2101.06840, section 3), over N; states are 12Ψ."""
+    assert formula.right("zero-offload", 1000, 1, "bf16", 1) == (2000, 2000)
+    assert formula.right("zero-offload", 1000, 4, "fp16", 8) == (4000, 500)
+    assert formula.right("zero-offload", 1000, 1, "fp32", 1) == (4000, 4000)
+    assert formula.right("swap", 1000, 2, "bf16", 8) == (6000, 6000)
+    assert formula.right("swap", 1000, 2, "fp32", 1) == (4000, 4000)
+    assert formula.right("parameters", 1000, 2, "bf16", 3) == (3000, 6000)
 
 
-# ---- references ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", formula.METHODS)
+def test_no_two_mistakes_give_the_same_answers(method):
+    questions = [[method, 10**6, 4, precision, 3] for precision in formula.PRECISIONS]
+    right = [formula.right(*question) for question in questions]
+    mistakes = BYTES.required_half.mistakes(BYTES.cases[0], [questions])
+    wrong = [tuple(answers) for _, (answers,) in mistakes if answers != right]
+    assert len(set(wrong)) == len(wrong) >= 2
 
 
-@pytest.mark.parametrize(("exercise", "case"), cases_of("ColumnLinear"))
-def test_concatenated_columns_are_the_whole_product(exercise, case):
-    inputs, expected = drawn(exercise, case)
-    whole, x = inputs[0]["whole"], inputs[0]["x"]
-    y = torch.cat([right["y"] for right in expected], dim=-1)
-    torch.testing.assert_close(y, x @ whole["weight"].T + whole["bias"], rtol=0, atol=2e-6)
-    assert len({right["x.grad"].data_ptr() for right in expected}) == 1
+def test_hidden_questions_divide_evenly_and_cover_all_methods():
+    ((*questions,),) = BYTES.draw(BYTES.cases[-1], RNG)
+    assert all(parameters % ranks == 0 for _, parameters, ranks, _, _ in questions)
+    assert {question[0] for question in questions} == set(formula.METHODS)
 
 
-@pytest.mark.parametrize(("exercise", "case"), cases_of("RowLinear"))
-def test_partial_sums_and_one_bias_are_the_whole_product(exercise, case):
-    inputs, expected = drawn(exercise, case)
-    weight, bias = inputs[0]["whole"].values()
-    parts = zip(inputs, weight.chunk(case.world_size, dim=1), strict=True)
-    y = sum(given["x"] @ own.T for given, own in parts) + bias
-    for right in expected:
-        torch.testing.assert_close(y, right["y"], rtol=0, atol=5e-6)
+@pytest.mark.parametrize("mistake", formula.MISTAKES)
+def test_each_wrong_formula_is_named_if_nothing_else_is_wrong(mistake):
+    case = BYTES.cases[-1]
+    inputs = BYTES.draw(case, RNG)
+    output = [formula.MISTAKES[mistake](*question) for question in inputs[0]]
+    assert diagnosis_of(BYTES, case, output, inputs) == f"offload_bytes_per_step {mistake}"
 
 
-@pytest.mark.parametrize(("exercise", "case"), cases_of("tp_attention"))
-def test_blocks_of_heads_add_up_to_attention(exercise, case):
-    inputs, expected = drawn(exercise, case)
-    made = tp_attention.attention(tp_attention.blocks, own_heads=True)(case, inputs)
-    torch.testing.assert_close(made["y"], expected[0]["y"], rtol=0, atol=5e-6)
-    width = case.params["width"]
-    held = [right["parameters"]["qkv.weight"] for right in expected]
-    assert held == [(3 * width // case.world_size, width)] * case.world_size
-
-
-@pytest.mark.parametrize(("exercise", "case"), cases_of("vocab_parallel_cross_entropy"))
-def test_every_rank_has_a_target_and_gradients_sum_to_zero(exercise, case):
-    """Softmax minus one-hot sums to 0 over the vocabulary."""
-    inputs, expected = drawn(exercise, case)
-    owns = vocab_parallel_cross_entropy.Parts(inputs).owns
-    without = case.world_size - case.params["owners"]
-    assert not any(own.any() for own in owns[:without])
-    assert all(own.any() for own in owns[without:])
-    assert owns.sum(dim=0).tolist() == [1] * case.params["tokens"]
-    part = case.params["vocabulary"] // case.world_size
-    assert {0, part - 1} <= {int(target) % part for target in inputs[0]["targets"]}
-    gradient = torch.cat([right["logits.grad"] for right in expected], dim=1)
-    assert gradient.sum(dim=1).abs().max() < 1e-6
-
-
-def test_bytes_of_a_layer_match_the_library():
-    for batch, tokens, width, tp_size, size in QUESTIONS:
-        counted = traffic.tensor_parallel_layer(batch * tokens, width, tp_size, element_bytes=size)
-        assert tp_bytes_per_layer.right(batch, tokens, width, tp_size, size) == pytest.approx(
-            counted.total_bytes
-        )
-
-
-def test_mesh_coordinates_match_a_table_of_ranks():
-    coords = {"dp_rank": 1, "tp_rank": 1, "dp_group": [1, 5], "tp_group": [4, 5, 6, 7]}
-    assert mesh_coords.right(5, 2, 4) == coords
-    swapped = {"dp_rank": 1, "tp_rank": 2, "dp_group": [4, 5], "tp_group": [1, 3, 5, 7]}
-    assert mesh_coords.swapped(5, 4, 2, "rank", "group") == swapped
-
-
-# ---- mistakes -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("exercise", "case"), cases_of(*LAYERS))
-def test_no_mistake_looks_right_or_like_another_mistake(exercise, case):
-    inputs, expected = drawn(exercise, case)
-    made = [
-        (mistake, wrong)
-        for mistake, wrong in exercise.required_half.mistakes(case, inputs)
-        if differs(expected, wrong, 0.5 * TOLERANCE)
-    ]
-    assert made
-    for mistake, wrong in made:
-        assert differs(expected, wrong, 20 * TOLERANCE), mistake
-    for (mistake, wrong), (other_mistake, other) in combinations(made, 2):
-        if mistake == other_mistake or wrong[0].keys() != other[0].keys():
-            continue
-        if wrong[0].get("loss") != -torch.inf:  # if both underflow, other cases distinguish them
-            assert differs(wrong, other, 20 * TOLERANCE), (mistake, other_mistake)
-
-
-def differs(one, other, tolerance):
-    """Whether any rank's outputs differ, in the keys that the second one has."""
-    return any(
-        not equal(part, {key: whole[key] for key in part}, tolerance)
-        for whole, part in zip(one, other, strict=True)
+def test_large_numbers_are_readable_in_a_message():
+    text = deterministic(diagnosis_of(BYTES, BYTES.cases[0], [(4 * 10**9,) * 2, (4000, 4000)]))
+    assert text == (
+        "offload_bytes_per_step('zero-offload', 1_000_000_000, 1, 'bf16', 1) counts fp32, 4Ψ: "
+        "elements move in 16 bits, 2 bytes each (4,000,000,000 and 4,000,000,000, expected "
+        "2,000,000,000 and 2,000,000,000)"
     )
 
 
-def test_no_two_mistakes_in_bytes_give_the_same_answers():
-    asked = [*QUESTIONS, [3, 64, 8, 4], [3, 9, 8, 1]]
-    answers = {
-        mistake: [wrong(*question) for question in asked]
-        for mistake, wrong in tp_bytes_per_layer.MISTAKES.items()
-    }
-    answers["right"] = [tp_bytes_per_layer.right(*question) for question in asked]
-    for one, other in combinations(answers, 2):
-        assert not equal(answers[one], answers[other], 1e-9), (one, other)
+def test_a_pair_may_be_a_named_tuple_or_have_fractions():
+    pair = NamedTuple("Moved", [("down", Fraction), ("up", int)])(Fraction(3, 2), 4)
+    accepted = as_pair(pair)
+    assert (type(accepted), accepted) == (tuple, (1.5, 4))
 
 
-def test_the_figures_of_the_last_question():
-    """GPT-3's size: 8 ranks on 450 GB/s, 16 on 8 NICs of 50 GB/s; 6 FLOPs at 400 TFLOP/s."""
-    sent = {n: 96 * traffic.tensor_parallel_layer(2048, 12288, n).total_bytes for n in (8, 16)}
-    assert (sent[8] / 1e9, sent[16] / 1e9) == pytest.approx((33.8, 36.2), abs=0.05)
-    sends_s = {8: sent[8] / 450e9, 16: sent[16] / (8 * 50e9)}
-    assert (sends_s[8], sends_s[16]) == pytest.approx((0.075, 0.091), abs=5e-4)
-    computes_s = {n: 6 * 175e9 * 2048 / (n * 400e12) for n in (8, 16)}
-    assert (computes_s[8], computes_s[16]) == pytest.approx((0.672, 0.336), abs=5e-4)
-    added = [sends_s[n] / computes_s[n] for n in (8, 16)]
-    assert added == pytest.approx([0.11, 0.27], abs=5e-3)
-    steps_s = {n: computes_s[n] + sends_s[n] for n in (8, 16)}
-    assert (steps_s[8], steps_s[16]) == pytest.approx((0.747, 0.427), abs=5e-4)
-    assert [computes_s[n] / steps_s[n] for n in (8, 16)] == pytest.approx([0.9, 0.79], abs=5e-3)
-    # per sequence on 64 GPUs, with either mesh, without gradients
-    each_s = {n: steps_s[n] / (64 // n) for n in (8, 16)}
-    assert (each_s[8], each_s[16]) == pytest.approx((0.093, 0.107), abs=5e-4)
-    gradients_s = ring_sent_bytes(2 * 175e9 / 8, 8) / 50e9
-    assert gradients_s == pytest.approx(1.53, abs=5e-3)
-    boundary_s = 2 * 2048 * 12288 * 2 / 50e9  # of a pipeline, forward and backward
-    assert boundary_s == pytest.approx(0.002, abs=5e-5)
+# ---- OffloadedAdam ------------------------------------------------------------------------------
 
 
-# ---- on ranks -----------------------------------------------------------------------------------
+def trained(case, inputs, **changes):
+    """What the drive returns for an optimizer that trains with these changes."""
+    masters = adam.trained(case, inputs, **changes)
+    halves = [master.to(offloaded_adam.HALF) for master in masters]
+    weights = {"parameters": halves, "views": halves, "as fp32": [half.float() for half in halves]}
+    reference = adam.reference(case, inputs)
+    return {**reference, "fp32 on the device": 0, "masters": masters, **weights}
 
 
-def split_gpt(size, attention, mlp):
-    """A step to run on ranks: the loss and a gradient of a GPT with split attention and MLP."""
+@pytest.mark.parametrize("case", ADAM.cases, ids=lambda case: case.name)
+def test_stale_or_unmoved_weights_are_named_in_every_case(case):
+    inputs = ADAM.draw(case, RNG)
+    assert diagnosis_of(ADAM, case, trained(case, inputs), inputs) == ""
+    stale = trained(case, inputs, rounds_masters=True)
+    assert "updates weights that were rounded to 16 bits" in diagnosis_of(ADAM, case, stale, inputs)
+    weights = inputs[0]["weights"]
+    unmoved = trained(case, inputs) | {"as fp32": [weight.float() for weight in weights]}
+    unmoved |= {"parameters": weights, "views": weights}
+    assert "does not update the device's weights" in diagnosis_of(ADAM, case, unmoved, inputs)
+    if case.params["rates"] != offloaded_adam.DEFAULTS:
+        output = trained(case, inputs, weight_decay=offloaded_adam.DEFAULTS["weight_decay"])
+        assert "drops options" in diagnosis_of(ADAM, case, output, inputs)
+    other = trained(case, inputs, eps=0.01)  # an unknown mistake is not named
+    assert "wrong values in" in diagnosis_of(ADAM, case, other, inputs)
 
-    def step():  # nested, so that it is pickled by value: ranks need not import this module
-        torch.manual_seed(0)
-        model = models.gpt(size)
-        for block in model.blocks:
-            block.attention, block.mlp = attention(block.attention), mlp(block.mlp)
-        tokens = torch.arange(12).view(2, 6)
-        with measure("forward"):
-            loss = model(tokens, tokens)
-        with measure("backward"):
-            loss.backward()
-        return loss.detach(), model.token.weight.grad
 
-    return step
+def test_unnecessary_transfers_are_named():
+    case = ADAM.cases[0]
+    inputs = ADAM.draw(case, RNG)
+    output = trained(case, inputs)
+    output["moved"] = [*output["moved"][:-1], [("float32 to the host", 4096 * 4)]]
+    found = diagnosis_of(ADAM, case, output, inputs)
+    assert found.startswith("your answer should move the gradients to the host")
+    assert found.endswith("(it moves 4Ψ bytes of float32 to the host in a step)")
+
+
+# ---- write_config -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 64])
+def test_the_table_of_choices_matches_the_papers_formula(ranks):
+    for (stage, optimizer, parameters), bytes_each in write_config.ROWS.items():
+        states = model_states(
+            1000,
+            stage=stage,
+            world_size=ranks,
+            offload_optimizer=optimizer == "host",
+            offload_parameters=parameters == "host",
+        )
+        assert 1000 * bytes_each(ranks) == pytest.approx(states.device_bytes)
+
+
+def test_cases_ask_for_different_rows():
+    wanted = {json.dumps(WRITE.expect(case, WRITE.draw(case, RNG))[0]) for case in WRITE.cases}
+    assert len(wanted) == len(WRITE.cases)
+    for case in WRITE.cases:
+        budget = WRITE.draw(case, RNG)[0]
+        assert budget["global_batch"] % (budget["micro_batch"] * case.world_size) == 0
+        assert budget["parameters"] % case.world_size == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"rows": [(1, "device", "device")]},
+            "fit on the device (stage 1, optimizer on the device, parameters on the device: 81,920",
+        ),
+        (
+            {"rows": [(3, "device", "device")]},
+            "not the first row of the table",
+        ),
+        ({"precision": "float32"}, "the wrong value in 'precision' ('float32', expected"),
+        ({"stage": 1, "outside": ["offload_optimizer"]}, "has keys at the wrong level"),
+        ({"stage": 0, "config": {"zero": {}}}, "has no zero_optimization section (it has zero)"),
+        (
+            {"wrong keys": ["pin_memory: no key of DeepSpeed"]},
+            "top-level key that DeepSpeed ignores",
+        ),
+        ({"rows": [(1, "device", "host")]}, "DeepSpeed ignores, without a warning, offload_opt"),
+        ({"rows": [(3, "device", "host")]}, "offload_param comes with offload_optimizer"),
+        ({"rows": [("2", "device", "device")]}, "has a stage that is not an int (it is '2')"),
+    ],
+)
+def test_an_engine_that_differs_from_the_request_is_named(change, words):
+    case = WRITE.cases[0]  # stage 2 fits, with nothing on the host
+    inputs = WRITE.draw(case, RNG)
+    right = WRITE.expect(case, inputs)[0]
+    right |= {"config": {"zero_optimization": {"stage": 2}}, "outside": []}
+    assert diagnosis_of(WRITE, case, right, inputs) == ""
+    assert words in diagnosis_of(WRITE, case, right | change, inputs)
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (None, "write_config returned a NoneType, not a dict"),
+        ({"zero_optimization": {"offload_param": {"device": "nvme"}}}, "offload_param is on"),
+    ],
+)
+def test_no_other_type_and_no_nvme_reach_deepspeed(returned, says):
+    case = WRITE.cases[0]
+    with pytest.raises((TypeError, ValueError), match=says):
+        WRITE.drive(lambda **budget: returned, WRITE.draw(case, RNG)[0], case)
+
+
+@pytest.mark.parametrize("exercise", [WRITE, FIX], ids=lambda exercise: exercise.answer)
+def test_an_error_in_the_answer_is_not_attributed_to_deepspeed(exercise):
+    case = exercise.cases[0]
+    inputs = exercise.draw(case, RNG)
+    message = "name 'train_batch_size' is not equal to a name"
+    for source, expected in (("cell 3, line 2", False), ("", True)):
+        error = RankError("rank 0 failed", rank=0, kind="NameError", message=message, source=source)
+        outputs = [None] * case.world_size
+        attempt = Attempt(case, inputs, exercise.expect(case, inputs), outputs, None, error)
+        assert ("the configuration" in judge(exercise, attempt).result.diagnosis) == expected
+
+
+# ---- fix_config ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broken():
+    namespace = {}
+    (cell,) = [cell for cell in planted.code_cells(LAB) if cell.source.startswith("BROKEN = ")]
+    exec(cell.source, namespace)
+    return namespace["BROKEN"]
+
+
+def start_each(texts):
+    """{letter: the engine, or the error message}; all on the same ranks, which is faster."""
+    found = {}
+    for letter, text in texts.items():
+        try:
+            found[letter] = start_engine(json.loads(text), layers=1)
+        except Exception as error:
+            found[letter] = f"{type(error).__name__}: {error}"
+    return found
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize(("world_size", "size"), [(2, "0.1M"), (4, "0.3M")])
-def test_a_layer_makes_two_all_reduces_forward_and_two_backward(world_size, size):
-    answers = planted.subjects(LAB, planted.solution(LAB))
-    step = split_gpt(size, answers["tp_attention"], answers["tp_mlp"])
-    run = launch(step, world_size=world_size, device="cpu")
-    torch.manual_seed(0)
-    model = models.gpt(size)
-    tokens = torch.arange(12).view(2, 6)
-    loss = model(tokens, tokens)
-    loss.backward()
-    for rank, (rank_loss, gradient) in enumerate(run.outputs):
-        torch.testing.assert_close(rank_loss, loss.detach(), rtol=0, atol=1e-5)
-        torch.testing.assert_close(gradient, model.token.weight.grad, rtol=0, atol=1e-5)
-        for block in ("forward", "backward"):
-            calls = collectives_in(run, rank, block)
-            assert [call.op for call in calls] == ["all_reduce"] * 2 * model.config.layers
-            assert {call.bytes for call in calls} == {tokens.numel() * model.config.width * 4}
+def test_each_broken_configuration_fails_as_its_name_says(broken):
+    assert set(broken) == set(fix_answers.ANSWERS)
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken["A"])
+    found = launch(
+        start_each,
+        {letter: broken[letter] for letter in "CDEB"},
+        world_size=2,
+        device="cpu",
+        engine="deepspeed",
+        quiet=True,
+        timeout_s=100,
+    ).outputs[0]
+    assert found["B"]["optimizer"]["place"] == "device"  # without a warning
+    for letter, words in {
+        "C": r"pin_memory|Extra inputs are not permitted|DeepSpeedZeroConfig",
+        "D": "train_batch_size is not equal to",
+        "E": "cannot be simultaneously enabled",
+    }.items():
+        assert re.search(words, found[letter]), found[letter]
 
 
-HAND_WRITTEN_LOSS = """
-class Loss(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, logits, targets):
-        start, tokens = dist.get_rank() * logits.shape[1], torch.arange(len(targets))
-        inside = (targets >= start) & (targets < start + logits.shape[1])
-        here = (targets - start)[inside]
-        top = logits.amax(dim=1)
-        dist.all_reduce(top, op=dist.ReduceOp.MAX)
-        two = torch.zeros(2, len(targets))
-        two[0] = (logits - top[:, None]).exp().sum(dim=1)
-        two[1, inside] = logits[tokens[inside], here]
-        dist.all_reduce(two)
-        gradient = (logits - (top + two[0].log())[:, None]).exp()
-        gradient[tokens[inside], here] -= 1
-        ctx.save_for_backward(gradient / len(targets))
-        return (top + two[0].log() - two[1]).mean()
-
-    @staticmethod
-    def backward(ctx, outer):
-        return outer * ctx.saved_tensors[0], None
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"A": ("not_json", '{"a": 1, // b\n}')}, "Expecting property name"),
+        ({"A": ("not_json", None)}, "JSON object must be str"),
+        ({"A": ("not_json", '{"a": {"b": 1, "b": 2}}')}, "duplicate key 'b'"),
+        ({"B": ("", "{}"), "a": ("", "{}")}, "no entry 'A', only 'B', 'a'"),
+        ({"A": ('{"a": 1}', "not_json")}, r"should be \(name, text\)"),
+        ({"A": "text"}, "should return a dict"),
+        (None, "should return a dict"),
+    ],
+)
+def test_only_repaired_json_reaches_deepspeed(answers, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        fix_config.drive(lambda: answers, "A", FIX.cases[0])
 
 
-def vocab_parallel_cross_entropy(logits, targets):
-    return Loss.apply(logits, targets)
-"""
+@pytest.mark.parametrize(
+    ("letter", "key", "value", "words"),
+    [
+        ("B", "bucket_size", 500_000_000, "reports bucket_size 500,000,000, not 200,000,000"),
+        ("B", "optimizer", {"place": "device", "elements": 2048}, "optimizer device, not host)"),
+        ("C", "pinned", True, "pinned True, not False"),
+        ("D", "global_batch", 64, "global_batch 64, not 32"),
+        ("D", "micro_batch", 2, "micro_batch 2, not 4"),
+        ("E", "precision", "float32", "precision float32, not bfloat16"),
+        ("E", "code", "unknown_key", "that is not the name of its mistake (unknown_key)"),
+    ],
+)
+def test_a_fix_that_changes_what_the_author_wanted_is_named(letter, key, value, words):
+    case = FIX.cases["ABCDE".index(letter)]
+    right = FIX.expect(case, FIX.draw(case, RNG))[0]
+    assert diagnosis_of(FIX, case, right) == ""
+    assert words in diagnosis_of(FIX, case, right | {key: value})
 
 
-@pytest.mark.ranks
-def test_a_hand_written_backward_passes():
-    exercise = LAYERS["vocab_parallel_cross_entropy"]
-    result = result_of(exercise, exercise.cases[2], {exercise.answer: HAND_WRITTEN_LOSS})
-    assert result.passed, (result.diagnosis, result.spent)
-
-
-@pytest.mark.ranks
-def test_mistakes_in_linear_layers_cost_nothing_later():
-    by_name = {mistake.name: mistake.answers for mistake in planted.of_lab(LAB)}
-    wrong = by_name["columns_keep_their_own_gradient"] | by_name["never_adds_the_partial_sums"]
-    for answer in ("tp_mlp", "tp_attention", "vocab_parallel_cross_entropy"):
-        result = result_of(LAYERS[answer], LAYERS[answer].cases[0], wrong)
-        assert result.passed, result.diagnosis
+@pytest.mark.parametrize(
+    ("letter", "change", "words"),
+    [
+        ("A", {"wall_clock_breakdown": False, "bfloat16": {"enabled": True}}, ""),
+        ("A", {"fp16": {"enabled": False, "loss_scale": 0}}, ""),
+        ("E", {"fp16": {"loss_scale": 0}}, ""),
+        ("A", {"prescale_gradients": False}, ""),
+        ("E", {"zero_optimization": {"stage": 2, "contiguous_gradients": True}}, ""),
+        ("E", {"loss_scale": 0}, "loss_scale is 0, not missing"),
+        ("A", {"wall_clock_breakdown": True}, "wall_clock_breakdown is true, not false"),
+        (
+            "A",
+            {"gradient_clipping": 0.5},  # 1.0 is the default
+            "gradient_clipping is 0.5, not missing",
+        ),
+        ("B", {"zero_optimization": {"stage": 2}}, "allgather_bucket_size is missing, not 200"),
+        ("D", {"zero_optimization": {"stage": 2}}, "zero_optimization.stage is 2, not 3"),
+        (
+            "B",
+            {
+                "zero_optimization": {
+                    "stage": 2,
+                    "offload_optimizer": {"device": "cpu"},
+                    "allgather_bucket_size": 200_000_000,
+                    "reduce_bucket_size": 2_000_000_000,
+                }
+            },
+            "reduce_bucket_size is 2,000,000,000, not 200,000,000",
+        ),
+        (
+            "C",
+            {
+                "zero_optimization": {
+                    "stage": 2,
+                    "offload_optimizer": {"device": "cpu", "pin_memory": 0},
+                }
+            },
+            "zero_optimization.offload_optimizer.pin_memory is 0, not false",
+        ),
+        (
+            "E",
+            {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}},
+            'zero_optimization.offload_optimizer.device is "cpu", not missing',
+        ),
+    ],
+)
+def test_an_unnecessary_change_of_a_setting_is_named(letter, change, words):
+    case = FIX.cases["ABCDE".index(letter)]
+    right = FIX.expect(case, FIX.draw(case, RNG))[0]
+    config = {}
+    for path, value in right["settings"]:
+        *sections, key = path.split(".")
+        inside = config
+        for section in sections:
+            inside = inside.setdefault(section, {})
+        inside[key] = json.loads(value)
+    assert fix_config.settings_of(config) == right["settings"]
+    if "bfloat16" in change:
+        del config["bf16"]
+    output = right | {"settings": fix_config.settings_of(config | change)}
+    output["is off"] = {"wall_clock_breakdown": "false"} if "wall_clock_breakdown" in change else {}
+    diagnosis = diagnosis_of(FIX, case, output)
+    assert words in diagnosis if words else diagnosis == ""

@@ -1,362 +1,509 @@
-"""Lab 09: byte counts match real layers, the best cut beats all others, further mistakes."""
+"""Lab 09: gradients, limits, named mistakes, and no gain from tampering."""
 
 from __future__ import annotations
 
-from functools import partial
-from itertools import combinations
-from operator import call
+from dataclasses import replace
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
-import torch.utils.checkpoint as torch_checkpoint
+from torch.nn import functional
 
 from autograder import exercises
-from autograder.evaluation.decide import decide
+from autograder.evaluation.present import as_text
 from autograder.evaluation.trial import RankPool, Trials
-from autograder.exercises.lab09_activation_checkpointing import (
-    activation_bytes,
-    checkpoint_sequential,
-    networks,
+from autograder.evaluation.verdict import Verdict
+from autograder.exercise import Attempt, Case
+from autograder.exercises.lab09_pipeline import (
+    interleaved_schedule,
+    naive_step,
+    one_f_one_b_schedule,
+    plans,
+    run_schedule,
     shared,
 )
-from autograder.exercises.lab09_activation_checkpointing.hidden import activation_bytes as sizes
-from autograder.exercises.lab09_activation_checkpointing.hidden.checkpoint_sequential import (
-    right_cut,
-)
-from shardlab import RankError, launch
+from autograder.exercises.lab09_pipeline.hidden import bubble_fraction
+from autograder.exercises.lab09_pipeline.hidden import shared as hidden
+from shardlab.errors import DeadlockError, Waiting
+from shardlab.run import Call
+from shardlab.simulate import pipeline as library
+from tests.autograder.attempts import run_of
 from tests.submissions import planted
 from tests.submissions.deciding import inputs_of
 
-LAB = "09_activation_checkpointing"
-SEED = 13
-CHECKPOINT, SEQUENTIAL, BYTES, PARTITIONED = exercises.of_lab(LAB)
+LAB = "09_pipeline"
+SEED = 11
+BY_ANSWER = {exercise.answer: exercise for exercise in exercises.of_lab(LAB)}
+SIZES = [(2, 4), (4, 8), (4, 2), (3, 7), (8, 12), (5, 5)]
 
 
-def case_of(exercise, name):
-    return next(case for case in exercise.cases if case.name == name)
+def plain(schedule):
+    return [[list(action) for action in actions] for actions in schedule]
 
 
-def result_of(exercise, case, answers):
-    subject = planted.subjects(LAB, planted.solution(LAB) | answers)[exercise.answer]
+def submitted(schedule, *sizes):
+    return plans.Submitted(plain(schedule), *sizes, **plans.cost_of(plain(schedule)))
+
+
+def results_of(answer, source, cases=slice(None)):
+    exercise = BY_ANSWER[answer]
+    cells = planted.subjects(LAB, planted.solution(LAB) | {answer: source})
     with RankPool() as ranks:
-        ranks.expect(exercise, [case])
-        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
+        ranks.expect(exercise, exercise.cases)
+        trials = Trials(exercise, cloudpickle.dumps(cells[answer]), SEED, ranks)
+        return tuple(trials.run(case)[1].result for case in exercise.cases[cases])
 
 
-def changed(answer, *changes):
-    source = planted.solution(LAB)[answer]
-    for before, after in changes:
-        assert before in source
-        source = source.replace(before, after)
-    return {answer: source}
+# ---- references and limits -----------------------------------------------------------------------
 
 
-# ---- checkpoint ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", BY_ANSWER["run_schedule"].cases, ids=lambda case: case.name)
+def test_the_reference_is_the_gradient_of_the_mean_over_the_whole_batch(case):
+    inputs = inputs_of(BY_ANSWER["run_schedule"], case)
+    stages = hidden.stages_in(case, inputs)
+    model = torch.nn.Sequential(*stages)
+    batch, targets = hidden.ends_of(inputs)
+    loss = functional.mse_loss(model(batch.flatten(0, 1)), targets.flatten(0, 1))
+    loss.backward()
+    outputs = hidden.reference(case, inputs)
+    assert [output["loss"] for output in outputs if "loss" in output] == [loss.detach()]
+    for own, output in zip(shared.stages_of_ranks(case), outputs, strict=True):
+        mine = [stages[number] for number in own]
+        for stage, given in zip(mine, output["gradients"], strict=True):
+            torch.testing.assert_close(given, [stage.weight.grad, stage.bias.grad])
 
 
-@pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
-def test_torchs_own_checkpoint_matches_the_reference(case):
-    """Reentrant, as in the lab: it also runs each block as often as the lab expects."""
-    given = inputs_of(CHECKPOINT, case)
-    (wanted,) = CHECKPOINT.expect(case, given)
+@pytest.mark.parametrize("answer", ["naive_step", "run_schedule"])
+def test_wrong_gradients_cannot_be_confused(answer):
+    exercise = BY_ANSWER[answer]
+    case = exercise.cases[1]
+    inputs = inputs_of(exercise, case)
+    mistakes = [outputs for _, outputs in exercise.required_half.mistakes(case, inputs)]
+    wrong = [outputs for outputs in mistakes if "gradients" in outputs[0]]
+    first = [exercise.expect(case, inputs)[0]["gradients"][0][0]]
+    for each in wrong:
+        if not torch.equal(each[0]["gradients"][0][0], first[0]):  # else only the loss is wrong
+            first.append(each[0]["gradients"][0][0])
+    assert len(first) > 2
+    for number, one in enumerate(first):
+        for other in first[:number]:
+            assert float((one - other).abs().max()) > 100 * shared.TOLERANCE
 
-    def reentrant(function, *args):
-        return torch_checkpoint.checkpoint(function, *args, use_reentrant=True)
 
-    ran = shared.step(partial(networks.network, reentrant), given[0], case)
-    got = shared.results(ran, case)
-    assert got[shared.RUNS] == wanted[shared.RUNS]
-    assert shared.same_bits(ran, networks.plain_step(given[0], case))
-    assert torch.equal(got[shared.NEXT], wanted[shared.NEXT])
+@pytest.mark.parametrize(("p", "m"), SIZES)
+def test_limits_match_the_published_schedules(p, m):
+    idle = [(p - 1) * plans.F_AND_B] * p
+    gpipe = library.simulate(library.gpipe(p, m))
+    assert (list(gpipe.idle), list(gpipe.peak_in_flight)) == (idle, [m] * p)
+    time = library.simulate(library.one_f_one_b(p, m))
+    assert list(time.idle) == idle
+    assert list(time.peak_in_flight) == one_f_one_b_schedule.in_flight(p, m)
+    if m % p == 0:
+        schedule = library.interleaved_one_f_one_b(p, m, 2)
+        time = library.simulate(schedule)
+        assert list(time.idle) == idle
+        assert list(time.peak_in_flight) == interleaved_schedule.in_flight(p, m, 2)
+        with_messages = plans.cost_of(plain(schedule), interleaved_schedule.MESSAGE)["idle"]
+        assert with_messages == interleaved_schedule.idle(p, m, 2)
 
 
-@pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
-def test_other_random_numbers_are_far_outside_the_tolerance(case):
-    given = inputs_of(CHECKPOINT, case)
-    runs = [networks.plain_step(given[0] | {"seed": seed}, case) for seed in (1, 2)]
-    gradients = [
-        torch.cat([each.flatten() for name in shared.VALUES[1:] for each in ran[name]])
-        for ran in runs
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 2), (4, 4, 2), (4, 12, 3), (8, 16, 4)])
+def test_messages_that_take_time_need_megatrons_warm_up(p, m, v):
+    """With instantaneous messages, half of that warm-up adds no idle time."""
+    short = [
+        list(
+            library.generators.alternate(
+                [action for action in actions if action.kind == "F"],
+                [action for action in actions if action.kind == "B"],
+                warm_up=(v - 1) * p + p - 1 - device,
+            )
+        )
+        for device, actions in enumerate(library.interleaved_one_f_one_b(p, m, v))
     ]
-    difference = float((gradients[0] - gradients[1]).abs().max())
-    assert difference > 1000 * shared.TOLERANCE if case.params["keep"] < 1 else difference == 0
+    assert list(library.simulate(short).idle) == [(p - 1) * plans.F_AND_B] * p
+    idle = plans.cost_of(plain(short), interleaved_schedule.MESSAGE)["idle"]
+    assert min(idle) > interleaved_schedule.idle(p, m, v)[0]
 
 
-def test_a_case_leaves_no_state_in_the_process():
-    state = torch.get_rng_state()
-    case = case_of(CHECKPOINT, "dropout, two losses")
-    CHECKPOINT.expect(case, inputs_of(CHECKPOINT, case))
-    assert torch.equal(state, torch.get_rng_state())
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (2, 6), (3, 3), (4, 8), (6, 14), (8, 8)])
+def test_zb_h1_reaches_the_lower_bound(p, m):
+    """The last device gets its first micro-batch after p - 1 forwards, whatever the schedule."""
+    time = library.simulate(library.zb_h1(p, m))
+    assert max(time.idle) == p - 1 == time.slots[-1][0].start
+    assert max(time.peak_in_flight) == p
+    assert max(library.simulate(library.one_f_one_b(p, m)).idle) == 3 * (p - 1)
 
 
-def calls_torch_checkpoint(reentrant):
-    shared.close_torchs_own()
-    x = torch.ones(1, requires_grad=True)
-    return torch_checkpoint.checkpoint(torch.sin, x, use_reentrant=reentrant)
+def test_the_numbers_in_the_answer_to_the_last_question():
+    """8 devices, 16 micro-batches, room for 8."""
+    peaks = {
+        "gpipe": max(library.simulate(library.gpipe(8, 16)).peak_in_flight),
+        "1f1b": max(library.simulate(library.one_f_one_b(8, 16)).peak_in_flight),
+        "interleaved": max(
+            library.simulate(library.interleaved_one_f_one_b(8, 16, 2)).peak_in_flight
+        )
+        / 2,
+        "split": max(library.simulate(library.zb_h1(8, 16)).peak_in_flight),
+    }
+    assert peaks == {"gpipe": 16, "1f1b": 8, "interleaved": 11.5, "split": 8}
+    fractions = [
+        library.simulate(schedule).bubble_fraction
+        for schedule in (
+            library.one_f_one_b(8, 16),
+            library.interleaved_one_f_one_b(8, 16, 2),
+            library.zb_h1(8, 16),
+        )
+    ]
+    assert np.round(fractions, 3).tolist() == [0.304, 0.179, 0.127]
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_torchs_own_checkpoint_is_closed(reentrant):
-    with pytest.raises(RankError, match=r"torch\.utils\.checkpoint is a ready-made"):
-        launch(calls_torch_checkpoint, reentrant, world_size=1, quiet=True)
+# ---- named mistakes ------------------------------------------------------------------------------
 
 
-GRAPH = (
-    "        return function(*args)\n",
-    "        with torch.enable_grad():\n            ctx.y = function(*args)\n"
-    "        return ctx.y.detach()\n",
-)
-BACKWARD = "        torch.autograd.backward(*zip(*pairs))\n"
-TWICE = (BACKWARD, 2 * BACKWARD)
-NO_GRAPH = ("return Checkpoint.apply(function, *args)", "return function(*args).detach()")
-ONE_GRADIENT = (
-    "*[each.grad if isinstance(each, torch.Tensor) else None for each in args]",
-    "*[each.grad for each in args if isinstance(each, torch.Tensor)]",
-)
-FIRST_OUTPUT = (
-    "def backward(ctx, *grads):\n",
-    "def backward(ctx, grad):\n        grads = (grad,)\n",
-)
-ALL_OUTPUTS = (
-    "if isinstance(output, torch.Tensor) and output.requires_grad",
-    "if isinstance(output, torch.Tensor)",
-)
-ON_THE_CLASS = ("ctx.is_tensor", "Checkpoint.is_tensor"), ("ctx.others", "Checkpoint.others")
-LEAF = "each.detach().requires_grad_(each.requires_grad)"
-LEAF_OF_STORAGE = (
-    f"leaves = [{LEAF} for",
-    f"of = {{}}\n        leaves = [of.setdefault(each.untyped_storage().data_ptr(), {LEAF}) for",
-)
+@pytest.mark.parametrize("name", bubble_fraction.MISTAKES)
+def test_each_wrong_formula_is_named(name):
+    exercise = BY_ANSWER["bubble_fraction"]
+    case = exercise.cases[-1]
+    inputs = inputs_of(exercise, case)
+    expected = exercise.expect(case, inputs)
+    for mistake, outputs in exercise.required_half.mistakes(case, inputs):
+        if mistake == name:
+            named = exercise.named(Attempt(case, inputs, expected, outputs, None, None))
+            assert [each.finding.mistake for each in named] == [name]
 
 
-@pytest.mark.ranks
+def test_a_warm_up_of_another_length_is_named():
+    rule = plans.wrong_warm_up(library.one_f_one_b, "devices - 1 - stage")
+    assert rule(submitted(library.one_f_one_b(4, 8), 4, 8)) is None
+    mistake, evidence = rule(submitted(library.gpipe(4, 8), 4, 8))
+    assert mistake.startswith("has a warm-up of the wrong length: devices - 1 - stage forwards")
+    assert evidence == "device 0: first backward after 8 forwards, not 4"
+
+
+def test_each_kind_of_wrong_action_is_named():
+    right = plain(library.one_f_one_b(2, 3))
+    assert plans.wrong_actions(submitted(right, 2, 3)) is None
+    for wrong, mistake, evidence in (
+        ([right[0][:-1], right[1]], "leaves out actions", "('B', 0, 2) is missing"),
+        (
+            [[*right[0][:-1], ["F", 0, 0]], right[1]],
+            "leaves out actions",
+            "('B', 0, 2) is missing, ('F', 0, 0) is extra",
+        ),
+        (
+            [[[kind, k, s] for kind, s, k in each] for each in right],
+            "leaves out actions",
+            "('F', 0, 2) is missing, ('F', 2, 0) is extra",
+        ),
+        ([[*right[0], ["F", 0, 2]], right[1]], "has an action twice", "('F', 0, 2) is extra"),
+        (
+            [[*right[0], ["I", 0, 2]], right[1]],
+            "has an action twice",
+            "('I', 0, 2) is extra, a B counts as an I and a W",
+        ),
+        ([[*right[0], ["B", 0, -1]], right[1]], "does not exist", "('B', 0, -1) is extra"),
+    ):
+        found = plans.wrong_actions(submitted(wrong, 2, 3))
+        assert mistake in found[0]
+        assert found[1] == evidence
+    assert "on the wrong devices" in plans.wrong_actions(submitted(right[::-1], 2, 3))
+
+
+def test_an_unknown_schedule_is_described_by_its_first_different_action():
+    in_twos = [[[kind, s, k + n] for k in (0, 2) for kind in "FB" for n in (0, 1)] for s in (0, 1)]
+    rule = plans.differs_from("1F1B", library.one_f_one_b)
+    expected = ("differs from 1F1B", "device 0, action 3: ('B', 0, 1), not ('F', 0, 2)")
+    assert rule(submitted(in_twos, 2, 4)) == expected
+
+
 @pytest.mark.parametrize(
-    ("name", "change", "says"),
+    "returned",
     [
-        ("a chain of 4, 64 KiB each", GRAPH, "is over its budget: keeps"),
-        ("a chain of 4, 64 KiB each", TWICE, "goes backward through the same graph twice"),
-        ("a chain of 4, 64 KiB each", NO_GRAPH, "returns an output that does not require"),
-        ("several arguments and outputs", ONE_GRADIENT, "incorrect number of gradients"),
-        ("several arguments and outputs", FIRST_OUTPUT, "takes 2 positional arguments"),
-        ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
-        ("several arguments and outputs", LEAF_OF_STORAGE, "in 'gradients of arguments'"),
-        ("dropout, two losses", ON_THE_CLASS, "missing 1 required positional argument"),
+        *(None, "F00", [3], [[3]], [[("F", 0)]], [[("F", "0", 0)]], {0: []}),
+        *([[("F", 0, 0)] * 30_000], [[]] * 1_000_000, [[("F", 10**5000, 0)]]),
     ],
+    ids=range(10),
 )
-def test_more_mistakes_in_checkpoint_are_named(name, change, says):
-    exercise, changes = CHECKPOINT, change if isinstance(change[0], tuple) else (change,)
-    result = result_of(exercise, case_of(exercise, name), changed("checkpoint", *changes))
-    assert says in result.diagnosis
+def test_an_invalid_schedule_is_described_and_rejected_quickly(returned):
+    reason = plans.as_schedule(returned)
+    assert isinstance(reason, str)
+    assert plans.cost_of(reason)["rule"] == "form"
 
 
-WITH_HOOKS = """
-def checkpoint(function, *args):
-    random_state, count, found = torch.get_rng_state(), [0], {}
+def test_what_is_not_a_schedule_is_quoted():
+    assert plans.as_schedule(None) == "it is None: is a return missing?"
+    reason = plans.as_schedule([[("F", "a stage", "a micro-batch of many names")]])
+    assert reason == "('F', 'a stage', 'a micro-batch of many … is not (kind, stage, micro_batch)"
 
-    def forget(_):
-        count[0] += 1
-        return count[0] - 1
 
-    def keep(tensor):
-        found[len(found)] = tensor.detach()
+def test_stages_without_gradients_are_named():
+    for gradients, had, says in (
+        ([[None, None]], [True], "zero_grad() after the backward"),
+        ([[1, 1], [None, None]], [True, False], "has a stage without gradients"),
+        ([[1, 1]], [True], None),
+    ):
+        outputs = [{"gradients": gradients, "had_gradients": had}] * 2
+        attempt = Attempt(Case("", 2), [{}] * 2, [{}] * 2, outputs, None, None)
+        found = shared.no_gradients(attempt)
+        assert says in found.mistake if says else found is None
 
-    def compute(number):
-        if not found:
-            inputs = [
-                each.detach().requires_grad_(each.requires_grad)
-                if isinstance(each, torch.Tensor) else each
-                for each in args
-            ]
-            with torch.random.fork_rng(devices=[]), torch.enable_grad():
-                torch.set_rng_state(random_state)
-                with torch.autograd.graph.saved_tensors_hooks(keep, found.get):
-                    function(*inputs)
-        return found.pop(number)
 
-    with torch.autograd.graph.saved_tensors_hooks(forget, compute):
-        return function(*args)
+def test_numpy_integers_and_tuples_are_accepted():
+    returned = tuple(tuple(("F", np.int64(0), k) for k in range(2)) for _ in range(1))
+    assert plans.as_schedule(returned) == [[["F", 0, 0], ["F", 0, 1]]]
+
+
+def test_where_splitting_is_allowed_whole_and_split_backwards_may_be_mixed():
+    mixed = [[["F", 0, 0], ["F", 0, 1], ["B", 0, 0], ["I", 0, 1], ["W", 0, 1]]]
+    assert plans.wrong_actions(submitted(mixed, 1, 2)) is None
+    assert plans.is_complete(mixed, [1, 2], may_split=True)
+    assert not plans.is_complete(mixed, [1, 2], may_split=False)
+
+
+def call(rank, op, peer, tag=0, end_s=1.0, dtype="float32"):
+    return Call(rank, op, 8, peer, (0, 1), 0.0, end_s, "cell 3", 1, dtype, (2,), 0, 2, tag)
+
+
+def deadlock(calls, *states):
+    rows = tuple(
+        Waiting(rank, "waiting" if state else "finished", state, (1 - rank,), "cell 3")
+        for rank, state in enumerate(states)
+    )
+    error = DeadlockError("", table=rows)
+    return Attempt(Case("2 ranks", 2), [], [], [None] * 2, run_of(calls), error)
+
+
+@pytest.mark.parametrize(
+    ("calls", "states", "says"),
+    [
+        (
+            [call(0, "recv", 1, end_s=None), call(1, "recv", 0, end_s=None)],
+            ("recv from rank 1", "recv from rank 0"),
+            "rank 0 waits in a receive before it sends",
+        ),
+        (
+            [
+                call(0, "send", 1),
+                call(0, "recv", 1, end_s=None),
+                call(1, "recv", 0),
+            ],
+            ("recv from rank 1", ""),
+            "rank 1 returns before it sends",
+        ),
+    ],
+    ids=["both receive first", "early return"],
+)
+def test_the_message_that_never_arrives_is_named(calls, states, says):
+    sign = shared.message_never_arrives(naive_step.in_turn)
+    assert says in sign(deadlock(calls, *states)).text(hidden=False)
+
+
+def test_a_rank_that_waits_for_an_earlier_message_is_not_blamed():
+    """Rank 0 blocks in a send, so rank 1's wait is not its own mistake."""
+    calls = [call(0, "send", 1, end_s=None), call(1, "send", 0, end_s=None)]
+    attempt = deadlock(calls, "send to rank 1", "send to rank 0")
+    assert shared.message_never_arrives(naive_step.in_turn)(attempt) is None
+
+
+@pytest.mark.parametrize("is_right", [True, False])
+def test_a_send_that_blocks_is_named_only_after_the_calls_of_a_right_run(is_right):
+    plan = plain(library.one_f_one_b(2, 3))
+    of_rank_1 = [call(1, "recv", 0)] * is_right + [call(1, "send", 0, end_s=None)]
+    calls = [call(0, "send", 1), call(0, "send", 1, end_s=None), *of_rank_1]
+    attempt = deadlock(calls, "send to rank 1", "send to rank 0")
+    attempt = replace(attempt, case=Case("2 ranks", 2, {"plan": plan}))
+    assert bool(run_schedule.waits_in_send(attempt)) is is_right
+
+
+def test_a_result_of_another_action_is_named():
+    """On real ranks it depends on the timing whether a changed tensor is sent."""
+    of_rank_0 = {"used": [], "made": [["F", 0, 0, 5], ["F", 0, 1, 7]]}
+    outputs = [of_rank_0, {"used": [["F", 1, 0, 7]], "made": []}]
+    attempt = Attempt(Case("2 ranks", 2), [], [], outputs, None, None)
+    assert "tags" in run_schedule.confuses_messages(attempt).mistake
+
+
+# ---- costs claimed by student code are ignored ---------------------------------------------------
+
+
+class FakeRun:
+    """The part of a Run that budgets read."""
+
+    def __init__(self, *outputs):
+        self.outputs, self.world_size = outputs, len(outputs)
+
+
+def test_costs_are_computed_where_no_student_code_runs():
+    case = next(case for case in BY_ANSWER["gpipe_schedule"].cases if not case.params["runs"])
+    whole = [plain(library.gpipe(*sizes)) for sizes in case.params["asked"]]
+    claims = {"costs": [{"idle": [0]}], "is_complete": True}
+    used = plans.measured("idle")
+    for given, expected in ((whole, True), ([[]] * len(whole), False)):
+        output = plans.execute([{"plans": given, **claims}], None, case)
+        assert output["asked"] == case.params["asked"]
+        assert output["is_complete"] is expected
+        limit = BY_ANSWER["gpipe_schedule"].budgets[0].limit(case).most
+        assert used(FakeRun({"plans": given, **claims, **output})) == [limit if expected else -1]
+
+
+@pytest.mark.parametrize("output", [None, 3, {}, {"costs": []}])
+def test_a_rank_without_costs_has_no_schedule(output):
+    right = {"costs": [plans.cost_of(plain(library.gpipe(2, 4)))], "asked": [[2, 4]]}
+    assert plans.measured("idle")(FakeRun(output, right)) == [plans.NOT_A_SCHEDULE, 3]
+
+
+def test_a_device_does_not_make_up_for_another():
+    case = next(case for case in BY_ANSWER["gpipe_schedule"].cases if not case.params["runs"])
+    costs = [plans.cost_of(plain(library.gpipe(*sizes))) for sizes in case.params["asked"]]
+    costs[0]["idle"] = [costs[0]["idle"][0] + 1, 0, 0]
+    idle, limit = BY_ANSWER["gpipe_schedule"].budgets[0], BY_ANSWER["gpipe_schedule"].budgets[0]
+    used = idle.used(FakeRun({"costs": costs, "asked": case.params["asked"]}))
+    assert used[0] == limit.limit(case).most + 1
+
+
+PATCHES_THE_SIMULATOR = """
+def gpipe_schedule(devices, micro_batches):
+    from shardlab.simulate.pipeline import simulator
+    simulator.PipelineTimeline.idle = property(lambda time: (0,) * devices)
+    simulator.simulate.__code__ = (lambda *_: None).__code__
+    return [[(kind, s, k) for k in range(micro_batches) for kind in "FB"] for s in range(devices)]
 """
 
 
 @pytest.mark.ranks
-def test_a_checkpoint_of_hooks_on_saved_tensors_passes():
-    answers = planted.solution(LAB) | {"checkpoint": WITH_HOOKS}
-    subject = planted.subjects(LAB, answers)["checkpoint"]
-    verdict = decide(CHECKPOINT, cloudpickle.dumps(subject), SEED)
-    assert verdict.passed, [case.diagnosis for case in verdict.cases if not case.passed]
+def test_patching_the_simulator_does_not_change_the_verdict():
+    for result in results_of("gpipe_schedule", PATCHES_THE_SIMULATOR):
+        assert "runs a backward before the last forward" in result.diagnosis
 
 
-# ---- checkpoint_sequential ----------------------------------------------------------------------
+# ---- on ranks: other correct answers -------------------------------------------------------------
 
-
-def all_cuts(layers):
-    for count in range(layers):
-        for edges in combinations(range(1, layers), count):
-            yield [b - a for a, b in zip((0, *edges), (*edges, layers), strict=True)]
-
-
-def held_bytes(case, cut):
-    """The most bytes held while any segment of the cut runs."""
-    kept = checkpoint_sequential.kept_bytes(case)
-    return max(j * shared.x_bytes(case) + layers * kept for j, layers in enumerate(cut))
-
-
-@pytest.mark.parametrize("keep", [1.0, 0.8])
-@pytest.mark.parametrize("layers", [1, 2, 5, 9])
-def test_no_cut_recomputes_fewer_layers_than_the_reference(layers, keep):
-    for of_kept in range(layers + 1):
-        for of_passed in range(0, 12, 2):
-            case = shared.blocks_case("", 1, layers, 2, 3, keep=keep, budget=(of_kept, of_passed))
-            most = checkpoint_sequential.budget_bytes(case)
-            fits = [cut for cut in all_cuts(layers) if held_bytes(case, cut) <= most]
-            right = right_cut(case)
-            assert (right is None) == (not fits)
-            if right is not None:
-                assert right in fits
-                assert sum(right[:-1]) == min(sum(cut[:-1]) for cut in fits)
-
-
-@pytest.mark.parametrize("case", SEQUENTIAL.cases, ids=lambda case: case.name)
-def test_graphs_hold_exactly_the_bytes_of_the_formula(case):
-    cut = right_cut(case)
-    if cut is None:
-        return
-    (given,) = inputs_of(SEQUENTIAL, case)
-
-    def run_segments(layers, arguments, *_):
-        x, start = arguments[0], 0
-        for length in cut[:-1]:
-            part = layers[start : start + length]
-            x = torch_checkpoint.checkpoint(in_order, part, x, use_reentrant=True)
-            start += length
-        return [in_order(layers[start:], x)]
-
-    in_order = partial(networks.chain, call)
-    ran = shared.step(run_segments, given, case, **checkpoint_sequential.STEP_OPTIONS)
-    assert max(ran["saved"]) == held_bytes(case, cut)
-    assert len(ran["again"]) == sum(cut[:-1])
-    assert checkpoint_sequential.cut_of(ran["log"], ran["again"]) == cut
-    whole = networks.plain_step(given, case, **checkpoint_sequential.STEP_OPTIONS)
-    assert max(whole["saved"]) == case.params["blocks"] * checkpoint_sequential.kept_bytes(case)
-    assert shared.same_bits(ran, whole)
-
-
-@pytest.mark.ranks
-def test_a_mistake_in_checkpoint_costs_nothing_in_the_next_exercise():
-    exercise = SEQUENTIAL
-    wrong = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["random_state_not_restored"]
-    result = result_of(exercise, case_of(exercise, "16 layers, dropout"), wrong.answers)
-    assert result.passed, result.diagnosis
-
-
-@pytest.mark.ranks
-def test_layers_run_in_the_wrong_order_are_named():
-    exercise = SEQUENTIAL
-    change = ("return in_order(layers[start:])(x)", "return in_order(layers[start:][::-1])(x)")
-    answers = changed("checkpoint_sequential", change)
-    result = result_of(exercise, exercise.cases[0], answers)
-    assert "wrong values in 'outputs'" in result.diagnosis
-
-
-# ---- activation_bytes ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("recompute", activation_bytes.RECOMPUTE)
-@pytest.mark.parametrize("tp_size", [1, 4, 8])
-@pytest.mark.parametrize("model", [{}, activation_bytes.GPT_3], ids=["small", "GPT-3"])
-def test_a_counted_layer_matches_the_papers_formula(model, tp_size, recompute):
-    """Except for a mean and a standard deviation of each token, for two layer norms."""
-    asked = activation_bytes.setting(**model, tp_size=tp_size, recompute=recompute)
-    formula = sizes.formula_bytes(asked)
-    means = 0 if recompute == "full" else 16 * asked["tokens"] * asked["samples"]
-    assert sizes.counted_bytes(asked) == formula + means
-    assert means < activation_bytes.TOLERANCE / 4 * formula
-
-
-def test_the_papers_175b_model_in_gib():
-    """Table 2's formulas for 96 layers: 256.5 without parallelism, then as the lab prints them."""
-    case = case_of(BYTES, "175B on 8 ranks, the paper's table")
-    (numbers,) = BYTES.expect(case, inputs_of(BYTES, case))
-    gib = [96 * number / 2**30 for number in numbers]
-    assert gib == pytest.approx([256.5, 51.75, 32.06, 9.56, 4.5, 4.5 / 8], abs=0.005)
-
-
-def test_the_numbers_in_the_answer_to_the_last_question():
-    shape = {"tokens": 4096, "samples": 2, "width": 4096, "heads": 32}
-    gigabytes = [
-        32 * sizes.formula_bytes(activation_bytes.setting(**shape, recompute=how)) / 1e9
-        for how in activation_bytes.RECOMPUTE
+SIMULATES = """
+def gpipe_schedule(devices, micro_batches):
+    from shardlab.simulate.pipeline import simulate
+    every = range(micro_batches)
+    schedule = [
+        [("F", s, k) for k in every] + [("B", s, k) for k in every] for s in range(devices)
     ]
-    assert gigabytes == pytest.approx([208, 36.5, 2.1], abs=0.5)
-    # Attention's core as a fraction of a layer's forward FLOPs, for one token.
-    again = 4 * 4096 * 4096 / (24 * 4096**2 + 4 * 4096 * 4096)
-    assert (again, again / 3) == pytest.approx((0.14, 0.05), abs=5e-3)
+    assert simulate(schedule).peak_in_flight[0] == micro_batches
+    return schedule
+"""
+
+GREEDY = """
+def zero_bubble_schedule(devices, micro_batches):
+    p, m = devices, micro_batches
+    schedule, end, slot = [[] for _ in range(p)], {}, 0
+    done = [{"F": 0, "I": 0, "W": 0} for _ in range(p)]
+    while any(each["W"] < m for each in done):
+        for s, each in enumerate(done):
+            def there(kind, stage):
+                return stage in (-1, p) or end.get((kind, stage, each[kind]), slot + 1) <= slot
+            if each["I"] < each["F"] and there("I", s + 1):
+                kind = "I"
+            elif each["F"] < m and each["F"] - each["W"] < p and there("F", s - 1):
+                kind = "F"
+            elif each["W"] < each["I"]:
+                kind = "W"
+            else:
+                continue
+            schedule[s].append((kind, s, each[kind]))
+            end[kind, s, each[kind]] = slot + 1
+            each[kind] += 1
+        slot += 1
+    return schedule
+"""
+
+BATCHED = """
+def naive_step(stage, x, target, shape):
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    def exchange(op, tensor, peer):
+        for work in dist.batch_isend_irecv([dist.P2POp(op, tensor, peer)]):
+            work.wait()
+        return tensor
+    if rank > 0:
+        x = exchange(dist.irecv, torch.empty(shape), rank - 1).requires_grad_()
+    y = stage(x)
+    if rank < last:
+        exchange(dist.isend, y.detach(), rank + 1)
+        upstream = exchange(dist.irecv, torch.empty(shape), rank + 1)
+    else:
+        loss = F.mse_loss(y, target)
+        upstream = torch.autograd.grad(loss, y, retain_graph=True)[0]
+    torch.autograd.backward(y, upstream)
+    if rank > 0:
+        exchange(dist.isend, x.grad, rank - 1)
+    return loss if rank == last else None
+"""
 
 
-@pytest.mark.parametrize("case", BYTES.cases, ids=lambda case: case.name)
-def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
-    inputs = inputs_of(BYTES, case, SEED)  # some draws hide rounding
-    (right,) = BYTES.expect(case, inputs)
-    for mistake, (wrong,) in BYTES.required_half.mistakes(case, inputs):
-        for number, other in zip(right, wrong, strict=True):
-            difference = 0 if other is None else abs(other - number) / number
-            is_equal = difference < activation_bytes.TOLERANCE / 4
-            assert is_equal or difference > 2 * activation_bytes.TOLERANCE, mistake
-
-
-def test_the_distance_to_a_counted_layer_is_shown_in_units_of_sbh():
-    asked = activation_bytes.setting(tp_size=4)
-    sbh = asked["tokens"] * asked["samples"] * asked["width"]
-    assert activation_bytes.in_sbh(asked, 10.01 * sbh, 8 * sbh) == ", 8/4 sbh too little"
-    asked = activation_bytes.setting()
-    assert activation_bytes.in_sbh(asked, 10 * sbh, 12.5 * sbh) == ", 2.5 sbh too much"
-    assert activation_bytes.in_sbh(asked, 10 * sbh, None) == ""
-
-
-# ---- partitioned_checkpoint ---------------------------------------------------------------------
-
-GATHER = "dist.all_gather_single(flat, piece)\n"
-REVERSED = GATHER + "        flat = flat.view(-1, len(piece)).flip(0).flatten()\n"
-SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
-ROUNDED = ".view(ctx.shape).bfloat16().to(piece.dtype)"
-OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
+RECEIVES_IN_ADVANCE = """
+def run_schedule(schedule, stages, inputs, targets, shape):
+    rank_of = {s: rank for rank, actions in enumerate(schedule) for _, s, _ in actions}
+    mine, last, boxes = schedule[dist.get_rank()], max(rank_of), {}
+    for kind, s, k in mine:
+        source = s - 1 if kind == "F" else s + 1
+        if source in rank_of:
+            box = torch.empty(shape)
+            boxes[kind, s, k] = box, dist.irecv(box, rank_of[source], tag=k)
+    kept, sent, loss = {}, [], None
+    for kind, s, k in mine:
+        got = None
+        if (kind, s, k) in boxes:
+            got, work = boxes.pop((kind, s, k))
+            work.wait()
+        if kind == "F":
+            x = inputs[k] if s == 0 else got.requires_grad_()
+            y = stages[s](x)
+            if s == last:
+                y = F.mse_loss(y, targets[k]) / len(targets)
+                loss = y.detach() + (0 if loss is None else loss)
+            else:
+                sent.append((y.detach(), dist.isend(y.detach(), rank_of[s + 1], tag=k)))
+            kept[s, k] = x, y
+        else:
+            x, y = kept.pop((s, k))
+            y.backward(got, retain_graph=True)
+            if s > 0:
+                sent.append((x.grad, dist.isend(x.grad, rank_of[s - 1], tag=k)))
+    for _, work in sent:
+        work.wait()
+    return loss
+"""
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize(
-    ("change", "name", "says"),
+    ("answer", "source"),
     [
-        (
-            (GATHER, REVERSED),
-            "4 ranks, 4 blocks of 132 KiB",
-            "runs the function again on a different x (element 0 is",
-        ),
-        (
-            ("        return None, x.grad", SUMMED),
-            "4 ranks, dropout, 5 elements",
-            "return each rank's own gradient of x",
-        ),
-        (
-            ("(flat, piece)", "(flat, piece, async_op=True)"),
-            "2 ranks, different weights, float64",
-            "and never waits for it",
-        ),
-        (
-            (".view(ctx.shape)", ROUNDED),
-            "2 ranks, different weights, float64",
-            "runs the function again on a different x",
-        ),
-        (
-            ("F.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),
-            "3 ranks, nested",
-            "RuntimeError",
-        ),
-        (("ctx.shape", "PartitionedCheckpoint.shape"), "3 ranks, nested", "RuntimeError"),
+        ("naive_step", BATCHED),
+        ("gpipe_schedule", SIMULATES),
+        ("run_schedule", RECEIVES_IN_ADVANCE),
     ],
 )
-def test_more_mistakes_in_partitioned_checkpoint_are_named(change, name, says):
-    answers = changed("partitioned_checkpoint", change)
-    result = result_of(PARTITIONED, case_of(PARTITIONED, name), answers)
-    assert says in result.diagnosis
+def test_other_correct_answers_pass(answer, source):
+    for result in results_of(answer, source):
+        assert result.passed, result.diagnosis
+
+
+@pytest.mark.ranks
+def test_the_puzzle_gives_partial_credit_and_shows_the_score():
+    """The greedy answer starts whatever can start: gradients, then forwards, then weights."""
+    results = results_of("zero_bubble_schedule", GREEDY, slice(3))
+    assert [result.passed for result in results] == [True, True, False]
+    text = as_text(Verdict("pipeline.zero_bubble_schedule", 5, results, SEED))
+    assert "idles 4 slots, 1F1B 9, the optimum is 3: a score of 83%" in text
+    assert "idle 4 slots, limit ≤ 3 slots" in text
+
+
+@pytest.mark.ranks
+def test_a_schedule_that_cannot_run_is_explained_and_has_no_slots():
+    source = """
+def gpipe_schedule(devices, micro_batches):
+    every = range(micro_batches)
+    return [[(kind, s, k) for kind in "BF" for k in every] for s in range(devices)]
+"""
+    results = results_of("gpipe_schedule", source, slice(1))
+    text = as_text(Verdict("pipeline.gpipe_schedule", 3, results, SEED))
+    assert "needs its forward first" in text
+    assert "idle –, limit ≤ 9 slots" in text

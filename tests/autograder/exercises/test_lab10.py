@@ -1,612 +1,362 @@
-"""Lab 10: references match plain training, mistakes are distinct, ranks share a disk."""
+"""Lab 10: byte counts match real layers, the best cut beats all others, further mistakes."""
 
 from __future__ import annotations
 
-import ctypes
-import dataclasses
-import mmap
-import os
-import random
-import shutil
-import signal
-import socket
-import subprocess
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import combinations
-from pathlib import Path
+from operator import call
 
 import cloudpickle
-import psutil
 import pytest
 import torch
+import torch.utils.checkpoint as torch_checkpoint
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
-from autograder.evaluation.trial import rng_for
-from autograder.exercises.lab10_save_resume import (
-    commits,
-    forked_ranks,
-    process_group,
-    rank_errors,
+from autograder.evaluation.trial import RankPool, Trials
+from autograder.exercises.lab10_activation_checkpointing import (
+    activation_bytes,
+    checkpoint_sequential,
+    networks,
     shared,
 )
-from autograder.exercises.lab10_save_resume.folders import INODE_BYTES, total_bytes
-from autograder.exercises.lab10_save_resume.hidden import load_sharded, train_resumable
-from autograder.guest import held_calls
-from shardlab.ranks.trust import Trust
+from autograder.exercises.lab10_activation_checkpointing.hidden import activation_bytes as sizes
+from autograder.exercises.lab10_activation_checkpointing.hidden.checkpoint_sequential import (
+    right_cut,
+)
+from shardlab import RankError, launch
 from tests.submissions import planted
 from tests.submissions.deciding import inputs_of
 
-LAB = "10_save_resume"
-SEED = 11
-_, LOAD, COMMIT, TRAIN = exercises.of_lab(LAB)
-KILLED = [case for case in TRAIN.cases if "all steps" not in case.name]  # steps are left to run
+LAB = "10_activation_checkpointing"
+SEED = 13
+CHECKPOINT, SEQUENTIAL, BYTES, PARTITIONED = exercises.of_lab(LAB)
 
 
-# ---- slices -------------------------------------------------------------------------------------
+def case_of(exercise, name):
+    return next(case for case in exercise.cases if case.name == name)
 
 
-@pytest.mark.parametrize("case", LOAD.cases, ids=lambda case: case.name)
-def test_the_reference_of_load_sharded_is_the_resharded_state(case):
-    state = shared.draw_state(case, rng_for(LOAD, case, SEED))
-    for rank, expected in enumerate(LOAD.expect(case, inputs_of(LOAD, case))):
-        for name, tensor in state.items():
-            length = -(-tensor.numel() // case.world_size)
-            own = tensor.flatten()[rank * length : (rank + 1) * length]
-            got = expected["slices"][name]
-            assert torch.equal(got[: len(own)], own)
-            assert len(got) == length
-            assert not got[len(own) :].any()
+def result_of(exercise, case, answers):
+    subject = planted.subjects(LAB, planted.solution(LAB) | answers)[exercise.answer]
+    with RankPool() as ranks:
+        ranks.expect(exercise, [case])
+        return Trials(exercise, cloudpickle.dumps(subject), SEED, ranks).run(case)[1].result
 
 
-def test_a_rank_needs_the_files_that_overlap_its_slice():
-    case = next(each for each in LOAD.cases if each.name.startswith("13"))
-    assert [len(files) for files in load_sharded.needed_files(case)] == [5, 5]
+def changed(answer, *changes):
+    source = planted.solution(LAB)[answer]
+    for before, after in changes:
+        assert before in source
+        source = source.replace(before, after)
+    return {answer: source}
 
 
-def test_with_few_files_a_rank_gets_only_those_it_needs():
-    case = next(each for each in LOAD.cases if each.params["few files"])
-    needed = load_sharded.needed_files(case)
-    for files, given in zip(needed, inputs_of(LOAD, case), strict=True):
-        assert [int(number) for number in given["shards"]] == files
-        assert len(files) < case.params["saved on"]
+# ---- checkpoint ---------------------------------------------------------------------------------
 
 
-# ---- training -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
+def test_torchs_own_checkpoint_matches_the_reference(case):
+    """Reentrant, as in the lab: it also runs each block as often as the lab expects."""
+    given = inputs_of(CHECKPOINT, case)
+    (wanted,) = CHECKPOINT.expect(case, given)
+
+    def reentrant(function, *args):
+        return torch_checkpoint.checkpoint(function, *args, use_reentrant=True)
+
+    ran = shared.step(partial(networks.network, reentrant), given[0], case)
+    got = shared.results(ran, case)
+    assert got[shared.RUNS] == wanted[shared.RUNS]
+    assert shared.same_bits(ran, networks.plain_step(given[0], case))
+    assert torch.equal(got[shared.NEXT], wanted[shared.NEXT])
 
 
-@pytest.mark.parametrize("case", TRAIN.cases, ids=lambda case: case.name)
-def test_the_reference_after_a_kill_is_the_end_of_an_uninterrupted_run(case):
-    (given,) = inputs_of(TRAIN, case)
-    starts = {"starts": [train_resumable.public.NO_KILL]}
-    uninterrupted = dataclasses.replace(case, params={**case.params, **starts})
-    all_steps, all_losses = train_resumable.last_start(uninterrupted, given)
-    steps, losses = train_resumable.last_start(case, given)
-    lost = len(all_steps) - len(steps)
-    assert steps == all_steps[lost:]
-    assert torch.equal(losses, all_losses[lost:])
+@pytest.mark.parametrize("case", CHECKPOINT.cases, ids=lambda case: case.name)
+def test_other_random_numbers_are_far_outside_the_tolerance(case):
+    given = inputs_of(CHECKPOINT, case)
+    runs = [networks.plain_step(given[0] | {"seed": seed}, case) for seed in (1, 2)]
+    gradients = [
+        torch.cat([each.flatten() for name in shared.VALUES[1:] for each in ran[name]])
+        for ran in runs
+    ]
+    difference = float((gradients[0] - gradients[1]).abs().max())
+    assert difference > 1000 * shared.TOLERANCE if case.params["keep"] < 1 else difference == 0
 
 
-def test_the_reference_restores_random_states():
-    case = TRAIN.cases[0]
-    before = torch.get_rng_state(), random.getstate()
-    TRAIN.expect(case, inputs_of(TRAIN, case))
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert random.getstate() == before[1]
+def test_a_case_leaves_no_state_in_the_process():
+    state = torch.get_rng_state()
+    case = case_of(CHECKPOINT, "dropout, two losses")
+    CHECKPOINT.expect(case, inputs_of(CHECKPOINT, case))
+    assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("case", KILLED, ids=lambda case: case.name)
-def test_mistakes_differ_from_the_right_curve_and_from_each_other(case):
-    inputs = inputs_of(TRAIN, case)
-    curves = [("none", TRAIN.expect(case, inputs)[0]["losses"][0])]
-    for mistake, outputs in TRAIN.required_half.mistakes(case, inputs):
-        if "all ranks" not in mistake or case.params["ranks"] > 1:
-            curves.append((mistake, outputs[0]["losses"][0]))
-    for (name, one), (other_name, other) in combinations(curves, 2):
-        if name != other_name:  # variants of one mistake may be equal
-            assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
+def calls_torch_checkpoint(reentrant):
+    shared.close_torchs_own()
+    x = torch.ones(1, requires_grad=True)
+    return torch_checkpoint.checkpoint(torch.sin, x, use_reentrant=reentrant)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_lost_loss_scale_or_count_of_good_steps_is_detected_for_every_seed(seed):
-    for case in KILLED:
-        inputs = list(TRAIN.draw(case, rng_for(TRAIN, case, seed)))
-        curves = [TRAIN.expect(case, inputs)[0]["losses"][0]]
-        for lost in ("scaler", "good_steps"):
-            curves.append(train_resumable.without(lost)(case, inputs)["losses"][0])
-        for one, other in combinations(curves, 2):
-            assert ((one - other) / one).abs().max() > 20 * TRAIN.tolerance
+@pytest.mark.ranks
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_torchs_own_checkpoint_is_closed(reentrant):
+    with pytest.raises(RankError, match=r"torch\.utils\.checkpoint is a ready-made"):
+        launch(calls_torch_checkpoint, reentrant, world_size=1, quiet=True)
 
 
-# ---- ranks that share a disk --------------------------------------------------------------------
-
-
-def test_forked_ranks_synchronize_and_share_files_and_tensors(tmp_path):
-    def work(group):
-        (tmp_path / f"{group.rank}").write_text("here")
-        torch.distributed.barrier()
-        number = torch.tensor([float(group.rank)])
-        torch.distributed.all_reduce(number)
-        return len(list(tmp_path.iterdir())), number.item(), torch.distributed.get_world_size()
-
-    ends = forked_ranks.run_ranks(work, 3)
-    assert [end.value for end in ends] == [(3, 3.0, 3)] * 3
-
-
-def test_a_rank_waits_for_an_asynchronous_collective_only_in_wait(tmp_path):
-    """Rank 1, which runs last, writes its file before the first barrier."""
-
-    def work(group):
-        if group.rank:
-            (tmp_path / "file").touch()
-        number = torch.ones(1)
-        first = torch.distributed.all_reduce(number, async_op=True)
-        second = torch.distributed.barrier(async_op=True)
-        seen = [(tmp_path / "file").exists(), number.item()]
-        second.wait()
-        first.wait()
-        return [*seen, (tmp_path / "file").exists(), number.item()]
-
-    ends = forked_ranks.run_ranks(work, 2)
-    assert [end.value for end in ends] == [[False, 1, True, 2], [True, 1, True, 2]]
-
-
-def test_asynchronous_and_synchronous_collectives_have_one_order():
-    def work(group):
-        number = torch.ones(1)
-        works = [
-            torch.distributed.all_reduce(number, async_op=group.rank == 0),
-            torch.distributed.barrier(async_op=group.rank == 0),
-        ]
-        if group.rank == 0:
-            works[1].wait()
-        torch.distributed.broadcast(number, src=1, async_op=True).wait()
-        return number.item()
-
-    assert [end.value for end in forked_ranks.run_ranks(work, 2)] == [2, 2]
-
-
-def test_a_collective_that_is_never_waited_for_is_an_error():
-    def work(group):
-        torch.distributed.barrier(async_op=True)
-
-    (end,) = forked_ranks.run_ranks(work, 1)
-    assert "barrier was started with async_op=True and never waited for" in end.value[1]
-
-
-def test_a_killed_rank_ends_those_that_wait_for_it():
-    def work(group):
-        if group.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        torch.distributed.barrier()
-
-    assert [end.status for end in forked_ranks.run_ranks(work, 2)] == ["barrier", "killed"]
-
-
-def test_processes_that_a_rank_started_end_with_it():
-    def work(group):
-        subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        return True
-
-    others = psutil.Process().children()
-    with forked_ranks.protected_parent():
-        assert forked_ranks.run_ranks(work, 1)[0].value is True
-        assert psutil.Process().children() == others
-
-
-def test_ranks_take_turns_in_the_given_order(tmp_path):
-    def work(group):
-        number = len(list(tmp_path.iterdir()))
-        (tmp_path / f"{group.rank}").touch()
-        return number
-
-    ends = forked_ranks.run_ranks(work, 3, order=(2, 0, 1))
-    assert [end.value for end in ends] == [1, 2, 0]
-
-
-def test_a_rank_cannot_reach_the_checkers_connection():
-    ours, theirs = socket.socketpair()
-
-    def work(group):
-        return [fd for fd in map(int, os.listdir("/proc/self/fd")) if fd > 2]
-
-    (end,) = forked_ranks.run_ranks(work, 1)
-    assert len(end.value) == 2  # the connection to the parent, and the folder being listed
-    ours.close()
-    theirs.close()
-
-
-@pytest.mark.parametrize(
-    ("fails", "kind"),
-    [(lambda: [][0], IndexError), (lambda: b"\xff".decode(), RuntimeError)],
+GRAPH = (
+    "        return function(*args)\n",
+    "        with torch.enable_grad():\n            ctx.y = function(*args)\n"
+    "        return ctx.y.detach()\n",
 )
-def test_a_rank_error_keeps_its_type_if_a_message_is_enough_to_create_it(fails, kind):
-    ends = forked_ranks.run_ranks(lambda group: fails(), 2)
-    with pytest.raises(kind, match="on rank 0 of 2"):
-        rank_errors.raise_first_error(ends)
+BACKWARD = "        torch.autograd.backward(*zip(*pairs))\n"
+TWICE = (BACKWARD, 2 * BACKWARD)
+NO_GRAPH = ("return Checkpoint.apply(function, *args)", "return function(*args).detach()")
+ONE_GRADIENT = (
+    "*[each.grad if isinstance(each, torch.Tensor) else None for each in args]",
+    "*[each.grad for each in args if isinstance(each, torch.Tensor)]",
+)
+FIRST_OUTPUT = (
+    "def backward(ctx, *grads):\n",
+    "def backward(ctx, grad):\n        grads = (grad,)\n",
+)
+ALL_OUTPUTS = (
+    "if isinstance(output, torch.Tensor) and output.requires_grad",
+    "if isinstance(output, torch.Tensor)",
+)
+ON_THE_CLASS = ("ctx.is_tensor", "Checkpoint.is_tensor"), ("ctx.others", "Checkpoint.others")
+LEAF = "each.detach().requires_grad_(each.requires_grad)"
+LEAF_OF_STORAGE = (
+    f"leaves = [{LEAF} for",
+    f"of = {{}}\n        leaves = [of.setdefault(each.untyped_storage().data_ptr(), {LEAF}) for",
+)
 
 
-def test_a_rank_that_waits_without_a_collective_is_stopped(tmp_path, monkeypatch):
-    """A file that never appears: the rank that would write it waits for its turn."""
-    monkeypatch.setattr(process_group, "LONGEST_TURN_S", 0.2)
-
-    def work(group):
-        while not (tmp_path / "file").exists():
-            time.sleep(0.01)
-
-    ends = forked_ranks.run_ranks(work, 2)
-    with pytest.raises(TimeoutError, match="has not entered a collective"):
-        rank_errors.raise_first_error(ends)
-
-
-def test_a_rank_that_waits_for_its_turn_is_not_stopped(monkeypatch):
-    monkeypatch.setattr(process_group, "LONGEST_TURN_S", 2.0)
-
-    def work(group):
-        for _ in range(2):
-            time.sleep(1.1)  # the last of three ranks waits for the turns of two
-            torch.distributed.barrier()
-        return True
-
-    assert [end.value for end in forked_ranks.run_ranks(work, 3)] == [True] * 3
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "change", "says"),
+    [
+        ("a chain of 4, 64 KiB each", GRAPH, "is over its budget: keeps"),
+        ("a chain of 4, 64 KiB each", TWICE, "goes backward through the same graph twice"),
+        ("a chain of 4, 64 KiB each", NO_GRAPH, "returns an output that does not require"),
+        ("several arguments and outputs", ONE_GRADIENT, "incorrect number of gradients"),
+        ("several arguments and outputs", FIRST_OUTPUT, "takes 2 positional arguments"),
+        ("several arguments and outputs", ALL_OUTPUTS, "that does not require a gradient"),
+        ("several arguments and outputs", LEAF_OF_STORAGE, "in 'gradients of arguments'"),
+        ("dropout, two losses", ON_THE_CLASS, "missing 1 required positional argument"),
+    ],
+)
+def test_more_mistakes_in_checkpoint_are_named(name, change, says):
+    exercise, changes = CHECKPOINT, change if isinstance(change[0], tuple) else (change,)
+    result = result_of(exercise, case_of(exercise, name), changed("checkpoint", *changes))
+    assert says in result.diagnosis
 
 
-def test_ranks_in_different_calls_are_named_with_their_calls():
-    def work(group):
-        group.exchange("mean" if group.rank else "barrier")
+WITH_HOOKS = """
+def checkpoint(function, *args):
+    random_state, count, found = torch.get_rng_state(), [0], {}
 
-    ends = forked_ranks.run_ranks(work, 2)
-    with pytest.raises(
-        RuntimeError, match=r"rank 0 .* in barrier, while rank 1 is in job.step\(\)"
-    ):
-        rank_errors.raise_first_error(ends, {"mean": "job.step()"})
+    def forget(_):
+        count[0] += 1
+        return count[0] - 1
 
+    def keep(tensor):
+        found[len(found)] = tensor.detach()
 
-def test_a_line_is_described_in_the_students_kernel_which_knows_its_cells(monkeypatch):
-    text = "ValueError on rank 1 of 2: no  [/tmp/ipykernel_7/9.py, line 3]"
-    graded = rank_errors.with_cell(text, Trust.UNTRUSTED)
-    assert graded == "ValueError on rank 1 of 2: no  [a cell, line 3]"
-    monkeypatch.setattr("shardlab.display.source._cell_number", lambda file: 5)
-    own = rank_errors.with_cell(text, Trust.OWN)
-    assert own == "ValueError on rank 1 of 2: no  [cell 5, line 3]"
+    def compute(number):
+        if not found:
+            inputs = [
+                each.detach().requires_grad_(each.requires_grad)
+                if isinstance(each, torch.Tensor) else each
+                for each in args
+            ]
+            with torch.random.fork_rng(devices=[]), torch.enable_grad():
+                torch.set_rng_state(random_state)
+                with torch.autograd.graph.saved_tensors_hooks(keep, found.get):
+                    function(*inputs)
+        return found.pop(number)
 
-
-class Killer(forked_ranks.Observer):
-    """Counts the changes in a folder, and kills the rank after one of them."""
-
-    def __init__(self, folder, kill_at=0):
-        self.watched, self.kill_at = str(folder), kill_at
-        self.states = [commits.disk_of(self.watched)]
-
-    def should_kill(self, rank, message):
-        disk = commits.disk_of(self.watched)
-        if disk == self.states[-1]:
-            return False
-        self.states.append(disk)
-        return len(self.states) - 1 == self.kill_at
+    with torch.autograd.graph.saved_tensors_hooks(forget, compute):
+        return function(*args)
+"""
 
 
-@pytest.fixture(params=["held calls", "traced lines"])
-def watch_mode(request, monkeypatch):
-    def refused():
-        raise OSError("no seccomp")
-
-    if request.param == "traced lines":
-        monkeypatch.setattr(held_calls, "hold", refused)
-    return request.param
-
-
-def test_a_rank_can_be_killed_after_every_change_on_disk(tmp_path, watch_mode):
-    def write_and_rename():
-        folder = tmp_path / "folder"
-        folder.mkdir()
-        path = folder / "file"
-        path.write_text("one")
-        path.rename(folder / "other")
-        return True
-
-    def work(group):
-        return write_and_rename()
-
-    observer = Killer(tmp_path)
-    assert forked_ranks.run_ranks(work, 1, observer)[0].value is True
-    states = [disk["folder"] for disk in observer.states[1:]]
-    assert states == [{}, {"file": ""}, {"file": "one"}, {"other": "one"}]
-    for kill_at, state in enumerate(states, start=1):
-        shutil.rmtree(tmp_path / "folder")
-        observer = Killer(tmp_path, kill_at)
-        assert forked_ranks.run_ranks(work, 1, observer)[0].status == "killed"
-        assert commits.disk_of(str(tmp_path)) == {"folder": state}
-
-
-COPIES = {
-    "in a thread": lambda source, target: run_in_thread(shutil.copytree, source, target),
-    "in threads": lambda source, target: copy_in_threads(source, target),
-    "by a program": lambda source, target: os.system(f"cp -r {source} {target}"),
-    "by sendfile": shutil.copytree,
-    "by the C library": lambda source, target: ctypes.CDLL(None).system(
-        f"cp -r {source} {target}".encode()
-    ),
-}
-
-
-def run_in_thread(function, *arguments):
-    thread = threading.Thread(target=function, args=arguments)
-    thread.start()
-    thread.join()
-
-
-def copy_in_threads(source, target):
-    """Copies the files concurrently."""
-    with ThreadPoolExecutor(4) as pool:
-        pool.submit(target.mkdir).result()
-        for path in source.iterdir():
-            pool.submit(lambda path=path: shutil.copyfile(path, target / path.name))
-
-
-@pytest.mark.parametrize("way", COPIES)
-def test_intermediate_states_are_seen_however_files_are_copied(tmp_path, way):
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    for name in "ab":
-        (source / name).write_text(name)
-
-    def work(group):
-        COPIES[way](source, target)
-
-    observer = Killer(tmp_path)
-    forked_ranks.run_ranks(work, 1, observer)
-    seen = [disk.get("target") for disk in observer.states]
-    assert {} in seen
-    assert any(files and files != {"a": "a", "b": "b"} for files in seen)
-
-
-def test_a_file_cannot_be_changed_through_memory(tmp_path):
-    (tmp_path / "file").write_text("before")
-
-    def work(group):
-        with (tmp_path / "file").open("r+b") as file, mmap.mmap(file.fileno(), 0):
-            pass
-
-    (end,) = forked_ranks.run_ranks(work, 1, Killer(tmp_path))
-    assert end.status == "raised"
-    assert end.value[0] == "PermissionError"
-
-
-def test_a_folder_named_as_a_step_must_be_complete():
-    given = {"old": ["a", "b"], "new": ["c", "d"]}
-    old = {commits.OLD: commits.files_of(given["old"])}
-    new = {commits.NEW: commits.files_of(given["new"])}
-    half = {commits.NEW: {"rank_0.txt": "c"}}
-    for disk, broken in ((old, False), (old | new, False), (old | half, True), ({}, True)):
-        assert commits.is_broken(disk, given) is broken
-    assert not commits.is_broken(old | {"unfinished": {"rank_0.txt": "c"}}, given)
-    assert commits.is_broken(old | {"step_00000003": {}}, given)
-
-
-# ---- right answers ------------------------------------------------------------------------------
-
-COMMITS = {
-    "a temporary name for each step, renamed by the last rank": """
-def atomic_commit(root, step, write):
-    if dist.get_rank() == 0:
-        for left in root.glob("tmp-*"):
-            shutil.rmtree(left)
-        (root / f"tmp-{step}").mkdir()
-    dist.barrier()
-    write(root / f"tmp-{step}")
-    dist.barrier()
-    if dist.get_rank() == dist.get_world_size() - 1:
-        os.replace(root / f"tmp-{step}", root / f"step_{step:08}")
-    dist.barrier()
-""",
-    "every rank removes the leftovers and ignores that others have removed them": """
-def atomic_commit(root, step, write):
-    folder = root / "unfinished"
-    shutil.rmtree(folder, ignore_errors=True)
-    dist.barrier()
-    folder.mkdir(exist_ok=True)
-    dist.barrier()
-    write(folder)
-    dist.barrier()
-    if dist.get_rank() == 0:
-        folder.rename(root / name_of(step))
-    dist.barrier()
-""",
-    "mkdtemp, its name broadcast, and all files synced": """
-def atomic_commit(root, step, write):
-    folder = [None]
-    if dist.get_rank() == 0:
-        for left in root.glob("attempt_*"):
-            shutil.rmtree(left)
-        folder = [tempfile.mkdtemp(prefix="attempt_", dir=root)]
-    dist.broadcast_object_list(folder)
-    write(folder[0])
-    for path in Path(folder[0]).iterdir():
-        with open(path) as file:
-            os.fsync(file.fileno())
-    dist.barrier()
-    if dist.get_rank() == 0:
-        os.rename(folder[0], root / name_of(step))
-        opened = os.open(root, os.O_RDONLY)
-        os.fsync(opened)
-        os.close(opened)
-    dist.barrier()
-""",
-    "the step's name with .tmp": """
-def atomic_commit(root, step, write):
-    folder = root / f"{name_of(step)}.tmp"
-    if dist.get_rank() == 0:
-        if folder.exists():
-            os.system(f"rm -r {folder}")
-        os.mkdir(folder)
-    dist.all_reduce(torch.zeros(1))
-    write(folder)
-    dist.all_reduce(torch.zeros(1))
-    if dist.get_rank() == 0:
-        folder.replace(root / name_of(step))
-    dist.all_reduce(torch.zeros(1))
-""",
-}
-JOBS = {
-    "every rank saves its own state of everything that differs, and skips old batches": """
-def train_resumable(root, job, steps, every):
-    rank, losses, newest = dist.get_rank(), {}, latest(root)
-    first = 0 if newest is None else int(newest.name[5:])
-    if newest is not None and first < steps:
-        common, own = (torch.load(newest / name) for name in ("common", f"own_{rank}"))
-        job.model.load_state_dict(common[0])
-        job.optimizer.load_state_dict(common[1])
-        job.scheduler.load_state_dict(common[2])
-        job.scaler.load_state_dict(common[3])
-        for _ in range(first):
-            job.stream.next()
-        torch.set_rng_state(own[0])
-        random.setstate(own[1])
-    for step in range(first, steps):
-        losses[step] = job.step()
-        if (step + 1) % every:
-            continue
-        def write(folder):
-            if rank == dist.get_world_size() - 1:
-                pieces = job.model, job.optimizer, job.scheduler, job.scaler
-                torch.save([piece.state_dict() for piece in pieces], folder / "common")
-            torch.save([torch.get_rng_state(), random.getstate()], folder / f"own_{rank}")
-        atomic_commit(root, step + 1, write)
-    return losses
-""",
-    "knows the job's parts by the notebook's classes": """
-def train_resumable(root, job, steps, every):
-    rank, losses, newest, done = dist.get_rank(), {}, latest(root), 0
-    kinds = (Stream, Scaler, torch.nn.Module, torch.optim.Optimizer)
-    kinds += (torch.optim.lr_scheduler.LRScheduler,)
-    assert isinstance(job, Job)
-    pieces = [each for each in vars(job).values() if isinstance(each, kinds)]
-    assert len(pieces) == 5
-    if newest is not None:
-        done, states = torch.load(newest / "common.pt", weights_only=False)
-        for piece, state in zip(pieces, states):
-            piece.load_state_dict(state)
-        own = torch.load(newest / f"{rank}.pt", weights_only=False)
-        torch.set_rng_state(own[0])
-        random.setstate(own[1])
-
-    def write(folder):
-        if rank == 0:
-            torch.save([done, [piece.state_dict() for piece in pieces]], folder / "common.pt")
-        torch.save([torch.get_rng_state(), random.getstate()], folder / f"{rank}.pt")
-
-    while done < steps:
-        losses[done] = job.step()
-        done += 1
-        if done % every == 0:
-            atomic_commit(root, done, write)
-    return losses
-""",
-    "one file with the random states of all ranks": """
-def train_resumable(root, job, steps, every):
-    rank, losses, done = dist.get_rank(), {}, 0
-    pieces = job.model, job.optimizer, job.scheduler, job.stream, job.scaler
-    if (newest := latest(root)) is not None:
-        done, states, torchs, pythons = torch.load(newest / "all.pt")
-        for piece, state in zip(pieces, states):
-            piece.load_state_dict(state)
-        torch.set_rng_state(torchs[rank])
-        random.setstate(pythons[rank])
-    while done < steps:
-        losses[done] = job.step()
-        done += 1
-        if done % every:
-            continue
-        own = torch.get_rng_state()
-        torchs = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(torchs, own)
-        pythons = [None] * dist.get_world_size() if rank == 0 else None
-        dist.gather_object(random.getstate(), pythons, dst=0)
-
-        def write(folder):
-            if rank == 0:
-                states = [piece.state_dict() for piece in pieces]
-                torch.save([done, states, torchs, pythons], folder / "all.pt")
-
-        atomic_commit(root, done, write)
-    return losses
-""",
-    "one file per rank, and the common state written under another name and renamed": """
-def train_resumable(root, job, steps, every):
-    rank, losses, newest = dist.get_rank(), {}, latest(root)
-    pieces = job.model, job.optimizer, job.scheduler, job.stream, job.scaler
-    first = 0
-    if newest is not None:
-        for piece, state in zip(pieces, torch.load(newest / "common.pt")):
-            piece.load_state_dict(state)
-        first, torchs, pythons = torch.load(newest / str(rank))
-        torch.set_rng_state(torchs)
-        random.setstate(pythons)
-
-    def write(folder):
-        if rank == 0:
-            torch.save([piece.state_dict() for piece in pieces], folder / "part")
-            (folder / "part").rename(folder / "common.pt")
-        dist.barrier()
-        assert (folder / "common.pt").exists()
-        own = [step + 1, torch.get_rng_state(), random.getstate()]
-        torch.save(own, folder / str(rank))
-
-    for step in range(first, steps):
-        losses[step] = job.step()
-        if (step + 1) % every == 0:
-            atomic_commit(root, step + 1, write)
-    return losses
-""",
-}
-
-
-def assert_passes(exercise, source, seed=SEED):
-    answers = planted.solution(LAB) | {exercise.answer: source}
-    subject = planted.subjects(LAB, answers)[exercise.answer]
-    verdict = decide(exercise, cloudpickle.dumps(subject), seed)
+@pytest.mark.ranks
+def test_a_checkpoint_of_hooks_on_saved_tensors_passes():
+    answers = planted.solution(LAB) | {"checkpoint": WITH_HOOKS}
+    subject = planted.subjects(LAB, answers)["checkpoint"]
+    verdict = decide(CHECKPOINT, cloudpickle.dumps(subject), SEED)
     assert verdict.passed, [case.diagnosis for case in verdict.cases if not case.passed]
 
 
-@pytest.mark.ranks
-@pytest.mark.parametrize("way", COMMITS)
-def test_right_commits_pass(way):
-    assert_passes(COMMIT, COMMITS[way])
+# ---- checkpoint_sequential ----------------------------------------------------------------------
+
+
+def all_cuts(layers):
+    for count in range(layers):
+        for edges in combinations(range(1, layers), count):
+            yield [b - a for a, b in zip((0, *edges), (*edges, layers), strict=True)]
+
+
+def held_bytes(case, cut):
+    """The most bytes held while any segment of the cut runs."""
+    kept = checkpoint_sequential.kept_bytes(case)
+    return max(j * shared.x_bytes(case) + layers * kept for j, layers in enumerate(cut))
+
+
+@pytest.mark.parametrize("keep", [1.0, 0.8])
+@pytest.mark.parametrize("layers", [1, 2, 5, 9])
+def test_no_cut_recomputes_fewer_layers_than_the_reference(layers, keep):
+    for of_kept in range(layers + 1):
+        for of_passed in range(0, 12, 2):
+            case = shared.blocks_case("", 1, layers, 2, 3, keep=keep, budget=(of_kept, of_passed))
+            most = checkpoint_sequential.budget_bytes(case)
+            fits = [cut for cut in all_cuts(layers) if held_bytes(case, cut) <= most]
+            right = right_cut(case)
+            assert (right is None) == (not fits)
+            if right is not None:
+                assert right in fits
+                assert sum(right[:-1]) == min(sum(cut[:-1]) for cut in fits)
+
+
+@pytest.mark.parametrize("case", SEQUENTIAL.cases, ids=lambda case: case.name)
+def test_graphs_hold_exactly_the_bytes_of_the_formula(case):
+    cut = right_cut(case)
+    if cut is None:
+        return
+    (given,) = inputs_of(SEQUENTIAL, case)
+
+    def run_segments(layers, arguments, *_):
+        x, start = arguments[0], 0
+        for length in cut[:-1]:
+            part = layers[start : start + length]
+            x = torch_checkpoint.checkpoint(in_order, part, x, use_reentrant=True)
+            start += length
+        return [in_order(layers[start:], x)]
+
+    in_order = partial(networks.chain, call)
+    ran = shared.step(run_segments, given, case, **checkpoint_sequential.STEP_OPTIONS)
+    assert max(ran["saved"]) == held_bytes(case, cut)
+    assert len(ran["again"]) == sum(cut[:-1])
+    assert checkpoint_sequential.cut_of(ran["log"], ran["again"]) == cut
+    whole = networks.plain_step(given, case, **checkpoint_sequential.STEP_OPTIONS)
+    assert max(whole["saved"]) == case.params["blocks"] * checkpoint_sequential.kept_bytes(case)
+    assert shared.same_bits(ran, whole)
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("way", JOBS)
-def test_right_training_loops_pass(way):
-    assert_passes(TRAIN, JOBS[way])
+def test_a_mistake_in_checkpoint_costs_nothing_in_the_next_exercise():
+    exercise = SEQUENTIAL
+    wrong = {mistake.name: mistake for mistake in planted.of_lab(LAB)}["random_state_not_restored"]
+    result = result_of(exercise, case_of(exercise, "16 layers, dropout"), wrong.answers)
+    assert result.passed, result.diagnosis
 
 
-def test_no_temporary_files_are_left(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    case = COMMIT.cases[0]
-    subject = planted.subjects(LAB, planted.solution(LAB))["atomic_commit"]
-    output = COMMIT.drive(cloudpickle.dumps(subject), inputs_of(COMMIT, case)[0], case)
-    assert output["was killed"]
-    assert not output["broken"]
-    assert not output["failures"]
-    assert list(Path(tmp_path).iterdir()) == []
+@pytest.mark.ranks
+def test_layers_run_in_the_wrong_order_are_named():
+    exercise = SEQUENTIAL
+    change = ("return in_order(layers[start:])(x)", "return in_order(layers[start:][::-1])(x)")
+    answers = changed("checkpoint_sequential", change)
+    result = result_of(exercise, exercise.cases[0], answers)
+    assert "wrong values in 'outputs'" in result.diagnosis
 
 
-def test_names_count_in_bytes_and_each_file_has_an_inode(tmp_path):
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / chr(0x10000)).mkdir()
-    (tmp_path / "checkpoint" / chr(0x10000) / "ab").write_bytes(b"12345")
-    assert total_bytes(tmp_path / "checkpoint") == (INODE_BYTES + 4) + (INODE_BYTES + 2 + 5)
+# ---- activation_bytes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", TRAIN.cases, ids=lambda case: case.name)
-def test_checkpoints_have_no_room_for_the_batches_before_them(case):
-    """Of all that a start finds, for each number of the batches that it would have to repeat."""
-    limit, ranks = train_resumable.public.checkpoint_limit(case).most, case.params["ranks"]
-    numbers = train_resumable.public.SAMPLES * (train_resumable.public.WIDTHS[0] + 1)
-    for start, names in enumerate(train_resumable.left(case)[:-1], 1):
-        checkpoints = len(names) if case.params["keeps old"] else 1
-        repeated = train_resumable.public.done_before(case, start) * ranks * numbers
-        assert 8 * checkpoints * limit < 10 * repeated  # bits
+@pytest.mark.parametrize("recompute", activation_bytes.RECOMPUTE)
+@pytest.mark.parametrize("tp_size", [1, 4, 8])
+@pytest.mark.parametrize("model", [{}, activation_bytes.GPT_3], ids=["small", "GPT-3"])
+def test_a_counted_layer_matches_the_papers_formula(model, tp_size, recompute):
+    """Except for a mean and a standard deviation of each token, for two layer norms."""
+    asked = activation_bytes.setting(**model, tp_size=tp_size, recompute=recompute)
+    formula = sizes.formula_bytes(asked)
+    means = 0 if recompute == "full" else 16 * asked["tokens"] * asked["samples"]
+    assert sizes.counted_bytes(asked) == formula + means
+    assert means < activation_bytes.TOLERANCE / 4 * formula
+
+
+def test_the_papers_175b_model_in_gib():
+    """Table 2's formulas for 96 layers: 256.5 without parallelism, then as the lab prints them."""
+    case = case_of(BYTES, "175B on 8 ranks, the paper's table")
+    (numbers,) = BYTES.expect(case, inputs_of(BYTES, case))
+    gib = [96 * number / 2**30 for number in numbers]
+    assert gib == pytest.approx([256.5, 51.75, 32.06, 9.56, 4.5, 4.5 / 8], abs=0.005)
+
+
+def test_the_numbers_in_the_answer_to_the_last_question():
+    shape = {"tokens": 4096, "samples": 2, "width": 4096, "heads": 32}
+    gigabytes = [
+        32 * sizes.formula_bytes(activation_bytes.setting(**shape, recompute=how)) / 1e9
+        for how in activation_bytes.RECOMPUTE
+    ]
+    assert gigabytes == pytest.approx([208, 36.5, 2.1], abs=0.5)
+    # Attention's core as a fraction of a layer's forward FLOPs, for one token.
+    again = 4 * 4096 * 4096 / (24 * 4096**2 + 4 * 4096 * 4096)
+    assert (again, again / 3) == pytest.approx((0.14, 0.05), abs=5e-3)
+
+
+@pytest.mark.parametrize("case", BYTES.cases, ids=lambda case: case.name)
+def test_a_wrong_formula_differs_clearly_from_the_right_one_or_equals_it(case):
+    inputs = inputs_of(BYTES, case, SEED)  # some draws hide rounding
+    (right,) = BYTES.expect(case, inputs)
+    for mistake, (wrong,) in BYTES.required_half.mistakes(case, inputs):
+        for number, other in zip(right, wrong, strict=True):
+            difference = 0 if other is None else abs(other - number) / number
+            is_equal = difference < activation_bytes.TOLERANCE / 4
+            assert is_equal or difference > 2 * activation_bytes.TOLERANCE, mistake
+
+
+def test_the_distance_to_a_counted_layer_is_shown_in_units_of_sbh():
+    asked = activation_bytes.setting(tp_size=4)
+    sbh = asked["tokens"] * asked["samples"] * asked["width"]
+    assert activation_bytes.in_sbh(asked, 10.01 * sbh, 8 * sbh) == ", 8/4 sbh too little"
+    asked = activation_bytes.setting()
+    assert activation_bytes.in_sbh(asked, 10 * sbh, 12.5 * sbh) == ", 2.5 sbh too much"
+    assert activation_bytes.in_sbh(asked, 10 * sbh, None) == ""
+
+
+# ---- partitioned_checkpoint ---------------------------------------------------------------------
+
+GATHER = "dist.all_gather_single(flat, piece)\n"
+REVERSED = GATHER + "        flat = flat.view(-1, len(piece)).flip(0).flatten()\n"
+SUMMED = "        dist.all_reduce(x.grad)\n        return None, x.grad"
+ROUNDED = ".view(ctx.shape).bfloat16().to(piece.dtype)"
+OF_32_BITS = "torch.cat([x.flatten(), torch.zeros(-x.numel() % tp_size)])"
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("change", "name", "says"),
+    [
+        (
+            (GATHER, REVERSED),
+            "4 ranks, 4 blocks of 132 KiB",
+            "runs the function again on a different x (element 0 is",
+        ),
+        (
+            ("        return None, x.grad", SUMMED),
+            "4 ranks, dropout, 5 elements",
+            "return each rank's own gradient of x",
+        ),
+        (
+            ("(flat, piece)", "(flat, piece, async_op=True)"),
+            "2 ranks, different weights, float64",
+            "and never waits for it",
+        ),
+        (
+            (".view(ctx.shape)", ROUNDED),
+            "2 ranks, different weights, float64",
+            "runs the function again on a different x",
+        ),
+        (
+            ("F.pad(x.flatten(), (0, -x.numel() % tp_size))", OF_32_BITS),
+            "3 ranks, nested",
+            "RuntimeError",
+        ),
+        (("ctx.shape", "PartitionedCheckpoint.shape"), "3 ranks, nested", "RuntimeError"),
+    ],
+)
+def test_more_mistakes_in_partitioned_checkpoint_are_named(change, name, says):
+    answers = changed("partitioned_checkpoint", change)
+    result = result_of(PARTITIONED, case_of(PARTITIONED, name), answers)
+    assert says in result.diagnosis

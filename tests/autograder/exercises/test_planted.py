@@ -56,7 +56,8 @@ def test_mistake_loses_its_own_points_and_is_named(
         lost = verdict.max_points - verdict.points
         wrong = [case for case in verdict.cases if not case.passed]
         diagnoses = [case.diagnosis for case in wrong]
-        assert lost == pytest.approx(mistake.loses[exercise.answer], abs=1e-3), diagnoses
+        seen = "\n".join([f"violation: {verdict.violation or 'none'}", *diagnoses])
+        assert lost == pytest.approx(mistake.loses[exercise.answer], abs=1e-3), seen
         message = mistake.says[exercise.answer]
         if verdict.note:
             assert message in verdict.note

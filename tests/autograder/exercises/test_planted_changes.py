@@ -82,12 +82,12 @@ def test_every_change_applies_to_the_solution(lab: str) -> None:
 def test_an_edit_of_a_solution_names_the_mistakes_that_it_breaks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lab = "05_fsdp"
+    lab = "06_fsdp_in_practice"
     edited = planted.solution(lab)["hsdp_bytes"].replace("tensors = ", "exchanges = ")
     monkeypatch.setattr(planted, "solution", lambda lab: {"hsdp_bytes": edited})
     mistakes = [each for each in planted.of_lab(lab) if "hsdp_bytes" in each.loses]
     found = " ".join(broken(mistakes))
-    assert "05_fsdp/hsdp_bytes.toml, gathers_parameters_that_stay_whole" in found
+    assert "06_fsdp_in_practice/hsdp_bytes.toml, gathers_parameters_that_stay_whole" in found
 
 
 def test_a_mistake_is_printed_as_the_whole_cell(
@@ -98,10 +98,10 @@ def test_a_mistake_is_printed_as_the_whole_cell(
         command.main()
         return capsys.readouterr().out
 
-    assert "gathers_over_all_ranks  (hsdp_bytes)\n" in printed("05_fsdp")
-    cell = printed("05_fsdp", "gathers_over_all_ranks")
+    assert "gathers_over_all_ranks  (hsdp_bytes)\n" in printed("06_fsdp_in_practice")
+    cell = printed("06_fsdp_in_practice", "gathers_over_all_ranks")
     namespace: dict = {}
     exec(cell, namespace)
     assert namespace["hsdp_bytes"](8, 2, 2)["within"] != 24
     assert "SOLUTION" not in cell
-    assert "no mistake 'another'" in printed("05_fsdp", "another")
+    assert "no mistake 'another'" in printed("06_fsdp_in_practice", "another")

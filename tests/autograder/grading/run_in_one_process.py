@@ -1,6 +1,6 @@
 """Runs nbgrader commands one after another in one process, with one start of the sandbox.
 
-python -m tests.autograder.grading.run_in_one_process "autograde 04_zero" "autograde 06_offload"
+python -m tests.autograder.grading.run_in_one_process "autograde 04_zero" "autograde 07_offload"
 """
 
 from __future__ import annotations

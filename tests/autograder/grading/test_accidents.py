@@ -94,7 +94,7 @@ def test_an_accident_costs_as_little_as_possible(
     accident = import_module(f"tests.submissions.accidents.{name}")
     solved = read("solutions")
     all_answers = answered(nbformat.from_dict(solved))
-    assert len(all_answers) == 6
+    assert len(all_answers) == 7
     accident.submit(solved, tmp_path)
     notebook, notes = graded(released, tmp_path)
     lost = getattr(accident, "LOST", ())

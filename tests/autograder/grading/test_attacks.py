@@ -273,7 +273,7 @@ def test_neighbors_are_graded_as_if_alone(graded: Class) -> None:
 
     alone = decided("alone")
     assert alone["state"] == "graded"
-    assert sorted(alone["points"].values()) == [0, 0, 0, 2, 2]
+    assert sorted(alone["points"].values()) == [0, 0, 0, 0, 2, 2]
     for name in WITH_NEIGHBOR:
         if name in {entry.name for entry in ENTRIES}:
             assert decided(f"{name}-neighbor") == alone

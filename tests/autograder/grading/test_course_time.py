@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from nbgrader.api import Gradebook
 from nbgrader.apps import NbGrader
+from nbgrader.apps.dbapp import DbAssignmentAddApp
 from nbgrader.apps.zipcollectapp import ZipCollectApp
 from nbgrader.auth import Authenticator
 from nbgrader.coursedir import CourseDirectory
@@ -124,6 +125,22 @@ def test_nbgrader_reads_submissions_and_due_dates_in_the_zone(
     with Gradebook(course.db_url) as gradebook:
         lab = gradebook.update_or_create_assignment(LAB, duedate="2026-10-25 12:00")
         assert lab.duedate == datetime(2026, 10, 25, 11)
+
+
+def test_a_due_date_that_is_none_ends_nbgraders_command_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "nbgrader_config.py").write_text((REPO / "nbgrader_config.py").read_text())
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        app = DbAssignmentAddApp()
+        app.initialize([LAB, "--duedate=03.10.2026"])
+        app.log.propagate = True
+        with pytest.raises(SystemExit) as ended:
+            app.start()
+        assert ended.value.code == 1
+    first, _ = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    assert first.startswith("the due date '03.10.2026' does not begin with a date such as 2026-10")
 
 
 def test_an_invalid_submission_time_is_reported_and_read_as_none(

@@ -18,7 +18,7 @@ from tests.autograder.grading.copied_course import (
 from tests.submissions import planted
 
 # Graded last: their sandbox contains DeepSpeed, and all other labs share one without it.
-WITH_DEEPSPEED = ["06_offload", "11_deepspeed_accelerate"]
+WITH_DEEPSPEED = ["07_offload", "12_deepspeed"]
 LABS = [lab for lab in exercises.labs() if lab not in ("03_ring_all_reduce", *WITH_DEEPSPEED)]
 LABS += WITH_DEEPSPEED
 ALWAYS = {LABS[0], LABS[-1]}  # one of each sandbox; the others are exhaustive

@@ -15,7 +15,6 @@ import pytest
 
 from autograder import exercises
 from autograder.evaluation.decide import decide
-from autograder.evaluation.threads import one_thread
 from autograder.evaluation.trial import RankPool, Trials, rng_for
 from autograder.exercise import Case, Exercise, Formula, equal
 from autograder.exercise.hidden import HiddenHalf
@@ -23,6 +22,7 @@ from autograder.grading.record.source_rules import find_forbidden
 from autograder.guest import closed_modules
 from autograder.guest.closed_modules import is_closed
 from shardlab import launch
+from shardlab.ranks.threads import one_thread
 from shardlab.ranks.trust import Trust
 from shardlab.simulate import pipeline
 from tests.autograder.exercise_halves import on_ranks
@@ -50,14 +50,14 @@ def step_bytes(**setting):
     return {"parameters": parameters, "gradients": parameters, "optimizer": held,
             "activations": sum(each.nbytes for each in kept)}
 """,
-    "fsdp.hsdp_bytes": """
+    "fsdp_in_practice.hsdp_bytes": """
 from shardlab.estimate import hybrid_sharding
 def hsdp_bytes(parameters, replicas, shards, element_bytes=2, reshard_after_forward=True):
     sent = hybrid_sharding.sent_bytes(parameters, replicas, shards, parameter_bytes=element_bytes,
         gradient_bytes=element_bytes, gathers=2 if reshard_after_forward else 1)
     return {"within": sent.within, "across": sent.across}
 """,
-    "fsdp.which_is_it": """
+    "fsdp_in_practice.which_is_it": """
 from shardlab.recorded_runs import step_traces
 def which_is_it(trace):
     return next(method for method, known in step_traces.load().values() if known == trace)
@@ -157,7 +157,7 @@ def activation_bytes(
     return activations.layer_bytes(tokens, samples, width, heads, tensor_parallel=tp_size,
         sequence_parallel=sequence_parallel, recompute=recompute)
 """,
-    "lora_quantization.LoRALinear": """
+    "lora.LoRALinear": """
 class LoRALinear(nn.Module):
     def __init__(self, linear, r, alpha):
         from peft import LoraConfig, inject_adapter_in_model
@@ -169,7 +169,7 @@ class LoRALinear(nn.Module):
     def forward(self, x):
         return self.linear(x)
 """,
-    "lora_quantization.count_and_ship": """
+    "lora.count_and_ship": """
 from shardlab.estimate import lora
 def count_and_ship(shapes, r, targets, world_size, tokens):
     matrices = {name.split(".")[-2]: [] for name in shapes}
@@ -183,7 +183,7 @@ def count_and_ship(shapes, r, targets, world_size, tokens):
         "flops": lora.training_flops(base, tokens, is_frozen=True)
             + lora.training_flops(adapters, tokens, is_frozen=False)}
 """,
-    "lora_quantization.quantize_blockwise": """
+    "quantization.quantize_blockwise": """
 def quantize_blockwise(weights, block, points=None):
     import bitsandbytes.functional as bnb
     if points is None:
@@ -194,20 +194,20 @@ def quantize_blockwise(weights, block, points=None):
     codes = torch.stack([packed >> 4, packed & 15], dim=-1).flatten()
     return codes[:weights.numel()].view(weights.shape), state.absmax
 """,
-    "lora_quantization.pack_q4_0": """
+    "quantization.pack_q4_0": """
 import gguf
 def pack_q4_0(weights):
     rows = weights.view(-1, 32).numpy()
     return torch.from_numpy(gguf.quants.quantize(rows, gguf.GGMLQuantizationType.Q4_0))
 """,
-    "lora_quantization.outliers": """
+    "quantization.outliers": """
 def outliers(x, w, threshold):
     import bitsandbytes
     state = bitsandbytes.MatmulLtState()
     state.threshold, state.has_fp16_weights = threshold, False
     return bitsandbytes.matmul(x, w, state=state)
 """,
-    "lora_quantization.qlora_step": """
+    "lora.qlora_step": """
 def qlora_step(layers, x, loss_of, alpha, lr):
     import bitsandbytes
     for layer in layers:
@@ -257,7 +257,7 @@ def test_calling_a_ready_made_solution_earns_nothing_and_is_named(name: str) -> 
 
 
 WITHOUT_RANKS = [name for name in BORROWED if isinstance(EXERCISES[name][1], Formula)]
-WITHOUT_RANKS += ["lora_quantization.pack_q4_0"]
+WITHOUT_RANKS += ["quantization.pack_q4_0"]
 
 
 @pytest.mark.parametrize("name", WITHOUT_RANKS)

@@ -83,6 +83,19 @@ def test_checks_of_one_lab_import_without_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_records")
+def test_students_have_one_command(tmp_path: Path) -> None:
+    files = package(REPO, [FIRST])
+    write(files, tmp_path / "to")
+
+    listed = subprocess.run(
+        [sys.executable, "-m", "autograder", "--help"],
+        env={"PYTHONPATH": f"{tmp_path}/to:{tmp_path}/to/course", "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True, cwd=tmp_path / "to",
+    ).stdout  # fmt: skip
+    assert re.findall(r"^    ([a-z-]+)", listed, re.MULTILINE) == ["script"]
+
+
+@pytest.mark.usefixtures("without_records")
 def test_an_update_with_more_labs_replaces_no_work(tmp_path: Path) -> None:
     write(package(REPO, [FIRST]), tmp_path / "mine")
     work = tmp_path / f"mine/labs/{FIRST}/{FIRST}.ipynb"

@@ -35,6 +35,7 @@ from shardlab.ranks.trust import Trust
 from tests.autograder.build.test_repository import SOURCES, answers_and_given, passages
 from tests.autograder.exercise_halves import on_ranks
 from tests.submissions import planted
+from tools.openers import live
 
 REPO = Path(__file__).parents[3]
 EXERCISES = [exercise for lab in exercises.labs() for exercise in exercises.of_lab(lab)]
@@ -91,8 +92,11 @@ def test_the_package_is_the_course_the_labs_and_checks(files: dict[str, bytes]) 
         assert f"course/chapters/{lab}.ipynb" in files
     assert "course/front_page.ipynb" in files
     assert "course/shardlab/widgets/widgets.css" in files
+    assert {str(path.relative_to(REPO)) for path in live.files()} <= files.keys()
     packages = {name.split("/")[1] for name in files if name.startswith("autograder/")}
-    assert packages == {"__init__.py", "guest", "exercise", "exercises", "course", "evaluation"}
+    modules = {"__init__.py", "__main__.py"}
+    rooms = {"guest", "exercise", "exercises", "course", "evaluation", "job"}
+    assert packages == modules | rooms
     folders = {
         name.split("/")[3] for name in files if re.match("autograder/exercises/lab.*/.*/", name)
     }

@@ -17,7 +17,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,11 +40,10 @@ from shardlab.ranks.rank_set import RankSet
 from shardlab.ranks.trust import Trust
 from shardlab.run import Run
 from shardlab.trace import measure, wire
-from tests.autograder.sandbox.without_root import is_possible, run_without_root
+from tests.autograder.sandbox.without_root import is_possible, run_again_without_root
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
-REPO = Path(__file__).parents[3]
 LIMITS = Limits(memory_bytes=400_000_000, processes=60, scratch_bytes=8_000_000)
 
 
@@ -457,6 +455,31 @@ def test_bytes_are_counted_by_connection_whatever_groups_were_made(
             assert (traffic.unseen_bytes or 0) > 100_000
 
 
+def send_with_the_same_ports() -> None:
+    """100 kB through one of three connections that differ only in an address of loopback."""
+    addresses, kept = ("127.0.0.1", "127.0.0.2", "127.0.0.3"), []
+    if dist.get_rank() == 0:
+        servers = [socket.create_server((each, 45001)) for each in addresses]
+        dist.barrier()
+        kept = [server.accept()[0] for server in servers]
+        assert len(kept[1].recv(100_000, socket.MSG_WAITALL)) == 100_000
+    else:
+        dist.barrier()
+        for each in addresses:
+            kept.append(socket.socket())
+            kept[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept[-1].bind(("127.0.0.1", 45002))
+            kept[-1].connect((each, 45001))
+        kept[1].sendall(bytes(100_000))
+    vars(sys)["kept"] = kept
+    dist.barrier()
+
+
+def test_connections_with_the_same_ports_are_all_counted(sandbox: Sandbox) -> None:
+    traffic = contained(sandbox, send_with_the_same_ports, world_size=2).traffic
+    assert traffic.sent_bytes[1, 0] >= 100_000
+
+
 def import_hidden(name: str) -> list[str]:
     """In a new Python, which knows nothing of the modules that are closed in this one."""
     program = f"import {name} as module; print([x for x in dir(module) if x[0] != '_'])"
@@ -475,7 +498,7 @@ def test_a_program_cannot_import_what_is_hidden(sandbox: Sandbox) -> None:
         assert "rgb_to_hsv" in shown.run(import_hidden, "colorsys").outputs[0][0]
         for name in names:
             (seen,) = hidden.run(import_hidden, name).outputs[0]
-            assert seen == "[]" or "No module named" in seen
+            assert seen == "[]" or seen.startswith(("ImportError", "ModuleNotFoundError"))
 
 
 def wake_the_other_rank() -> int:
@@ -508,14 +531,7 @@ def test_ranks_that_may_not_connect_cannot_wake_each_other(sandbox: Sandbox) -> 
 
 @pytest.mark.skipif(not is_possible(), reason="needs setpriv and unshare")
 def test_isolation_is_the_same_without_root() -> None:
-    """Runs this file again, without root."""
-    if os.geteuid() != 0:
-        pytest.skip("already without root")
-    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's belong to root
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", __file__]
-        done = run_without_root([*command, f"--basetemp={home}/t"], Path(home), cwd=REPO)
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "failed" not in done.stdout
+    run_again_without_root(__file__)
 
 
 def test_without_bubblewrap_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

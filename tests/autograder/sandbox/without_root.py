@@ -7,9 +7,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+REPO = Path(__file__).parents[3]
 NOBODY = 65534
 
 
@@ -29,6 +33,17 @@ def run_without_root(command: list[str], home: Path, **kw: Any) -> subprocess.Co
         script.append(f"exec {shlex.join([*user, *command])}")
         command = ["unshare", "--mount", "sh", "-ec", "\n".join(script)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, **kw)
+
+
+def run_again_without_root(file: str) -> None:
+    """Runs a file of tests again, without root, and asserts that none fails."""
+    if os.geteuid() != 0:
+        pytest.skip("already without root")
+    with tempfile.TemporaryDirectory(dir="/tmp") as home:  # pytest's belong to root
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", file]
+        done = run_without_root([*command, f"--basetemp={home}/t"], Path(home), cwd=REPO)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "failed" not in done.stdout
 
 
 def is_possible() -> bool:

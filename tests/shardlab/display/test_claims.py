@@ -16,6 +16,7 @@ def test_it_prints_both_values_and_their_difference(
 ) -> None:
     holds("the ring's bytes", [1003.0, 1001.0], 1000, rtol=0.01, unit="bytes")
     holds("calls", 3, 3)
+    holds("calls of two ranks", [3, 3], 3, rtol=0.01)
     holds("the loss", 3.25, above=1, below=4)
     holds("the order", ["f0", "b0"], ["f0", "b0"])
     holds("bit for bit", True)
@@ -23,6 +24,7 @@ def test_it_prints_both_values_and_their_difference(
         "✓ the ring's bytes: measured 1,003, 1,001 bytes, predicted 1,000 bytes "
         "(≤ 0.3 % apart; 1 % allowed)",
         "✓ calls: measured 3, predicted 3 (equal)",
+        "✓ calls of two ranks: measured 2 × 3, predicted 3 (equal)",
         "✓ the loss: measured 3.25, above 1, below 4",
         "✓ the order: measured ['f0', 'b0'], predicted ['f0', 'b0'] (equal)",
         "✓ bit for bit",

@@ -126,6 +126,11 @@ def test_predicted_and_measured_differ_clearly_with_any_color_vision() -> None:
     assert all(distance(*COMPARED, vision) > 0.15 for vision in ("", *_COLOR_BLIND))
 
 
+def test_measured_is_readable_on_a_dark_page() -> None:
+    assert contrast(palette.MEASURED, DARK_PAGE) >= 4.5
+    assert contrast(palette.MEASURED, LIGHT_PAGE) >= 4
+
+
 def test_every_color_has_enough_contrast_with_both_themes_and_with_text_on_it() -> None:
     for name, color in ALL_COLORS.items():
         assert min(contrast(color, page) for page in (LIGHT_PAGE, DARK_PAGE)) >= 3, name

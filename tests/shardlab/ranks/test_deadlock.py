@@ -185,3 +185,33 @@ def test_nothing_is_stuck_when_all_have_finished() -> None:
     ranks = ScriptedRanks(2)
     ranks.finish(0, 1)
     assert stuck_ranks(ranks) == []
+
+
+class TestAnUnpluggedNode:
+    """Ranks 2 and 3 are on it."""
+
+    def unplugged(self, ranks: ScriptedRanks) -> list[int]:
+        return sorted(stuck(ranks.views(), ranks.log.groups, unplugged={2, 3}))
+
+    def test_a_matched_call_across_the_link_never_ends(self) -> None:
+        ranks = ScriptedRanks(4)
+        ranks.call(0, "send", 2)
+        ranks.call(2, "recv", 0)
+        assert stuck_ranks(ranks) == []
+        assert self.unplugged(ranks) == [0, 2]
+
+    def test_a_call_on_one_side_of_it_ends(self) -> None:
+        ranks = ScriptedRanks(4)
+        for group in ((0, 1), (2, 3)):
+            ranks.group(str(group), *group)
+            for rank in group:
+                ranks.call(rank, "all_reduce", group=str(group))
+        assert self.unplugged(ranks) == []
+
+    def test_the_part_of_a_rank_that_still_computes_may_be_missing(self) -> None:
+        ranks = ScriptedRanks(4)
+        for rank in (0, 1, 2):
+            ranks.call(rank, "all_reduce")
+        assert self.unplugged(ranks) == []
+        ranks.call(3, "all_reduce")
+        assert self.unplugged(ranks) == [0, 1, 2, 3]

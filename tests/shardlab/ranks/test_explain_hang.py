@@ -26,6 +26,50 @@ def mismatch(ranks: ScriptedRanks, over: Collection[int] = ()) -> DeadlockError:
     return explain_hang.mismatch_error(ranks.log.mismatch, ranks.log, over)
 
 
+class TestNodes:
+    """Two ranks on each of two nodes."""
+
+    @pytest.fixture
+    def ranks(self) -> ScriptedRanks:
+        ranks = ScriptedRanks(4)
+        ranks.log.nodes = (0, 0, 1, 1)
+        return ranks
+
+    def test_a_peer_that_finished(self, ranks: ScriptedRanks) -> None:
+        ranks.call(1, "recv", 2, line=3)
+        ranks.finish(0, 2, 3)
+        error = hang(ranks)
+        what = "finished without sending to rank 1 on node 0, which waits in recv"
+        assert error.headline.startswith(f"rank 2 on node 1 {what}")
+
+    def test_each_row_names_the_nodes(self, ranks: ScriptedRanks) -> None:
+        ranks.call(3, "recv", 0)
+        ranks.finish(0, 1, 2)
+        row = hang(ranks).detail.splitlines()[3]
+        assert row.startswith(
+            "  rank 3   on node 1   waiting in recv from rank 0, for rank 0 on node"
+        )
+
+    def test_an_unplugged_node(self, ranks: ScriptedRanks) -> None:
+        for rank in range(4):
+            ranks.call(rank, "all_reduce", line=5)
+        views, unplugged = ranks.views(), {2, 3}
+        waits = stuck(views, ranks.log.groups, unplugged)
+        error = explain_hang.deadlock_error(waits, views, ranks.log, unplugged)
+        assert error.headline == (
+            "node 1 is unplugged: ranks 0 and 1 on node 0 wait for ranks 2 and 3 on node 1 in "
+            f"all_reduce (collective 1 of its group)  [{FILE}, line 5]"
+        )
+        assert error.table[3].waits_for == (0, 1)
+
+    def test_ranks_that_differ(self, ranks: ScriptedRanks) -> None:
+        for rank in range(4):
+            ranks.call(rank, "all_reduce" if rank != 3 else "barrier")
+        headline = mismatch(ranks).headline
+        others = "ranks 0 and 1 on node 0 and rank 2 on node 1"
+        assert f"rank 3 on node 1 called barrier, but {others} called all_reduce" in headline
+
+
 class TestHangs:
     @pytest.mark.parametrize(("op", "missing"), [("send", "receive"), ("recv", "send")])
     def test_ranks_that_wait_for_each_other(self, op: str, missing: str) -> None:

@@ -43,10 +43,11 @@ EVENTS: list[list[Any]] = [
     CALL,
     [*CALL[:2], "recv", 8, None, *CALL[5:]],
     [*CALL[:2], "all_reduce", 8, None, *CALL[5:]],
-    ["wait", 1],
+    ["wait", 1, 1.5],
     ["end", 1, 2.0, 1],
     ["block", "label", 1.0, 2.0, {"1:2": 3}],
     ["opened", {"1:2": 3}],
+    ["span", "aten::mm", "compute", 1.0, 2.0],
     ["closing", {"1:2": 3}],
     ["memory", {"live": [[1]] * 6, "times": [1.0], "peak": [1.0, [1] * 6], "peaks": [1] * 6}],
 ]

@@ -24,13 +24,13 @@ def test_a_call_from_begin_to_end() -> None:
     log = CallLog(2)
     log.add(1, ["group", "world", [0, 1]])
     log.add(1, call_event(5, "send", 0, shape=(2, 3), line=4, tag=9, start_s=11.0))
-    log.add(1, ["wait", 5])
+    log.add(1, ["wait", 5, 11.25])
     assert log.pending[1][5].waited
     log.add(1, ["end", 5, 11.5])
     assert log.pending[1] == {}
     (call,) = log.finished_calls(10.0, locate)
     assert (call.rank, call.op, call.peer, call.group, call.tag) == (1, "send", 0, (0, 1), 9)
-    assert (call.start_s, call.end_s) == (1.0, 1.5)
+    assert (call.start_s, call.wait_start_s, call.end_s) == (1.0, 1.25, 1.5)
     assert (call.bytes, call.shape, call.dtype) == (24, (2, 3), "float32")
     assert (call.source, call.code) == ("student.py:4", "the code")
     assert call.is_p2p
@@ -40,7 +40,7 @@ def test_an_asynchronous_call_counts_as_waited_only_after_a_wait() -> None:
     log = CallLog(1)
     for number, event in ((1, "wait"), (2, "waited"), (3, "end")):
         log.add(0, [*call_event(number, "all_reduce", start_s=number)[:-1], None])
-        log.add(0, [event, number, *([4.0] if event == "end" else [])])
+        log.add(0, [event, number, *([] if event == "waited" else [4.0])])
     assert [call.waited for call in log.finished_calls(0.0, locate)] == [True, True, False]
 
 
@@ -85,8 +85,9 @@ def test_collectives_are_numbered_by_group_and_p2p_by_pair_and_tag() -> None:
         ["call", 1, "send", 4, 0.5, "g", 0.0, "f", 1, "float32", [1], 0, 1, 0, False],
         ["end", 77, 1.0],
         ["end"],
-        ["wait", "never begun"],
-        ["wait", {}],
+        ["wait", "never begun", 1.0],
+        ["wait", {}, 1.0],
+        ["wait", 1, "now"],
         ["group", "g", ["x"]],
         ["group", "g", None],
         ["block", "b"],
@@ -94,6 +95,8 @@ def test_collectives_are_numbered_by_group_and_p2p_by_pair_and_tag() -> None:
         ["opened", {"a:b": 1}],
         ["opened", 5],
         ["closing"],
+        ["span", "aten::mm", "waiting", 1.0, 2.0],
+        ["span", "aten::mm", "compute", "now", 2.0],
         ["no such kind", 1, 2],
         [None],
         [["call"], 1],
@@ -105,7 +108,8 @@ def test_events_that_no_recorder_writes_are_skipped(event: list[Any]) -> None:
     log.add(0, event)
     assert log.pending == [{}, {}]
     assert log.groups == {}
-    assert (log.blocks, log.opened, log.closing, log.mismatch) == ([], [], [], None)
+    assert (log.blocks, log.opened, log.closing, log.spans) == ([], [], [], [])
+    assert log.mismatch is None
     log.add(0, call_event(1, "barrier"))
     assert len(log.finished_calls(0.0, locate)) == 1
 

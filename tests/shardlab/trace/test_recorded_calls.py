@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from shardlab import RankError, Run, launch
+from shardlab import RankError, Run, launch, measure
 
 pytestmark = pytest.mark.ranks
 HERE = os.path.basename(__file__)
@@ -148,6 +148,22 @@ def test_calls_that_are_never_waited_for() -> None:
     for rank in range(2):
         unwaited = [call.op for call in run.calls if call.rank == rank and not call.waited]
         assert unwaited == ["all_reduce", "send"]
+
+
+def test_when_a_rank_stops_for_a_call() -> None:
+    def work() -> None:
+        x, other = torch.ones(4), 1 - dist.get_rank()
+        receiving = dist.irecv(x, other)
+        with measure("meanwhile"):
+            dist.send(torch.ones(4), other)
+        receiving.wait()
+
+    run = launch(work, world_size=2, quiet=True)
+    for rank in range(2):
+        receive, send = run.calls_of(rank)
+        [block] = [block for block in run.traffic.blocks if block.rank == rank]
+        assert send.start_s <= send.wait_start_s <= send.end_s
+        assert receive.start_s < block.end_s <= receive.wait_start_s <= receive.end_s
 
 
 def test_a_second_wait_for_a_send_is_an_error_and_not_a_hang() -> None:

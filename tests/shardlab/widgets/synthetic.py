@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from shardlab.run import Call, MeasuredBlock, Run, Traffic
+from shardlab.run import Call, Links, MeasuredBlock, Run, Traffic
 from shardlab.run.live_memory import CATEGORIES, Memory, Phase, RankMemory
 
 STEP_S = 0.001
@@ -245,3 +247,25 @@ def rank_memory(rank: int, layers: int, steps: int, unit_bytes: int) -> RankMemo
         peaks={name: max(row[name] for row in rows) for name in CATEGORIES},
         at_peak=rows[peak],
     )
+
+
+def on_nodes(run: Run, nodes: int) -> Run:
+    """The same run with its ranks on several nodes."""
+    of_rank = tuple(rank * nodes // run.world_size for rank in range(run.world_size))
+    return replace(run, traffic=replace(run.traffic, nodes=of_rank))
+
+
+def with_links(run: Run, nodes: int, bits_per_s: float | None = 12e9) -> Run:
+    """The same run on several nodes, each of whose links was read every 0.2 ms. Each node sends
+    its bytes to others at a steady rate, then nothing in the last fifth of the run."""
+    run = on_nodes(run, nodes)
+    between = run.traffic.between_nodes
+    own = between.diagonal()
+    end_s = max(call.end_s or 0.0 for call in run.calls)
+    time_s = np.linspace(-STEP_S, end_s, 36)
+    done = np.clip(time_s / (0.8 * end_s), 0, 1)[:, None]
+    sent, received = (
+        np.rint(1.01 * done * (between.sum(axis=axis) - own)).astype(np.int64) for axis in (1, 0)
+    )
+    links = Links(time_s, sent, received, bits_per_s)
+    return replace(run, traffic=replace(run.traffic, links=links))

@@ -26,7 +26,16 @@ from shardlab.widgets.picture import Picture, asset
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
 from tests.shardlab.widgets.every_widget import EVERY_WIDGET
 from tests.shardlab.widgets.interaction import Show, hover, press, stop_the_clock
-from tests.shardlab.widgets.synthetic import dense, hub, make_run, p2p, ring_all_reduce, training
+from tests.shardlab.widgets.synthetic import (
+    dense,
+    hub,
+    make_run,
+    on_nodes,
+    p2p,
+    ring_all_reduce,
+    training,
+    with_links,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -63,6 +72,94 @@ def test_mouse_and_keyboard_show_a_cells_bytes(show: Show) -> None:
     press(root, "End")
     assert "predicted 6,291,456 bytes (6.0 MiB)" in root.locator(".shardlab-detail").inner_text()
     assert root.get_attribute("data-selected-bytes") == str(6 * MIB)
+
+
+def test_a_cell_names_the_nodes(show: Show) -> None:
+    widget = traffic_map(on_nodes(ring_all_reduce(4), 2))
+    root = show(widget)
+    scene = widget.scene
+    hover(root, scene["heat_x"][0] + 2.5 * scene["cell"], scene["top"] + 1.5 * scene["cell"])
+    text = "rank 1 on node 0 → rank 2 on node 1: 6,291,456 bytes (6.0 MiB)"
+    assert root.locator(".shardlab-detail").inner_text() == text
+    assert "24.0 MiB by 4 ranks, 12.0 MiB of it between nodes" in root.inner_text()
+
+
+def test_the_switch_shows_links_and_keeps_the_choice(show: Show) -> None:
+    root = show(traffic_map(with_links(ring_all_reduce(4), 2)))
+    assert root.get_attribute("data-mode") == "ranks"
+    links = root.get_by_role("radio", name="links of nodes")
+    root.get_by_role("radio", name="bytes between ranks").press("ArrowRight")
+    assert root.get_attribute("data-mode") == "links"
+    assert links.is_checked()
+    assert root.page.evaluate("window.model.get('mode')") == "links"
+    assert "Links of the nodes" in root.inner_text()
+    root.locator("select").select_option("all-gather")
+    assert root.get_attribute("data-mode") == "links"
+    press(root, "ArrowDown")
+    text = root.locator(".shardlab-detail").inner_text()
+    assert text.startswith("node 0 sent 3,145,728 bytes (3.0 MiB), on average ")
+    # A new scene, as after a guess, keeps it too.
+    root.page.evaluate("window.model.set('scene', structuredClone(window.model.get('scene')))")
+    assert root.get_attribute("data-mode") == "links"
+    root.page.evaluate("window.model.set('mode', 'ranks')")  # the kernel may set it
+    assert root.get_attribute("data-mode") == "ranks"
+    assert root.get_by_role("radio", name="bytes between ranks").is_checked()
+    press(root, "ArrowDown")
+    assert root.get_attribute("data-selected") == "0,0"
+
+
+def test_a_run_without_links_has_no_switch(show: Show) -> None:
+    assert show(traffic_map(on_nodes(ring_all_reduce(4), 2))).get_by_role("radio").count() == 0
+
+
+def test_python_and_javascript_agree_about_links(show: Show) -> None:
+    widget = traffic_map(with_links(ring_all_reduce(4), 2), mode="links")
+    links = widget._links.links
+    root = show(widget)
+    rates = {"sent": links.sent_bits_per_s, "received": links.received_bits_per_s}
+    rows = {2: (0, "sent"), 3: (0, "received"), 5: (1, "sent"), 6: (1, "received")}
+    for row, (node, way) in rows.items():
+        press(root, "Escape", *["ArrowDown"] * row, "Home")
+        for index in range(len(links.time_s) - 1):
+            assert root.get_attribute("data-selected") == f"{node},{way},{index}"
+            share = float(root.get_attribute("data-utilization") or -1)
+            assert share == pytest.approx(rates[way][index, node] / links.bits_per_s, abs=1e-4)
+            press(root, "ArrowRight")
+    for block in ("", "all-gather"):
+        root.page.evaluate("block => window.model.set('block', block)", block)
+        label = root.locator("canvas").get_attribute("aria-label") or ""
+        percents = re.findall(r"[\d.]+ %", widget._links.words(block))
+        assert len(percents) == 4
+        assert re.findall(r"[\d.]+ %", label) == percents
+
+
+def test_mouse_and_keyboard_show_a_links_moment(show: Show) -> None:
+    widget = traffic_map(with_links(ring_all_reduce(4), 2), mode="links")
+    root = show(widget)
+    layout, times = widget._links, widget._links.links.time_s
+    top, bottom = layout._plot(1)
+    hover(root, layout.x((times[4] + times[5]) / 2), bottom - 4)
+    assert root.get_attribute("data-selected") == "1,received,4"
+    text = root.locator(".shardlab-detail").inner_text()
+    pattern = r"node 1 received [\d,]+ bytes .* from .* to .*: [\d.]+ Gbit/s, [\d.]+ % of the"
+    assert re.match(pattern, text)
+    hover(root, layout.x(times[4]) + 1, top + 4)
+    assert root.get_attribute("data-selected") == "1,sent,4"
+    hover(root, 40, top)
+    assert root.get_attribute("data-selected") == "1"
+    press(root, "Escape", "ArrowDown", "ArrowDown", "ArrowDown", "End")
+    assert root.get_attribute("data-selected") == f"0,received,{len(times) - 2}"
+    press(root, "ArrowLeft", "ArrowUp")
+    assert root.get_attribute("data-selected") == f"0,sent,{len(times) - 3}"
+    root.locator("summary").click()
+    root.locator("tbody tr").first.wait_for()
+    assert root.locator("tbody tr").count() == 2 * (len(times) - 1)
+
+
+def test_a_call_names_its_node(show: Show) -> None:
+    root = show(timeline(on_nodes(ring_all_reduce(4), 2)))
+    press(root, "ArrowDown", "ArrowDown", "ArrowDown")
+    assert "rank 2 on node 1 · send → rank 3" in root.locator(".shardlab-detail").inner_text()
 
 
 def test_the_selector_shows_a_measured_block(show: Show) -> None:
@@ -298,8 +395,48 @@ def test_a_change_of_theme_redraws_the_picture(show: Show, draw: Callable[[], Pi
     )
 
 
+@pytest.mark.parametrize("name", EVERY_WIDGET)
+def test_details_out_of_view_are_repeated_at_the_pointer(show: Show, name: str) -> None:
+    root = show(EVERY_WIDGET[name]())
+    page, canvas, detail = root.page, root.locator("canvas"), root.locator(".shardlab-detail")
+    if not canvas.count() or not detail.count() or root.get_by_role("textbox").count():
+        return  # nothing to point at
+    tip = root.locator(".shardlab-tip")
+
+    def point_at_something() -> bool:
+        box = canvas.bounding_box()
+        assert box is not None
+        height = min(box["height"], page.viewport_size["height"] - box["y"])
+        for step in range(300):
+            across, down = step % 20, step // 20
+            page.mouse.move(
+                box["x"] + box["width"] * (across + 0.5) / 20, box["y"] + height * (down + 0.5) / 15
+            )
+            if detail.text_content():
+                return True
+        return False
+
+    page.set_viewport_size({"width": 940, "height": 3000})
+    if not point_at_something():
+        return  # it selects on a click
+    assert tip.count() == 0
+    page.mouse.move(0, 0)
+    line = detail.bounding_box()
+    assert line is not None
+    page.set_viewport_size({"width": 940, "height": int(line["y"]) - 4})
+    assert point_at_something()
+    assert tip.is_visible()
+    assert tip.text_content() == detail.text_content()
+    shown = tip.bounding_box()
+    assert shown is not None
+    assert shown["y"] >= 0
+    assert shown["y"] + shown["height"] <= page.viewport_size["height"]
+    page.mouse.move(0, 0)
+    assert tip.count() == 0
+
+
 def test_units_are_the_same_in_python_and_javascript(browser: Browser) -> None:
-    counts = [0, 1, 1023, 1024, 2**20 - 1, 6 * MIB, 1.5e9, 2.0**45]
+    counts = [0, 1, 1023, 1024, 1_023_000, 1_042_944, 2**20 - 1, 6 * MIB, 1.5e9, 2.0**45]
     times = [0, 1e-7, 2.3e-4, 0.9996e-3, 9.996e-3, 0.0153, 0.9995, 1.25, 12.5, 1234]
     page = browser.new_page()
     helpers = asset("units.js")

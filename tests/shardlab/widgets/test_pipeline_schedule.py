@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -82,6 +83,18 @@ def test_a_run_is_drawn_below_the_simulation_of_the_same_schedule() -> None:
     assert "150 ms" in widget.static_svg()
     widget.settings = {"m": 5}
     assert len(widget.panels()) == 2  # no longer the schedule that ran
+
+
+def test_a_run_on_a_busy_machine_does_not_squeeze_the_simulations() -> None:
+    def last_tick(unit_s: float) -> tuple[str, bool]:
+        ran = measured_slots(one_f_one_b(2, 4), unit_s)
+        options = {"measured": {"1f1b": ran}, "unit_s": 0.01}
+        svg = pipeline_schedule(2, 4, schedules=["1f1b"], **options).static_svg()
+        assert f"{15 * unit_s:g} s" in svg or f"{15000 * unit_s:g} ms" in svg  # its own time
+        return re.findall(r">(\d+) ms</text>", svg)[-1], "1F1B, measured (drawn at 1 : 5)" in svg
+
+    assert last_tick(0.01) == ("150", False)
+    assert last_tick(0.05) == ("150", True)
 
 
 @pytest.mark.parametrize(
@@ -237,3 +250,18 @@ def test_a_run_is_drawn_only_with_the_settings_of_the_run(show: Show) -> None:
     root.get_by_role("slider", name="Micro-batches m").press("ArrowRight")
     assert "measured" not in (root.get_attribute("data-bubbles") or "")
     assert "No measured rows of 1F1B: the ranks ran p = 2, m = 4" in note.inner_text()
+
+
+@pytest.mark.browser
+def test_a_slow_run_has_a_scale_of_its_own(show: Show) -> None:
+    ran = measured_slots(one_f_one_b(2, 4), unit_s=0.05)
+    root = show(pipeline_schedule(2, 4, schedules=["1f1b"], measured={"1f1b": ran}, unit_s=0.01))
+    makespans = json.loads(root.get_attribute("data-makespans") or "{}")
+    assert makespans == {"1F1B": 15, "1F1B, measured (drawn at 1 : 5)": 75}
+    hover(root, LEFT + 20, 62)  # the first action of the simulation, and of the run below it
+    simulated = root.locator(".shardlab-detail").inner_text()
+    hover(root, LEFT + 20, 140)
+    measured = root.locator(".shardlab-detail").inner_text()
+    first = "device 0, forward of micro-batch 0, from 0 s to"
+    assert simulated.startswith(f"1F1B: {first} 10.0 ms")
+    assert measured.startswith(f"1F1B, measured (drawn at 1 : 5): {first} 50.0 ms")

@@ -42,7 +42,7 @@ def test_a_measured_value_of_zero_has_no_factor() -> None:
     [
         ([3.0, 1.0, 1.0, 0.0], "right", "Right, within 2 %."),  # rank 3 sends only replies
         ([6.0, 2.0, 2.0, 0.0], "off", "1 of 4 within 10 %; furthest off: rank 0, 2 times"),
-        ([3.0, 0.0, 0.0, 0.0], "named", "That is rank 0's part."),
+        ([3.0, 0.0, 0.0, 0.0], "named", "2 of 4 right: that is rank 0's part."),
         ([3.2, 1.0, 1.0, 0.0], "close", "Each within 10 %."),
     ],
 )
@@ -63,6 +63,22 @@ def test_each_of_several_numbers_may_equal_another_named_wrong_answer() -> None:
     )
     verdict = on_numbers([12.0, 4.0], [12.0, 3.0], named, ["DDP", "FSDP"], "measured")
     assert verdict.text.endswith("33 % too high; FSDP: that is before zero_grad.")
+
+
+@pytest.mark.parametrize(
+    ("guess", "text"),
+    [
+        ([3.0, 1.0, 1.0, 1.0], "Each 24 % too low: that is, within 20 %, without the outputs."),
+        ([3.0, 0.9, 1.0, 0.0], "0 of 4 right: that is, within 20 %, without rank 3."),
+        ([4.4, 1.3, 1.3, 1.3], "3 of 4 within 10 %; furthest off: rank 0, 12 % too high."),
+        ([8.0, 4.0, 4.0, 4.0], "0 of 4 within 10 %; furthest off: rank 1, 3.1 times"),
+    ],
+)
+def test_several_round_numbers_match_a_named_wrong_answer(guess, text) -> None:
+    named = {"without rank 3": [3.5, 1.1, 1.1, 0.0], "without the outputs": [3.54, *[1.18] * 3]}
+    verdict = on_numbers(guess, [3.93, 1.31, 1.31, 1.31], named, RANKS, "measured")
+    assert verdict.text.startswith(text)
+    assert on_numbers(guess[:1], [3.93], {"it": [3.54]}, [], "measured").outcome != "named"
 
 
 def test_a_common_factor_is_named_once() -> None:
@@ -139,6 +155,10 @@ def test_a_picture_follows_a_guess_that_is_made_after_the_run() -> None:
     guess = predict("Bytes that each rank sends (traffic map)", unit="B")
     picture = traffic_map(ring_all_reduce(4), predicted=guess)
     assert picture.scene["views"][0]["predicted"] is None
+    assert picture.prediction is guess  # the browser hides it until then
+    assert "shardlab-answer" in picture._repr_mimebundle_()[0]["text/html"].partition("<style>")[0]
     guess.value = 6 * MIB
     assert picture.scene["views"][0]["predicted"] == [6 * MIB] * 4
     assert "predicted" in picture.static_svg()
+    html = picture._repr_mimebundle_()[0]["text/html"]
+    assert "shardlab-answer" not in html.partition("<style>")[0]

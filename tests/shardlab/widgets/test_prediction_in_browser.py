@@ -6,12 +6,13 @@ import re
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from shardlab.widgets import guess_line, predict
+from shardlab.widgets import guess_line, predict, shard_map, traffic_map
 from shardlab.widgets.comparison import marks_of
 from shardlab.widgets.picture import asset
 from shardlab.widgets.scene import as_json
 from shardlab.widgets.verdict import format_amount, on_numbers, on_options
 from tests.shardlab.widgets.interaction import Show
+from tests.shardlab.widgets.synthetic import ring_all_reduce
 
 pytestmark = pytest.mark.browser
 
@@ -72,7 +73,7 @@ def test_amounts_are_parsed_as_people_write_them(show: Show) -> None:
 NAMED = {"all of them": [400.0, 12.0], "half": [50.0, 1.5]}
 NUMBERS = [
     [100, 3], [101, 3], [108, 3.1], [400, 12], [50, 1.5],
-    [300, 9], [110, 2], [0, 0], [0, 3], [137, 4.1],
+    [300, 9], [110, 2], [0, 0], [0, 3], [137, 4.1], [340, 11], [55, 1.7], [330, 10], [85, 2.2],
 ]  # fmt: skip
 CHOSEN = [["a"], ["b"], ["a", "b"], [], ["a", "b", "c"]]
 
@@ -163,7 +164,7 @@ def test_the_answer_is_hidden_until_the_reader_guesses_or_declines(show: Show) -
     guess = predict("Bytes that each rank sends (hidden)", unit="B")
     root = show(guess.compare(MIB, {"what all ranks send together": 4 * MIB}))
     expect(root).to_contain_text("Commit a guess above to see how it compares.")
-    expect(root.locator("canvas")).to_be_hidden()
+    expect(root.locator("canvas")).to_have_count(0)
     assert "1.0 MiB" not in root.inner_text()
 
     def guessed(amount: float | None) -> None:
@@ -182,8 +183,32 @@ def test_the_answer_is_hidden_until_the_reader_guesses_or_declines(show: Show) -
     guessed(MIB)
     assert root.get_attribute("data-outcome") == "right"
     guessed(None)
-    expect(root.locator("canvas")).to_be_hidden()
+    expect(root.locator("canvas")).to_have_count(0)
     root.get_by_role("button", name="Show it without a guess").press("Enter")
+    expect(root.locator("canvas")).to_be_visible()
+
+
+def test_a_map_that_takes_the_guess_is_hidden_until_then(show: Show) -> None:
+    guess = predict("Bytes that each rank sends (map)", unit="B")
+    root = show(traffic_map(ring_all_reduce(4), predicted=guess))
+    expect(root).to_contain_text("Commit a guess above")
+    assert "MiB" not in root.inner_text()
+    expect(root.locator("canvas")).to_have_count(0)
+    root.page.evaluate("models.prediction.set('value', 1e6)")
+    expect(root.locator("canvas")).to_be_visible()
+    root.page.evaluate("models.prediction.set('value', null)")
+    expect(root.locator("canvas")).to_have_count(0)
+    root.get_by_role("button", name="Show it without a guess").press("Enter")
+    expect(root.locator("canvas")).to_be_visible()
+    assert root.page.evaluate("models.prediction.get('revealed')")  # for its other pictures, too
+
+
+def test_a_map_of_shards_is_hidden_until_the_guess_that_it_answers(show: Show) -> None:
+    guess = predict("Ranks that hold a part of it", options=["rank 0", "rank 1"], several=True)
+    root = show(shard_map({"w": 8, "b": 3}, world_size=2, stage=1, predicted=guess))
+    expect(root).to_contain_text("Commit a guess above")
+    expect(root.locator("canvas")).to_have_count(0)
+    root.page.evaluate("models.prediction.set('value', ['rank 0'])")
     expect(root.locator("canvas")).to_be_visible()
 
 

@@ -17,7 +17,7 @@ from shardlab.widgets import QuantizationGrid, quantization_grid
 from shardlab.widgets.picture import asset
 from shardlab.widgets.quantization_grid_marks import OUTLIER_AT, WIDTH, marks_of
 from shardlab.widgets.scene import Text, as_json, text_width
-from tests.shardlab.widgets.interaction import Show, press
+from tests.shardlab.widgets.interaction import Show, hover, press
 
 WEIGHTS = pretrained.gpt().blocks[0].mlp.up.weight
 SETTINGS: list[dict[str, Any]] = [
@@ -176,7 +176,13 @@ def test_mouse_and_keyboard_select_a_block(show: Show) -> None:
     assert root.locator(".shardlab-detail").inner_text().startswith("block 2 of 64: scale 0.")
     left, width = widget.scene["left"], widget.scene["width"]
     x = left + (width - left) * 10.5 / 64
-    root.locator("canvas").click(position={"x": x, "y": widget.scene["block_bars"][1] - 5})
+    y = widget.scene["block_bars"][1] - 5
+    hover(root, x, y)
+    assert root.locator(".shardlab-detail").inner_text().startswith("block 11 of 64")
+    assert root.get_attribute("data-shown") == "1"  # hovering describes a block, a click selects it
+    hover(root, x, 2)
+    assert root.locator(".shardlab-detail").inner_text().startswith("block 2 of 64")
+    root.locator("canvas").click(position={"x": x, "y": y})
     assert root.get_attribute("data-shown") == "10"
     root.get_by_role("slider", name="Block size").press("End")
     assert root.get_attribute("data-shown") == "0"

@@ -5,10 +5,18 @@ import pytest
 
 from shardlab.display.palette import ERROR, WAIT
 from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
+from shardlab.run import MeasuredBlock
 from shardlab.widgets import timeline
 from shardlab.widgets.timeline import assign_lanes, tick_labels, time_ticks
 from shardlab.widgets.waiting import WaitEdge, waits_of
-from tests.shardlab.widgets.synthetic import collective, dense, make_run, p2p, ring_all_reduce
+from tests.shardlab.widgets.synthetic import (
+    collective,
+    dense,
+    make_run,
+    on_nodes,
+    p2p,
+    ring_all_reduce,
+)
 
 
 def hung(n: int = 4) -> DeadlockError:
@@ -41,6 +49,24 @@ def test_times_begin_at_0() -> None:
     assert widget.scene["start_s"] == 0
     assert [call.start_s for call in widget._calls] == [0, 1]
     assert ">0.0 s<" in widget.static_svg()
+
+
+def test_each_pass_of_a_measured_block_has_its_own_line_and_a_name_where_it_fits() -> None:
+    blocks = tuple(
+        MeasuredBlock(label, rank, start, start + length, (0, 0))
+        for rank in range(2)
+        for label, length, starts in (("step", 4.0, (0, 5)), ("loss", 0.1, (3, 8)))
+        for start in starts
+    )
+    calls = [collective("all_reduce", r, 2, start_s=9, end_s=10) for r in range(2)]
+    widget = timeline(make_run(2, calls, blocks=blocks))
+    drawn = [mark for mark in widget._layout.bands(blocks) if getattr(mark, "height", 0) == 3]
+    assert len(drawn) == 4
+    svg = widget.static_svg()
+    assert [svg.count(f">{name}<") for name in ("step", "loss")] == [2, 1]
+    assert {(rank, label, which) for rank, label, *_, which in widget.scene["blocks"]} == {
+        (rank, label, which) for rank in (0, 1) for label in ("step", "loss") for which in (0, 1)
+    }
 
 
 def test_bars_start_and_end_with_their_calls() -> None:
@@ -162,3 +188,17 @@ def test_a_collective_waits_for_the_rank_that_comes_last() -> None:
     rows = timeline(make_run(3, calls)).scene["calls"]
     assert [row[-1] for row in rows] == [1, 1, 1]
     assert [row[-2] - row[5] for row in rows] == pytest.approx([6e-3, 0, 5e-3])
+
+
+def test_nodes_have_names_and_rules_between_them() -> None:
+    error = hung()
+    error.run = on_nodes(error.run, 2)
+    widget = timeline(error)
+    scene = widget.scene
+    names = [mark["text"] for mark in scene["background"] if mark["kind"] == "text"]
+    assert {"node 0", "node 1"} <= {*names}
+    border = scene["plot"]["top"] + 2 * scene["row"]
+    rules = [m for m in scene["background"] if m["kind"] == "path" and m["stroke"] == "text"]
+    assert [rule["d"].count(f" {border:g}") for rule in rules] == [2]
+    assert "rank 2 on node 1 waits for rank 1 on node 0" in widget.alternative()
+    assert timeline(on_nodes(ring_all_reduce(4), 1)).scene["nodes"] == []

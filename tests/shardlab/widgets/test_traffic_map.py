@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import traitlets
 
-from shardlab.display.palette import MEASURED, PREDICTED
+from shardlab.display.palette import MEASURED, PREDICTED, luminance
 from shardlab.widgets import traffic_map
-from shardlab.widgets.traffic_map import byte_ticks
-from tests.shardlab.widgets.synthetic import dense, ring_all_reduce
+from shardlab.widgets.traffic_map import DARK_CELL, byte_ticks, cell_ink
+from tests.shardlab.widgets.synthetic import dense, on_nodes, ring_all_reduce
 
 MIB = 2**20
 
@@ -111,3 +111,29 @@ def test_the_static_picture_escapes_labels() -> None:
     ElementTree.fromstring(svg)
     assert "<b>" not in svg
     assert "<i>" not in svg
+
+
+def test_nodes_have_names_and_rules_between_them() -> None:
+    widget = traffic_map(on_nodes(ring_all_reduce(4), 2))
+    scene = widget.scene
+    marks = scene["views"][0]["marks"]
+    names = [mark["text"] for mark in marks if mark["kind"] == "text"]
+    assert (names.count("node 0"), names.count("node 1")) == (2, 2)
+    border = scene["top"] + 2 * scene["cell"]
+    assert [m for m in marks if m["kind"] == "path" and m["d"].count(f" {border:g}") == 2]
+    # Ranks 1 and 3 each send their 6 MiB to the other node.
+    assert scene["views"][0]["between"] == ", 12.0 MiB of it between nodes"
+    assert "rank 2 on node 1 sent 6.0 MiB" in widget.alternative()
+    assert "node" not in traffic_map(on_nodes(ring_all_reduce(4), 1)).static_svg()
+
+
+@pytest.mark.parametrize("color", [MEASURED, PREDICTED])
+def test_numbers_in_cells_are_legible_in_both_themes(color: str) -> None:
+    channels = [int(color[i : i + 2], 16) for i in (1, 3, 5)]
+    for text, empty in (("#000000", 0xF0), ("#ffffff", DARK_CELL)):  # the light theme, the dark one
+        for percent in range(10, 101, 5):
+            mixed = [round((percent * each + (100 - percent) * empty) / 100) for each in channels]
+            cell = luminance("#" + "".join(f"{each:02x}" for each in mixed))
+            ink = cell_ink(color, percent / 100).replace("text", text)
+            dark, light = sorted((cell, luminance(ink)))
+            assert (light + 0.05) / (dark + 0.05) >= 4.5, (empty, percent)

@@ -13,6 +13,7 @@ from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
         (1024, "1.0 KiB"),
         (6 * 2**20, "6.0 MiB"),
         (2**20 - 1, "1.0 MiB"),  # not 1024.0 KiB
+        (1018.5 * 1024, "1.0 MiB"),
         (3 * 2**40, "3.0 TiB"),
         (2**60, "1024.0 PiB"),
         (np.int64(48), "48 B"),  # an entry of run.traffic

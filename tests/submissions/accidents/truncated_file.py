@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.submissions.accidents.editing import Notebook, index, save
 
 SAYS = "The file was damaged"
-LOST = ("ring_all_reduce", "bytes_per_rank", "from_8_to_64_ranks")
+LOST = ("ring_all_reduce", "bytes_per_rank", "hierarchical_all_reduce", "from_8_to_64_ranks")
 
 
 def submit(notebook: Notebook, folder: Path) -> None:

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "12_lora_quantization"
+# lab = "15_quantization"
 # kind = "theft"
 # tries = "the package that has the answer, in a program that the answer starts: modules are closed in the rank's own process only"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "10_save_resume"
+# lab = "11_save_resume"
 # kind = "forging"
 # tries = "unpacks an archive under the final name, in one call of the library"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "10_save_resume"
+# lab = "11_save_resume"
 # kind = "forging"
 # tries = "copies under the final name in a thread, which no trace function sees"
 # seen_by = "points"

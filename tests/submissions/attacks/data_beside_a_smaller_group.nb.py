@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "07_tensor_parallel"
+# lab = "08_tensor_parallel"
 # kind = "distributed"
 # tries = "all logits through own connections, closed before they are counted, next to a call in a group of one rank; and reports that the process group closed them"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "11_deepspeed_accelerate"
+# lab = "13_accelerate"
 # kind = "forging"
 # tries = "every rank evaluates the whole dataset, with the model's weights, and sends nothing"
 # seen_by = "points"

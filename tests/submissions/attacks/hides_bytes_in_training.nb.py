@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "12_lora_quantization"
+# lab = "14_lora"
 # kind = "forging"
 # tries = "all-reduces a gradient of the whole weight in every backward pass; the counters of its process do not show it"
 # seen_by = "points"

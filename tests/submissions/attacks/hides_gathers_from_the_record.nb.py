@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "05_fsdp"
+# lab = "06_fsdp_in_practice"
 # kind = "forging"
 # tries = "gathers and reduces in every micro-batch; record and counters of its process show only the first one's"
 # seen_by = "points"

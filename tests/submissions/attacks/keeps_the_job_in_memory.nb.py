@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "11_deepspeed_accelerate"
+# lab = "13_accelerate"
 # kind = "forging"
 # tries = "saves nothing: keeps the states in memory, in an attribute of a module, until the next start"
 # seen_by = "points"

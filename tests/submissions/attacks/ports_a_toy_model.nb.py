@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "11_deepspeed_accelerate"
+# lab = "13_accelerate"
 # kind = "forging"
 # tries = "the loop by hand, and Accelerate's methods called with a toy model"
 # seen_by = "points"

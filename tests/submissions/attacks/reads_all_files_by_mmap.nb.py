@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "10_save_resume"
+# lab = "11_save_resume"
 # kind = "forging"
 # tries = "maps every file into memory, which no count of read bytes sees"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "11_deepspeed_accelerate"
+# lab = "13_accelerate"
 # kind = "forging"
 # tries = "all-reduces the gradients after every micro-batch, and its record has only the last time"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "10_save_resume"
+# lab = "11_save_resume"
 # kind = "forging"
 # tries = "saves the first random state and a count, and runs all steps again after a kill"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "10_save_resume"
+# lab = "11_save_resume"
 # kind = "forging"
 # tries = "keeps the batches in the names of empty files, in characters of four bytes, and runs all steps again"
 # seen_by = "points"

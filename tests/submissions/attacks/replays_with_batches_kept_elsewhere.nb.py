@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "10_save_resume"
+# lab = "11_save_resume"
 # kind = "forging"
 # tries = "keeps all batches in files outside of the checkpoint, and runs all steps again"
 # seen_by = "points"

@@ -1,5 +1,5 @@
 # /// shardlab-submission
-# lab = "05_fsdp"
+# lab = "06_fsdp_in_practice"
 # kind = "theft"
 # tries = "a text of the student's choice in the feedback, as the name of a dtype in a forged entry of the log"
 # seen_by = "loot"

@@ -20,8 +20,8 @@ ALL_FITS, JUST_TOO_LARGE = "3 ranks, everything fits", "2 ranks, a block is just
 CASES = (
     with_random_delays(
         case_of(
-            "5 ranks, tiny blocks around three large ones",
-            5,
+            "3 ranks, tiny blocks around three large ones",
+            3,
             [
                 TINY,
                 [(16, 70), (70, 16)],

@@ -105,16 +105,16 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     download = zipped(tmp_path / "submissions.zip", first)
     before = snapshot(enrolled)
     dry = run("collect", LAB, "--from", download, "--dry-run", code=3)
-    assert "dry run, nothing was changed: 3 new, 3 skipped, 1 without a notebook" in dry
+    assert "dry run, nothing was changed: 3 new, 1 skipped, 1 without a notebook" in dry
     assert snapshot(enrolled) == before
 
     printed = run("collect", LAB, "--from", download, code=3)
-    assert "from canvas: 3 new, 3 skipped" in printed
-    assert "_678904_lab.ipynb: it is 04_zero" in printed
-    assert "_678905_lab.ipynb: it is not a Jupyter notebook" in printed
+    assert "from canvas: 3 new, 1 skipped" in printed
     assert "_678906_lab.ipynb: nobodyned, 555 is not on the roster" in printed
-    assert "cyd submitted charissecyd_444_678907_notes.pdf, which is no notebook" in printed
-    assert "cyd submitted charissecyd_444_678904_lab.ipynb, which is none: it is 04_zero" in printed
+    assert "cyd submitted charissecyd_444_678904_lab.ipynb: it is 04_zero" in printed
+    assert "cyd submitted charissecyd_444_678905_lab.ipynb: it is not a Jupyter notebook" in printed
+    assert "cyd submitted charissecyd_444_678907_notes.pdf: it is no notebook" in printed
+    assert all(printed.count(name) == 1 for name in first if name.startswith("charisse"))
     assert not (enrolled / "grading/submitted/cyd").exists()  # a download of several labs
     assert "late according to canvas: ada" in printed
     assert "no timestamp.txt" in printed  # the zip has only the time of the download
@@ -149,6 +149,18 @@ def test_a_term_with_canvas(enrolled: Path, run: Callable[..., str], tmp_path: P
     after = snapshot(enrolled)
     run("collect", LAB, "--from", download, code=3)
     assert snapshot(enrolled) == after
+
+
+def test_namesakes_are_no_group(enrolled: Path, run: Callable[..., str], tmp_path: Path) -> None:
+    (enrolled / "kims.csv").write_text("student,first_name,last_name\nkim1,Kim,Lee\nkim2,Kim,Lee\n")
+    run("roster", enrolled / "kims.csv")
+    submitted = {f"Kim Lee_9005_assignsubmission_file/{LAB}.ipynb": notebook(LAB)}
+    download = zipped(tmp_path / "1.zip", submitted)
+    printed = run("collect", LAB, "--from", download, "--platform", "moodle", code=3)
+    assert "could be kim1 or kim2" in printed
+    assert "groups" not in printed
+    by_id = zipped(tmp_path / "2.zip", {f"kim2/{LAB}.ipynb": notebook(LAB)})
+    assert "1 new" in run("collect", LAB, "--from", by_id, "--platform", "folder")
 
 
 def test_moodle_in_folders_and_flat(
@@ -322,6 +334,9 @@ def test_many_equal_times_are_those_of_a_copy(
     files = {f"{student}/lab.ipynb": notebook(LAB, student) for student in ("ada", "bob", "cyd")}
     printed = run("collect", LAB, "--from", folder(tmp_path / "1", files))
     assert "3 of 3 files were changed in the minute 2026-10-05 09:30 UTC: if they were" in printed
+    both = {name: notebook(LAB, "two") for name in [*files][:2]}
+    printed = run("collect", LAB, "--from", folder(tmp_path / "2", both), "--dry-run")
+    assert "2 of 2 files were changed in the minute" in printed
     for number, name in enumerate(files):
         folder(tmp_path / "1", {name: notebook(LAB, "2")}, AT + timedelta(hours=number))
     assert "in the minute" not in run("collect", LAB, "--from", tmp_path / "1")
@@ -397,9 +412,9 @@ def test_a_students_file_that_is_no_notebook_is_kept_and_named(
     download = zipped(tmp_path / "1.zip", files)
     printed = run("collect", LAB, "--from", download, code=3)
     assert "from canvas: 4 without a notebook" in printed
-    assert "ada submitted lovelaceada_LATE_12345_text.html, which is no notebook" in printed
-    assert "bob submitted oneilbob_333_678903_lab 3.tar.gz, which is no notebook" in printed
-    assert "cyd submitted charissecyd_444_678904_big.rar, which is none: it is larger" in printed
+    assert "ada submitted lovelaceada_LATE_12345_text.html: it is no notebook" in printed
+    assert "bob submitted oneilbob_333_678903_lab 3.tar.gz: it is no notebook" in printed
+    assert "cyd submitted charissecyd_444_678904_big.rar: it is larger than 20 MB" in printed
     assert "on the roster, without a submission" not in printed
     kept = sorted(path.name for path in (enrolled / "grading/submitted").glob("*/*/*"))
     assert [name for name in kept if name not in files] == [
@@ -421,8 +436,102 @@ def test_a_students_file_that_is_no_notebook_is_kept_and_named(
     )
     assert submitted(enrolled, "bob") == notebook(LAB)
     printed = run("collect", LAB, "--from", download, code=3)
-    assert "not notebooks, ignored: oneilbob_333_678903_lab 3.tar.gz" in printed
+    assert "no notebooks of a lab, ignored: oneilbob_333_678903_lab 3.tar.gz" in printed
     assert submitted(enrolled, "bob") == notebook(LAB)
+
+
+def test_each_file_is_listed_once_also_when_it_is_collected_again(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    scratch = '{"cells": [{"cell_type": "code", "source": "1 + 1"}]}'
+    files: dict[str, Content] = {
+        "ada/lab.ipynb": b"", "bob/scratch.ipynb": scratch,
+        "cyd/lab.ipynb": notebook(LAB), "cyd/scratch.ipynb": scratch, "cyd/broken.ipynb": "{",
+    }  # fmt: skip
+    download = zipped(tmp_path / "1.zip", files)
+    for outcome in ("1 new", "1 unchanged"):
+        printed = run("collect", LAB, "--from", download, code=3)
+        assert f"{outcome}, 1 skipped, 2 without a notebook" in printed
+        assert "ada submitted ada/lab.ipynb: it is empty" in printed
+        assert "bob submitted bob/scratch.ipynb: it is not a lab of this course" in printed
+        assert "cyd/broken.ipynb: it is not a Jupyter notebook" in printed
+        assert "no notebooks of a lab, ignored: cyd/scratch.ipynb" in printed
+        assert all(printed.count(name) == 1 for name in files)
+
+
+def test_a_truncated_notebook_is_marked(
+    course: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    whole = notebook(LAB)
+    files: dict[str, Content] = {"ada.ipynb": whole[: len(whole) // 2], "bob.ipynb": whole}
+    printed = run("collect", LAB, "--from", folder(tmp_path / "1", files))
+    ada, repaired, bob = printed.splitlines()[1:4]
+    assert "ada.ipynb" in ada
+    assert repaired.strip().startswith("repaired: The file was damaged: ")
+    assert "bob.ipynb" in bob
+
+
+def test_who_changes_groups_keeps_what_the_old_group_submitted(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    def download(name: str, red: str, at: timedelta) -> Path:
+        files: dict[str, Content] = {
+            "Blue team_1_assignsubmission_file_/lab.ipynb": notebook(LAB, "blue"),
+            "Red team_2_assignsubmission_file_/lab.ipynb": notebook(LAB, red),
+        }
+        return zipped(tmp_path / name, files, AT + at)
+
+    first = download("1.zip", "red", timedelta(0))
+    table = enrolled / "grading/groups.csv"
+    blue, red = "group,student,lab\nBlue team,ada,\n", "Red team,cyd,\n"
+    table.write_text(f"{blue}Blue team,bob,\n{red}Red team,jose,\n")
+    assert "4 new" in run("collect", LAB, "--from", first)
+    before = snapshot(enrolled)
+    moved = f"{blue}Blue team,jose,\n{red}Red team,bob,\n"  # for the next lab
+    table.write_text(moved)
+    again = download("2.zip", "red", timedelta(days=1))  # with other times
+    for old in (first, again):
+        printed = run("collect", LAB, "--from", old, code=3)
+        assert "2 unchanged, 2 kept" in printed
+        assert f"(GROUP,STUDENT,{LAB})" in printed
+        assert "  bob, not replaced by Red team_2_assignsubmission_file_/lab.ipynb" in printed
+        assert "  jose, not replaced by Blue team_1_assignsubmission_file_/lab.ipynb" in printed
+        assert snapshot(enrolled) | {"groups.csv": None} == before | {"groups.csv": None}
+    # What the new group has really submitted again counts, also for who moved.
+    resubmitted = download("3.zip", "red, again", timedelta(days=2))
+    printed = run("collect", LAB, "--from", resubmitted, "--dry-run", code=3)
+    assert "1 unchanged, 2 resubmitted, 1 kept" in printed
+    # A row with the lab takes precedence, whatever others had.
+    table.write_text(f"{moved}Blue team,bob,{LAB}\nRed team,jose,{LAB}\n")
+    assert "4 unchanged" in run("collect", LAB, "--from", again)
+    table.write_text(moved.replace("bob,", f"bob,{LAB}"))
+    assert "2 unchanged, 1 resubmitted, 1 kept" in run("collect", LAB, "--from", again, code=3)
+    assert submitted(enrolled, "bob") == notebook(LAB, "red")
+
+
+def test_moodle_may_write_the_group_before_each_members_name(
+    enrolled: Path, run: Callable[..., str], tmp_path: Path
+) -> None:
+    (enrolled / "lena.csv").write_text("student,first_name,last_name\nlena,Lena,O'Neil\n")
+    run("roster", "lena.csv")
+    name = "{}_81{}_assignsubmission_file/lab.ipynb"
+    who = ("Team-1-Ada Lovelace", "Team-1-José García-Márquez", "Red-Robert O'Neil")
+    files: dict[str, Content] = {
+        name.format(each, number): notebook(LAB, each) for number, each in enumerate(who)
+    }
+    stranger = name.format("Anna-Lena O'Neil", 9)
+    download = zipped(tmp_path / "1.zip", files | {stranger: notebook(LAB)})
+    printed = run("collect", LAB, "--from", download, code=3)
+    assert "from moodle: 2 new, 2 skipped" in printed
+    assert submitted(enrolled, "ada") == notebook(LAB, "Team-1-Ada Lovelace")
+    assert "on the roster, without a submission: bob, cyd, lena" in printed
+    assert "  Red-Robert O'Neil, not collected" in printed  # one name may be anything
+    # With the table, also a member whom Moodle calls otherwise.
+    (enrolled / "grading/groups.csv").write_text("group,student\nRed,bob\nRed,cyd\n")
+    files[name.format("Red-C. Charisse", 4)] = notebook(LAB, who[2])
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "2.zip", files))
+    assert "2 unchanged, 2 new" in printed
+    assert submitted(enrolled, "bob") == submitted(enrolled, "cyd") == notebook(LAB, who[2])
 
 
 def test_each_member_of_a_group_gets_a_copy(
@@ -530,7 +639,10 @@ def test_a_file_is_recognized_by_what_grading_reads(
         "ada/a.ipynb": renamed, "bob/b.ipynb": bare, "cyd/c.ipynb.txt": notebook(LAB),
         "dan/d.ipynb.json": notebook(LAB), "eve/e.py": script, "fay/f.zip": finder,
     }  # fmt: skip
-    assert "6 new" in run("collect", LAB, "--from", zipped(tmp_path / "1.zip", files))
+    scratch = {"ada/scratch.ipynb": '{"cells": [{"cell_type": "code", "source": "1 + 1"}]}'}
+    printed = run("collect", LAB, "--from", zipped(tmp_path / "1.zip", files | scratch), code=0)
+    assert "6 new\n" in printed
+    assert "no notebooks of a lab, ignored: ada/scratch.ipynb" in printed
     # The same files by hand, or through the exchange
     directory = CourseDirectory(parent=nbgrader_app())
     for name, data in files.items():

@@ -91,7 +91,7 @@ def test_the_line_fits_the_terminal_and_disappears(monkeypatch: pytest.MonkeyPat
     assert terminal.line == ""
 
 
-def test_a_pipe_gets_one_line_for_each_event() -> None:
+def test_a_pipe_gets_one_line_for_each_event_and_quiet_minute() -> None:
     clock, pipe = Clock(), io.StringIO()
     with Progress(3, pipe, clock) as progress:
         progress.start(task("ann"))
@@ -99,11 +99,15 @@ def test_a_pipe_gets_one_line_for_each_event() -> None:
         clock.now_s = 4
         progress.redraw()
         progress.finish(record("ann"))
-        clock.now_s = 60
+        for clock.now_s in range(5, 126):  # type: ignore[assignment]
+            progress.redraw()
+        clock.now_s = 150
         progress.finish(record("eve", INFRASTRUCTURE_ERROR, "no memory"))
     assert pipe.getvalue().splitlines() == [
         "[0/3] ann: started",
         "[0/3] eve: started",
         "[1/3] ann: graded, 2 points, 4.0 s · 0.25 per s · 0:04 left",
-        "[2/3] eve: infrastructure error (no memory), 60.0 s · 0.033 per s · 0:32 left",
+        "1/3 graded · 0.016 per s · 0:04 left · running: eve 1:04",
+        "1/3 graded · 0.0081 per s · 0:04 left · running: eve 2:04",
+        "[2/3] eve: infrastructure error (no memory), 150.0 s · 0.013 per s · 1:17 left",
     ]

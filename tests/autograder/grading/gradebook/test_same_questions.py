@@ -99,7 +99,7 @@ def test_questions_of_a_graded_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert main(["grade", LAB, "--regrade", "--yes"]) == 0
     with course.gradebook as gradebook:
         submission = gradebook.find_submission(LAB, "ada")
-        assert (submission.score, submission.max_score) == (2, 13)
+        assert (submission.score, submission.max_score) == (2, 17)
         assert not submission.needs_manual_grade
         comment = gradebook.find_comment(QUESTION, LAB, LAB, "ada").manual_comment
         assert comment == "Well put.\n(1.5 points before this question was dropped.)"

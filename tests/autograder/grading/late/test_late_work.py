@@ -116,7 +116,13 @@ def test_free_days_extensions_and_their_withdrawal(
     assert main(["late", "--dry-run"]) == 0
     warning = capsys.readouterr().err
     assert f"{written} is not in the gradebook yet: run `python -m autograder grade" in warning
-    written.unlink()
+    first = course / f"grading/submitted/cyd/{FIRST}/timestamp.txt"  # not in the gradebook yet
+    first.parent.mkdir(parents=True)
+    for path in (written, first):
+        path.write_text("02.10.2026\n")
+        assert main(["late", "--dry-run"]) == 3
+        assert f"{path} contains '02.10.2026', which is not a time" in capsys.readouterr().err
+        path.unlink()
     assert "ill" not in printed.out  # a reason may be private
     assert penalties(course) == {"ada": [0, 0], "bob": [0, 2], "cyd": [0]}
     with gradebook_of(course) as gradebook:
@@ -137,6 +143,30 @@ def test_free_days_extensions_and_their_withdrawal(
     assert main(["late"]) == 0
     assert "due 2026-10-03 12:00 CEST -> 2026-10-01 12:00 CEST" in capsys.readouterr().out
     assert penalties(course) == {"ada": [0, 0], "bob": [0, 4], "cyd": [4]}
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        ("student", "Bob@x.org"), ("E-mail", "bob@x.org"), ("login_id", "blee"),
+        ("Canvas ID", "7"), ("Name", "Lee Bob"),
+    ],
+)  # fmt: skip
+def test_an_extension_names_the_student_as_the_roster_does(
+    course: Path, capsys: pytest.CaptureFixture[str], column: str, cell: str
+) -> None:
+    roster = "student,first_name,last_name,email,canvas_login,canvas_id\n"
+    roster += "bob,Bob,Lee,bob@x.org,blee,7\nkim1,Kim,Lee,,,\nkim2,Kim,Lee,,,\n"
+    (course / "grading/roster.csv").write_text(roster)
+    table = course / "grading/extensions.csv"
+    table.write_text(f"{column},lab,days,until,reason\n{cell},{FIRST},2,,\n")
+    assert main(["late"]) == 0
+    assert penalties(course)["bob"] == [0, 2]
+    table.write_text(f"name,lab,days,until,reason\nEve,{FIRST},2,,\nKim Lee,{FIRST},2,,\n")
+    assert main(["late"]) == 2
+    error = capsys.readouterr().err
+    assert "line 2: Eve is not on the roster" in error
+    assert "line 3: could be kim1 or kim2" in error
 
 
 def test_wrong_rows_are_named_before_anything_changes(

@@ -77,6 +77,35 @@ def test_a_formula_is_shown_with_its_questions() -> None:
     assert 1 < len(table["rows"]) <= MAX_ROWS
 
 
+def test_long_results_are_shortened_to_what_differs() -> None:
+    exercise = exercises.load("ring_all_reduce.chunk_bounds")
+    case = visible(exercise)[0]
+    right = [[k * 10**17, (k + 1) * 10**17] for k in range(8)]
+    wrong = [*right[:5], [right[5][0] + 1, right[5][1]], *right[6:]]
+    question = [8 * 10**17, 8]
+    attempt = Attempt(case, [[question]], [[right]], [[wrong]], run_of([[wrong]]), None)
+    (table,) = pictures_of(exercise, [attempt], [case.name])
+    ((is_right, (_, wanted, got)),) = table["rows"]
+    assert not is_right
+    assert wanted == "[5]: (500,000,000,000,000,000, 600,000,000,000,000,000)"
+    assert got == "[5]: (500,000,000,000,000,001, 600,000,000,000,000,000)"
+    long = Attempt(case, [[question]], [["a" * 50]], [[10**55]], run_of([[0]]), None)
+    (table,) = pictures_of(exercise, [long], [case.name])
+    assert all(len(text) < 70 for text in table["rows"][0][1])
+
+
+def test_messages_of_our_own_functions_are_not_drawn_as_the_students() -> None:
+    around = [[8 if b == (a + 1) % 4 else 0 for b in range(4)] for a in range(4)]
+    for name, titles in (
+        ("ring_all_reduce.ring_all_reduce", []),
+        ("ring_all_reduce.all_gather", ["Who sent how much to whom"]),
+    ):
+        exercise = exercises.load(name)
+        case = next(case for case in visible(exercise) if case.world_size == 4)
+        pictures = pictures_of(exercise, [attempt_at(exercise, case, sent=around)])
+        assert [picture["title"].partition(":")[0] for picture in pictures] == titles
+
+
 def test_a_dict_has_a_row_for_each_key() -> None:
     exercise = exercises.load("one_device.step_bytes")
     case = visible(exercise)[0]

@@ -57,7 +57,8 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: FakePool) -> C
     page.write_text("<p>")
     rows = f"student,lab,days,until,reason\nada,{LAB},7,,ill\nbob,{LAB},1,,\n"
     (made.root / "grading/extensions.csv").write_text(rows)
-    (made.root / "grading/groups.csv").write_text("group,e-mail\nA,ada@x.org\nA,bob@x.org\n")
+    groups = "group,login_id,e-mail,name\nA,,,ada Lovelace\nA,,bob@x.org,\n"
+    (made.root / "grading/groups.csv").write_text(groups)
     assert main(["grade", LAB]) == 0
     with made.gradebook as gradebook:
         question = gradebook.find_grade(QUESTION, LAB, LAB, "ada")
@@ -156,6 +157,9 @@ def test_a_removed_student_comes_back_with_the_mark(
     assert "nothing to grade" in run("grade", LAB)
     assert "there is no student 'ada'" in run("remove", "ada", code=2)
     assert "(removed: ada)" in run("remove", "eve", "--undo", code=2)
+    printed = run("roster", "students.csv", code=3)  # still lists her
+    assert "1 unchanged" in printed
+    assert "ada was removed, so not added: run `python -m autograder remove ada --undo`" in printed
 
     # A new submission before the old one is back
     folder = course.root / f"grading/submitted/ada/{LAB}"
@@ -169,6 +173,7 @@ def test_a_removed_student_comes_back_with_the_mark(
         with pytest.raises(KeyboardInterrupt):
             run("remove", "ada", "--undo")
     assert "ada is back" in run("remove", "ada", "--undo")
+    assert "2 unchanged" in run("roster", "students.csv")
     assert rows(course, "ada") == before
     now = files(course)
     assert now.keys() == old.keys()
@@ -194,4 +199,5 @@ def test_two_spellings_of_one_id_are_not_two_students(
         hint = f"If bob is now {new}, run `python -m autograder rename bob {new}` first"
         assert hint in run("roster", "students.csv", code=2)
     run("rename", "bob", "lee7")
+    table.write_text("student,name,email\nlee7,Bob Lee,bob@x.org\n")
     assert "1 unchanged" in run("roster", "students.csv")

@@ -64,16 +64,32 @@ def test_students_are_added_updated_and_never_deleted(
         assert len(ada.submissions) == 1
         assert {student.id for student in after.students} == {"ada", "bob", "old"}
 
-    # An empty cell and a missing row keep what was there.
-    printed = roster("student\temail\tmoodle_name\nada\t\tAda King\n")
+    # A missing column or row keeps what was there.
+    printed = roster("student\tmoodle_name\nada\tAda King\n")
     assert "1 updated: ada" in printed
     assert "1 on the roster, but not in students.csv: bob" in printed
-    assert "1 unchanged" in roster("student\temail\tmoodle_name\nada\t\tAda King\n")
+    assert "1 unchanged" in roster("student\tmoodle_name\nada\tAda King\n")
     with (course / "grading/roster.csv").open() as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     assert rows["ada"]["email"] == "ada@x.org"
     assert rows["ada"]["moodle_name"] == "Ada King"
     assert rows["bob"]["last_name"] == "O'Neil"
+
+
+def test_an_emptied_cell_empties_what_was_there(course: Path, roster: Callable[..., str]) -> None:
+    table = "student,name,email,canvas_id,moodle_name\nada,Ada Lovelace,{},{},{}\n"
+    roster(table.format("ada@x.org", 12, "Ada King"))
+    emptied = table.format("", "", "")
+    printed = roster(emptied)
+    assert "1 updated: ada" in printed
+    assert (
+        "3 emptied, as in the table: email of ada, canvas_id of ada, moodle_name of ada" in printed
+    )
+    assert "1 unchanged\nwrote" in roster(emptied)
+    assert "ada,Ada,Lovelace,,,,,\n" in (course / "grading/roster.csv").read_text()
+    with gradebook(course) as after:
+        ada = after.find_student("ada")
+        assert (ada.first_name, ada.email, ada.lms_user_id) == ("Ada", None, None)
 
 
 CANVAS = """\
@@ -147,7 +163,7 @@ def test_platform_names_map_to_one_student_or_to_none() -> None:
     assert people.find(canvas_id="9", name="leehoann") == "ann"
     assert people.find(ids=("ANN@x.org",)) == "ann"
     assert people.find(ids=("klee",), name="Kim Lee") == "lee1"
-    with pytest.raises(NotFound, match="could be lee1 or lee2: add an id"):
+    with pytest.raises(NotFound, match="could be lee1 or lee2: add their canvas_id"):
         people.find(name="Kim Lee")
     with pytest.raises(NotFound, match="Kim is not on the roster"):
         people.find(name="Kim")

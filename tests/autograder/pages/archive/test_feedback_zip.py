@@ -20,7 +20,7 @@ PEOPLE = {  # {student: (first name, last name)}
     "s3": ("", ""),  # known only by what they submitted
     "s4": ("", ""),  # the same notebook as s5
     "s5": ("", ""),
-    "zoe": ("Zoe", "Absent"),  # not on the platform
+    "zoe": ("Zoe", "Absent"),  # wrote text instead of submitting a file
     "late": ("", ""),  # no feedback page
 }
 SAME = ("s4", "s5")
@@ -102,6 +102,7 @@ def test_moodle_gets_folders_with_its_own_numbers(
             f"E F_14_assignsubmission_file_/{LAB}.ipynb": "s4",
             f"G H_15_assignsubmission_file_/{LAB}.ipynb": "s5",
             "E F_14_assignsubmission_onlinetext_/onlinetext.html": "s4",
+            "Zoe Absent_16_assignsubmission_onlinetext/onlinetext.html": "zoe",
             "readme.txt": "nobody",
         },
     )
@@ -111,10 +112,11 @@ def test_moodle_gets_folders_with_its_own_numbers(
         f"Áda Lovelace_11_assignsubmission_file_/{LAB}.html": "page of ada",
         f"Emmy Noether_12_assignsubmission_file_/{LAB}.html": "page of noetheremmy",
         f"C D_13_assignsubmission_file_/{LAB}.html": "page of s3",
+        f"Zoe Absent_16_assignsubmission_file_/{LAB}.html": "page of zoe",
     }
     # As Moodle reads it: the second of at least four parts is the number.
     assert all(path.split("/")[0].split("_", 4)[1].isdigit() for path in found)
-    assert ": s4, s5, zoe" in capsys.readouterr().out
+    assert ": s4, s5\n" in capsys.readouterr().out
 
 
 def test_canvas_gets_names_with_its_own_numbers(course: Path) -> None:

@@ -69,6 +69,12 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> GradedCourse:
             reason=f"failed with {tag}",
         ),
     )
+    graded.grade("emil", Submission())
+    with graded.gradebook as gradebook:  # nbgrader gives 0 points for an unchanged answer
+        marked = gradebook.find_submission_notebook(LAB, LAB, "emil")
+        grade = next(grade for grade in marked.grades if grade.name == QUESTION)
+        grade.auto_score, grade.needs_manual_grade = 0.0, False
+        gradebook.db.commit()
     done = graded.nbgrader("generate_feedback", LAB)
     assert done.returncode == 0, done.stderr[-3000:]
     return graded
@@ -89,8 +95,8 @@ def test_points_by_exercise_add_up_to_the_total(graded: GradedCourse) -> None:
     assert row_of(page, "check_chunk_bounds") == "1 · chunk_bounds 6 of 6 cases 2 / 2"
     assert row_of(page, "check_ring_all_reduce") == "4 · ring_all_reduce 9 of 10 cases 4.5 / 5"
     assert row_of(page, "check_bytes_per_rank") == "5 · bytes_per_rank not written yet 0 / 2"
-    assert row_of(page, QUESTION) == "6 · From 8 to 64 ranks graded manually 1.5 / 2"
-    assert 'data-total="16.0"' in page  # 2 + 5 + 4 + 4.5 + 1.5, less 1 for being late
+    assert row_of(page, QUESTION) == "7 · From 8 to 64 ranks graded manually 1.5 / 2"
+    assert 'data-total="20.0"' in page  # 2 + 5 + 4 + 4.5 + 4 + 1.5, less 1 for being late
     assert "Late penalty −1" in text_of(page)
     assert "Lab 03 · Ring all-reduce" in text_of(page)
     assert "Ada Lovelace" in text_of(page)
@@ -121,6 +127,13 @@ def test_a_pending_answer_is_not_a_zero(graded: GradedCourse) -> None:
     assert "data-state" not in page
 
 
+def test_an_empty_written_answer_was_not_graded_by_a_check(graded: GradedCourse) -> None:
+    page = graded.feedback("emil")
+    assert row_of(page, QUESTION) == "7 · From 8 to 64 ranks empty 0 / 2"
+    assert "The answer is empty. A person grades this exercise." in text_of(page)
+    assert "Graded by its check" not in page
+
+
 def test_names_and_inputs_of_hidden_cases_are_not_shown(graded: GradedCourse) -> None:
     page = graded.feedback("grace")
     assert f"a rank {MISTAKE}" in page
@@ -134,7 +147,7 @@ def test_names_and_inputs_of_hidden_cases_are_not_shown(graded: GradedCourse) ->
 
 def test_without_a_record_the_page_shows_gradebook_and_notebook(graded: GradedCourse) -> None:
     page = graded.feedback("hand")
-    assert 'data-total="20.0"' in page
+    assert 'data-total="24.0"' in page
     assert row_of(page, "check_chunk_bounds").endswith("2 / 2")
     assert "chunk_bounds: all 6 cases pass" in text_of(page)  # in the notebook, as text
 
@@ -155,7 +168,7 @@ def test_a_hostile_notebook_is_shown_as_text(graded: GradedCourse) -> None:
     for attribute in ("onerror=", "onload=", "ontoggle=", "onfocus=", "srcdoc=", "position:fixed"):
         unescaped = re.findall(rf"<[^>]*{attribute}", page)
         assert unescaped == []
-    assert page.count('class="shardlab-check"') == 5  # only ours, one for each check
+    assert page.count('class="shardlab-check"') == 6  # only ours, one for each check
     assert page.count("</body>") == 1
 
 
@@ -190,5 +203,5 @@ def test_a_page_older_than_its_grade_is_not_archived(
         "since: ada, grace; run `nbgrader generate_feedback 03_ring_all_reduce --force`" in printed
     )
     with zipfile.ZipFile(graded.root / f"grading/feedback-{LAB}.zip") as file:
-        assert [name.partition("/")[0] for name in file.namelist()] == ["hand", "mallory"]
+        assert [name.partition("/")[0] for name in file.namelist()] == ["emil", "hand", "mallory"]
     assert main(archive) == 0

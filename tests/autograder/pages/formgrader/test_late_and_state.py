@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ from traitlets.config import Config
 
 from autograder.grading.gradebook.database import GradebookError
 from autograder.pages import formgrader
+from autograder.pages.formgrader import class_report
 from autograder.pages.formgrader.api import ClassAPI
 from autograder.pages.scores import read_scores
 from tests.autograder.pages.feedback.graded_course import LAB, QUESTION, GradedCourse, Submission
@@ -51,8 +53,8 @@ def test_every_list_has_the_exported_points(graded: GradedCourse, api: ClassAPI)
     with graded.gradebook as gradebook:
         exported = {scores.student: scores.total for scores in read_scores(gradebook, LAB)}
     expected = {
-        "ann": (17.0, 1.0, "graded"),
-        "bob": (18.0, 0.0, "tampering"),
+        "ann": (21.0, 1.0, "graded"),
+        "bob": (22.0, 0.0, "tampering"),
         "cid": (0.0, 30.0, ""),
     }
     assert exported == {student: points for student, (points, _, _) in expected.items()}
@@ -76,15 +78,15 @@ def test_every_list_has_the_exported_points(graded: GradedCourse, api: ClassAPI)
 def test_averages_are_of_the_listed_points(api: ClassAPI) -> None:
     (lab,), (notebook,) = api.get_assignments(), api.get_notebooks(LAB)
     for row in (lab, notebook):
-        assert row["average_score"] == pytest.approx((17 + 18 + 0) / 3)
+        assert row["average_score"] == pytest.approx((21 + 22 + 0) / 3)
         assert row["average_written_score"] == 0  # bob's mark of 1.5 is pending, ann's is 0
 
 
 def test_one_students_lab_has_state_and_penalty(api: ClassAPI, graded: GradedCourse) -> None:
     """The list of a student's notebooks, which nbgrader builds without our queries."""
     for student, expected in {
-        "ann": (17.0, 1.0, "graded"),
-        "bob": (18.0, 0.0, "tampering"),
+        "ann": (21.0, 1.0, "graded"),
+        "bob": (22.0, 0.0, "tampering"),
     }.items():
         (row,) = api.get_student_notebook_submissions(student, LAB)
         assert shown(row) == expected
@@ -114,6 +116,15 @@ def test_every_list_of_submissions_loads_the_script(
         # Only a lab's own lists lead to its written answers.
         is_of_lab = name in formgrader.LISTS_OF_A_LAB
         assert ("var has_written_answers = true" in page) == (has_question and is_of_lab)
+    assert 'class_report = ""' in page  # the last one is a list of a student's submissions
+    report = graded.root / "grading/reports" / f"{LAB}.html"
+    report.parent.mkdir()
+    report.write_text("the report")
+    os.utime(report, (1_800_000_000, 1_800_000_000))
+    page = base.BaseHandler.render(handler, "manage_submissions.tpl", assignment_id=LAB)
+    assert 'class_report = "15 January 2027, 08:00 UTC"' in page
+    assert class_report.path_of(api.coursedir, LAB) == report
+    assert class_report.path_of(api.coursedir, f"../reports/{LAB}") is None
     assert base.BaseHandler.render(handler, "manage_students.tpl") == "<head></head>"
     unknown = base.BaseHandler.render(handler, "manage_submissions.tpl", assignment_id="no_lab")
     assert "var has_written_answers = false" in unknown

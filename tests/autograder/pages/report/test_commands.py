@@ -91,12 +91,12 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     assert columns[6 : 6 + len(names) + 1] == [*names, QUESTION]  # in the lab's order
     ada, ben, absent = rows["ada"], rows["ben"], rows["absent"]
     assert (ada["first_name"], ada["ring_all_reduce"], ada["total"], ada["max"]) == (
-        "Ada", "5", "20", "20",
+        "Ada", "5", "24", "24",
     )  # fmt: skip
     half = 5 * len(HIDDEN) / len(RING)
     assert float(ben["ring_all_reduce"]) == pytest.approx(half)
-    assert float(ben["total"]) == pytest.approx(13 + half - 1)
-    assert (ben["max_so_far"], ben["max"]) == ("18", "20")  # the question is not graded yet
+    assert float(ben["total"]) == pytest.approx(17 + half - 1)
+    assert (ben["max_so_far"], ben["max"]) == ("22", "24")  # the question is not graded yet
     assert (ben["late_penalty"], ben[QUESTION], ben["to_grade_by_hand"]) == ("1", "", "1")
     assert (absent["state"], absent["total"], absent["chunk_bounds"]) == ("not submitted", "0", "")
     late = ("due_utc", "extended", "days_late", "free_days_used")
@@ -106,7 +106,7 @@ def test_a_row_for_each_student_and_a_column_for_each_exercise(
     assert rows["eve"]["state"] == "tampering"
     fay = rows["fay"]
     assert (fay["state"], fay["total"], fay["max_so_far"], fay["max"]) == (
-        "not graded yet", "", "", "20",
+        "not graded yet", "", "", "24",
     )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_the_report_counts_points_mistakes_time_and_states(
         ["not", "submitted", "1", "absent"],
     ]  # fmt: skip
     # Only ada's question is graded: the others' counts neither as 0 nor toward the maximum.
-    median = f"{100 * (13 + 5 * len(HIDDEN) / len(RING) - 1) / 18:.0f} %"  # ben's
+    median = f"{100 * (17 + 5 * len(HIDDEN) / len(RING) - 1) / 22:.0f} %"  # ben's
     assert f"  points: median {median} of the points graded so far, from 0 % to 100 %;" in output
     assert "; 1 late" in output
     assert "4 with an answer that is not graded yet" in output
@@ -197,10 +197,10 @@ def test_an_ungraded_answer_is_not_0_points(
     monkeypatch.chdir(tmp_path)
     assert main(["report", LAB]) == 0
     output = capsys.readouterr().out
-    assert "points: median 17 of 18 points graded so far, from 17 to 17; 2 late" in output
+    assert "points: median 21 of 22 points graded so far, from 21 to 21; 2 late" in output
     assert re.search(rf"  {QUESTION} +0 +0 +0 +0 +2   not graded yet\n", output)
     page = (tmp_path / f"grading/reports/{LAB}.html").read_text()
-    assert "<strong>17</strong> of 18 points graded so far" in page
+    assert "<strong>21</strong> of 22 points graded so far" in page
     assert "not graded yet</td>" in page
     assert "0.00" not in page
 

@@ -16,7 +16,7 @@ from tests.autograder.pages.feedback.graded_course import LAB, GradedCourse, Sub
 CANVAS = f"""\
 Student,ID,SIS User ID,SIS Login ID,Section,Warm-up (76),{LAB} (77),Current Score
 ,,,,,,Manual Posting,
-"    Points Possible",,,,,10,20.00,(read only)
+"    Points Possible",,,,,10,24.00,(read only)
 "Lovelace, Ada",101,s1,ada,Tuesday,9,3,90
 "Noether, Emmy",102,s2,ben,Tuesday,8,,80
 "Kovalevskaya, Sofja",103,s3,sk12,Tuesday,7,,70
@@ -80,8 +80,8 @@ def test_canvas_gets_its_own_file_back_with_points(
     }
     column = f"{LAB} (77)"
     assert changed == {
-        ("Lovelace, Ada", column): "20",
-        ("Kovalevskaya, Sofja", column): "17.5",  # by the name in Canvas's downloads
+        ("Lovelace, Ada", column): "24",
+        ("Kovalevskaya, Sofja", column): "21.5",  # by the name in Canvas's downloads
     }
     printed = capsys.readouterr().err
     assert f"{LAB}: 2 points written to column '{column}'" in printed
@@ -96,7 +96,7 @@ def test_moodle_in_another_language_with_semicolons(
 ) -> None:
     code, written = export("moodle", MOODLE)
     assert code == 3
-    assert written == MOODLE.replace("1,5;-;gut", "1,5;20;gut").replace('"', "")
+    assert written == MOODLE.replace("1,5;-;gut", "1,5;24;gut").replace('"', "")
 
 
 def test_a_lab_with_another_name_on_the_platform(
@@ -109,7 +109,7 @@ def test_a_lab_with_another_name_on_the_platform(
     assert "'Ring (77)'" in printed
     code, written = export("canvas", other, "--column", f"{LAB}=Ring")
     assert code == 3
-    assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,20,90' in written
+    assert '"Lovelace, Ada",101,s1,ada,Tuesday,9,24,90' in written
 
 
 def test_a_resubmission_that_is_not_graded_changes_no_cell(
@@ -148,8 +148,8 @@ def test_a_resubmission_that_is_not_graded_changes_no_cell(
     ("text", "words"),
     [
         (
-            CANVAS.replace("20.00", "100"),
-            "has '100' points possible, but 03_ring_all_reduce has 20",
+            CANVAS.replace("24.00", "100"),
+            "has '100' points possible, but 03_ring_all_reduce has 24",
         ),
         (CANVAS.replace("Warm-up (76)", f"{LAB} (76)"), "several columns"),
         (MOODLE, "no column 'ID'"),
@@ -174,11 +174,11 @@ def test_without_a_file_of_the_platform_a_new_one_is_written(
     assert code == 0
     assert rows[:3] == [
         ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", LAB],
-        ["    Points Possible", "", "", "", "", "20"],
+        ["    Points Possible", "", "", "", "", "24"],
         ["'=1+2", "", "", "absent", "", ""],
     ]
-    assert ["Lovelace, Ada", "", "", "ada", "", "20"] in rows
+    assert ["Lovelace, Ada", "", "", "ada", "", "24"] in rows
     written = export("moodle", None)[1]
     assert f"First name,Last name,ID number,Email address,{LAB}\n" in written
-    assert "Ada,Lovelace,ada,ada@example.org,20\n" in written
+    assert "Ada,Lovelace,ada,ada@example.org,24\n" in written
     assert ",,ben,,\n" in written

@@ -1,1 +1,0 @@
-"""References, mistakes and hidden cases of lab 06; never released."""

@@ -1,1 +1,0 @@
-"""Lab 08's references and hidden cases; never released."""

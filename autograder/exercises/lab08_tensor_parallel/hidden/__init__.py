@@ -1,0 +1,1 @@
+"""References, mistakes and hidden cases of lab 08; never released."""

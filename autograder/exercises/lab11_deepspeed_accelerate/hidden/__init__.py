@@ -1,1 +1,0 @@
-"""The hidden halves of lab 11."""

@@ -1,0 +1,1 @@
+"""Lab 11's references and hidden cases; never released."""

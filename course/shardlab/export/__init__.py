@@ -1,0 +1,1 @@
+"""A plain script from a function of a chapter, for torchrun on any number of nodes."""

@@ -1,0 +1,1 @@
+"""Nodes on one machine: network namespaces joined by links of a given speed."""

@@ -1,0 +1,1 @@
+"""The code of the chapters' notebooks, read without running it."""

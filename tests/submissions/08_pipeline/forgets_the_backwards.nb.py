@@ -1,9 +1,0 @@
-# /// shardlab-submission
-# lab = "08_pipeline"
-# loses = {gpipe_schedule = 3.0}
-# says = {gpipe_schedule = "leaves out actions"}
-# ///
-
-# %% nbgrader={"grade_id": "gpipe_schedule", "solution": true}
-def gpipe_schedule(devices, micro_batches):
-    return [[("F", s, k) for k in range(micro_batches)] for s in range(devices)]
