@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import traitlets
 from playwright.sync_api import expect
@@ -194,6 +195,10 @@ def test_impossible_options_raise() -> None:
 def test_the_scene_is_plain_data() -> None:
     scene = example().scene
     assert json.loads(json.dumps(scene))["moving"][6]["at"] == 64
+    rows = np.array([1, 64])
+    from_numpy = roofline_plot(H100, moving={each: PRODUCTS[each] for each in rows}, at=rows[1])
+    assert json.loads(json.dumps(from_numpy.scene))["moving"][1]["at"] == 64
+    assert json.dumps(from_numpy.settings) == '{"at": 64}'
 
 
 @pytest.mark.browser
