@@ -13,6 +13,7 @@ from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedu
 from shardlab.widgets.prediction import Prediction, predict
 from shardlab.widgets.quantization_grid import QuantizationGrid, quantization_grid
 from shardlab.widgets.ring_player import RingPlayer, ring_player
+from shardlab.widgets.roofline_plot import RooflinePlot, roofline_plot
 from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
 from shardlab.widgets.timeline import Timeline, timeline
@@ -34,6 +35,7 @@ __all__ = [
     "Prediction",
     "QuantizationGrid",
     "RingPlayer",
+    "RooflinePlot",
     "ShardMap",
     "TensorSplit",
     "Timeline",
@@ -52,6 +54,7 @@ __all__ = [
     "predict",
     "quantization_grid",
     "ring_player",
+    "roofline_plot",
     "shard_map",
     "tensor_split",
     "timeline",

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 
 from shardlab import widgets
+from shardlab.estimate.devices import DEVICES
+from shardlab.estimate.work import product
 from shardlab.widgets.picture import Picture
 from tests.shardlab.widgets.synthetic import ring_all_reduce, training, with_links
 from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
@@ -36,6 +38,11 @@ EXAMPLES: dict[type[Picture], Callable[[], Picture]] = {
         np.random.default_rng(0).normal(size=4096)
     ),
     widgets.LoraShapes: widgets.lora_shapes,
+    widgets.RooflinePlot: lambda: widgets.roofline_plot(
+        DEVICES["H100"],
+        [product(4096, 4096, 4096).measured(250e-6)],
+        moving={rows: product(rows, 4096, 4096) for rows in (1, 16, 256)},
+    ),
     widgets.Prediction: guess,
 }
 # Each kind that the package exports; a KeyError says which has no example.
