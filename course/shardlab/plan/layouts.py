@@ -108,7 +108,6 @@ class Layouts:
 def enumerate_layouts(model: Model, cluster: Cluster, batch: int) -> Layouts:
     """All legal layouts of a step of ``batch`` sequences on all devices."""
     degrees = divisors(cluster.devices)
-    experts = [each for each in divisors(model.experts or 1)]
     tensor, pipeline, context, micro_batch, interleave, expert = (
         each.ravel()
         for each in np.meshgrid(
@@ -117,7 +116,7 @@ def enumerate_layouts(model: Model, cluster: Cluster, batch: int) -> Layouts:
             [c for c in degrees if c == 1 or not model.sequence % (2 * c)],
             MICRO_BATCHES,
             CHUNKS,
-            experts,
+            divisors(model.experts or 1),
             indexing="ij",
         )
     )
@@ -174,9 +173,7 @@ def _legal(model: Model, cluster: Cluster, batch: int, layouts: Layouts) -> np.n
     return ~wrong
 
 
-def _rules(
-    model: Model, cluster: Cluster, batch: int, layouts: Layouts
-) -> dict[str, np.ndarray]:
+def _rules(model: Model, cluster: Cluster, batch: int, layouts: Layouts) -> dict[str, np.ndarray]:
     """{what is wrong: where it is}"""
     t, p, c, d, v = (
         layouts.tensor, layouts.pipeline, layouts.context, layouts.data, layouts.interleave
@@ -204,12 +201,12 @@ def _rules(
         "pipeline · interleave = {pipeline} · {interleave}": ~even,
         "an interleaved schedule needs a pipeline": (v > 1) & (p == 1),
         "a batch of {batch} is not divisible by data · micro_batch = {data} · {micro_batch}": (
-            (batch % (d * layouts.micro_batch) != 0)
+            batch % (d * layouts.micro_batch) != 0
         ),
         "interleaved: the number of micro-batches is not a multiple of {pipeline} stages": (
             (v > 1) & (micro_batches % p != 0)
         ),
-        "expert={expert} does not divide {model.experts} experts, or not the data · context ranks": (
+        "expert={expert} does not divide {model.experts} experts, or not data · context ranks": (
             (layouts.expert > 1)
             & ((max(model.experts, 1) % layouts.expert != 0) | ((d * c) % layouts.expert != 0))
         ),

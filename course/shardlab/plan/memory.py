@@ -13,7 +13,7 @@ from shardlab.plan.model import Model
 
 
 def rank_parameters(model: Model, layouts: Layouts) -> tuple[np.ndarray, np.ndarray]:
-    """Of layers without and with ZeRO's further division, on the rank that has most: dense, experts.
+    """On the rank that has most, before ZeRO divides them: (what every token uses, experts).
 
     A rank holds 1/t of its stage's layers, and 1/(t · expert) of their experts.  Embedding and
     logits: on the first and the last stage; with one stage both.
@@ -59,26 +59,26 @@ def activation_bytes(model: Model, layouts: Layouts, batch: int) -> dict[str, np
     """
     p, v = layouts.pipeline, layouts.interleave
     m = layouts.micro_batches(batch)
-    extra = np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
-    in_flight = np.minimum(m, p) * extra
-    layer = layer_bytes(model, layouts)
-    # Recomputation needs one layer's activations again.
-    again = np.where(
-        layouts.recompute == RECOMPUTE.index("full"), layer_bytes(model, layouts, "none"), 0.0
-    )
-    first = layouts.layers(model) * layer * in_flight
+    one = layouts.layers(model) * layer_bytes(model, layouts)  # micro-batch in flight
+    one *= np.where(v > 1, 1 + (p - 1) / (p * v), 1.0)
+    first = np.minimum(m, p) * one
     shapes, which = layouts.shapes
     logits = np.array([_outer_bytes(model, *shape) for shape in shapes])[which]
-    at_the_end = (layouts.layers(model) * layer * extra + logits) > first
-    kept = np.where(p == 1, first, np.where(at_the_end, first / np.minimum(m, p), first))
-    shown = np.where((p == 1) | at_the_end, logits, 0.0)
-    return {"activations": kept, "recomputed layer": again, "embedding and logits": shown}
+    is_last = (p == 1) | (one + logits > first)  # the fullest stage is the one with the logits
+    # Recomputation needs one layer's activations again.
+    is_full = layouts.recompute == RECOMPUTE.index("full")
+    return {
+        "activations": np.where(is_last & (p > 1), one, first),
+        "recomputed layer": np.where(is_full, layer_bytes(model, layouts, "none"), 0.0),
+        "embedding and logits": np.where(is_last, logits, 0.0),
+    }
 
 
 def layer_bytes(model: Model, layouts: Layouts, recompute: str = "") -> np.ndarray:
     """Of one micro-batch and layer; ``recompute``: another kind than the layouts'."""
     shapes, which = layouts.shapes
-    table = np.array([[_layer_bytes(model, *shape, kind) for kind in RECOMPUTE] for shape in shapes])
+    rows = [[_layer_bytes(model, *shape, kind) for kind in RECOMPUTE] for shape in shapes]
+    table = np.array(rows).reshape(-1, len(RECOMPUTE))
     kinds = RECOMPUTE.index(recompute) if recompute else layouts.recompute
     found: np.ndarray = table[which, kinds]
     return found
@@ -88,18 +88,24 @@ def layer_bytes(model: Model, layouts: Layouts, recompute: str = "") -> np.ndarr
 def _layer_bytes(
     model: Model, tensor: int, context: int, micro_batch: int, sharded: bool, recompute: str
 ) -> float:
-    tokens, h, element = model.sequence // context, model.width, model.kernels.element_bytes
-    options = {
-        "tensor_parallel": tensor,
-        "sequence_parallel": sharded,
-        "kernels": model.kernels,
-    }
+    h, element = model.width, model.kernels.element_bytes
+
+    def paper(tokens: int, kind: str) -> float:
+        return activations.layer_bytes(
+            tokens,
+            micro_batch,
+            h,
+            model.heads,
+            tensor_parallel=tensor,
+            sequence_parallel=sharded,
+            recompute=kind,
+            kernels=model.kernels,
+        )
+
+    tokens = model.sequence // context
     if recompute == "full":
-        shape = (tokens, micro_batch, h, model.heads)
-        return activations.layer_bytes(*shape, recompute="full", **options)
-    linear = activations.layer_bytes(
-        tokens, micro_batch, h, model.heads, recompute="selective", **options
-    )
+        return paper(tokens, "full")
+    linear = paper(tokens, "selective")
     # The paper's layer has keys and values as wide as queries and an MLP of 4h that saves its two
     # hidden tensors; gated ones save three, and experts those of each expert that a token uses.
     used = model.experts_per_token if model.experts else 1
@@ -108,16 +114,12 @@ def _layer_bytes(
     linear += element * tokens * micro_batch * (hidden + narrower) / tensor
     if recompute == "selective":
         return linear
-    whole = (model.sequence, micro_batch, h, model.heads)
-    scores = activations.layer_bytes(*whole, **options)
-    scores -= activations.layer_bytes(*whole, recompute="selective", **options)
+    scores = paper(model.sequence, "none") - paper(model.sequence, "selective")
     return linear + scores / context
 
 
 @lru_cache(4096)
-def _outer_bytes(
-    model: Model, tensor: int, context: int, micro_batch: int, sharded: bool
-) -> float:
+def _outer_bytes(model: Model, tensor: int, context: int, micro_batch: int, sharded: bool) -> float:
     terms = activations.outer_terms(
         model.sequence // context,
         micro_batch,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from shardlab.estimate.activations import Kernels
+from shardlab.estimate.devices import DEVICES
 
 
 @dataclass(frozen=True)
@@ -106,3 +107,28 @@ class Cluster:
         for name, value in vars(self).items():
             if value <= 0:
                 raise ValueError(f"{name}={value}: expected a number above 0")
+
+    @classmethod
+    def of(
+        cls, device: str, devices: int, *, per_node: int = 8, network_bytes_per_s: float = 0
+    ) -> Cluster:
+        """Of V100s, A100s or H100s with NVLink in a node and an adapter each, or another network.
+
+        Raises ValueError if the device's links are not known (estimate.devices).
+        """
+        known = DEVICES.get(device)
+        network = network_bytes_per_s or (known.sent_bytes_per_s.get("one adapter") if known else 0)
+        if known is None or "NVLink" not in known.sent_bytes_per_s or not network:
+            names = [
+                name for name, each in DEVICES.items() if "one adapter" in each.sent_bytes_per_s
+            ]
+            raise ValueError(f"device={device!r}: expected {' or '.join(names)}, or a Cluster(...)")
+        return cls(
+            devices,
+            per_node,
+            known.flops_per_s,
+            known.memory_bytes_per_s,
+            known.capacity_bytes,
+            known.sent_bytes_per_s["NVLink"],
+            network,
+        )

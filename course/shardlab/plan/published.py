@@ -7,20 +7,16 @@ Where a source does not say how activations were recomputed, the docstring does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from shardlab.estimate.devices import DEVICES
 from shardlab.plan.calibrate import Measured
+from shardlab.plan.known_models import MODELS
 from shardlab.plan.layouts import Layout
 from shardlab.plan.model import Cluster, Model
+from shardlab.plan.step import Constants
 
-A100_FLOPS_PER_S, H100_FLOPS_PER_S = 312e12, 989.4e12
-
-
-def a100(devices: int, network_bytes_per_s: float = 25e9) -> Cluster:
-    """A100-80GB, eight in a node with NVLink, an adapter of InfiniBand HDR for each."""
-    return Cluster(devices, 8, A100_FLOPS_PER_S, 2.039e12, 80e9, 300e9, network_bytes_per_s)
-
-
-def h100(devices: int) -> Cluster:
-    return Cluster(devices, 8, H100_FLOPS_PER_S, 3.35e12, 80e9, 450e9, 50e9)
+A100_FLOPS_PER_S = DEVICES["A100"].flops_per_s
 
 
 def gpt(layers: int, width: int, heads: int, vocabulary: int = 51_200) -> Model:
@@ -63,7 +59,8 @@ def _ptd_p() -> list[Measured]:
         layout = Layout(d, t, p, 1, micro_batch, chunks, 0, "full")
         seconds = _seconds(model, batch, devices, tflops * 1e12, 96)
         name = f"PTD-P, {model.parameters / 1e9:.1f}B on {devices}"
-        runs.append(Measured(name, model, a100(devices), batch, layout, seconds))
+        cluster = Cluster.of("A100", devices)
+        runs.append(Measured(name, model, cluster, batch, layout, seconds))
     return runs
 
 
@@ -83,7 +80,8 @@ def _korthikanti() -> list[Measured]:
             sharded = recompute == "selective"
             layout = Layout(1, 8, p, 1, micro_batch, chunks, 0, recompute, sharded)
             name = f"Korthikanti, {model.parameters / 1e9:.0f}B, {recompute}"
-            runs.append(Measured(name, model, a100(devices), batch, layout, seconds))
+            cluster = Cluster.of("A100", devices)
+            runs.append(Measured(name, model, cluster, batch, layout, seconds))
     return runs
 
 
@@ -99,7 +97,7 @@ def _megascale() -> list[Measured]:
     model = gpt(96, 12288, 128, vocabulary=64_000)
     return [
         Measured(
-            f"MegaScale's baseline, 175B on {devices}", model, a100(devices), batch,
+            f"MegaScale's baseline, 175B on {devices}", model, Cluster.of("A100", devices), batch,
             Layout(devices // 64, 8, 8, 1, 1, 6, 0, "selective", True), seconds,
         )
         for batch, devices, seconds in rows
@@ -115,7 +113,7 @@ def _megascale_530b() -> list[Measured]:
     model = gpt(105, 20480, 160, vocabulary=64_000)
     return [
         Measured(
-            f"MegaScale's baseline, 530B on {devices}", model, a100(devices), devices,
+            f"MegaScale's baseline, 530B on {devices}", model, Cluster.of("A100", devices), devices,
             Layout(devices // 280, 8, 35, 1, 1, 3, 0, "selective", True),
             _seconds(model, devices, devices, mfu * A100_FLOPS_PER_S, 72),
         )
@@ -160,15 +158,16 @@ def _zero_3() -> list[Measured]:
         layout = Layout(devices, 1, 1, 1, micro_batch, 1, 3, "full")
         name = f"ZeRO-3, {model.parameters / 1e9:.0f}B on {devices}"
         seconds = _seconds(model, batch, devices, tflops * 1e12, 96)
-        runs.append(Measured(name, model, a100(devices), batch, layout, seconds))
+        cluster = Cluster.of("A100", devices)
+        runs.append(Measured(name, model, cluster, batch, layout, seconds))
     return runs
 
 
 def _llama_3() -> list[Measured]:
-    """Meta 2024, table 4: 405B in bf16 on H100s, four to a pipeline's chunk being unknown.
+    """Meta 2024, table 4: 405B in bf16 on H100s.
 
     Operations counted as 6N + 12Lhs per token; TFLOP/s are rounded.  Assumed: a micro-batch of 1,
-    one chunk, no recomputation, sequence parallelism, FSDP that gathers once a step (stage 2).
+    four chunks, no recomputation, sequence parallelism, FSDP that gathers once a step (stage 2).
     """
     rows = [  # GPUs, context, data, sequence, batch per data-parallel group, TFLOP/s
         (8192, 1, 64, 8192, 32, 430), (16384, 1, 128, 8192, 16, 400),
@@ -176,27 +175,44 @@ def _llama_3() -> list[Measured]:
     ]  # fmt: skip
     runs = []
     for devices, context, data, sequence, each, tflops in rows:
-        model = llama_405b(sequence)
-        layout = Layout(data, 8, 16, context, 1, 1, 2, "none", True)
+        model = replace(MODELS["llama-3-405b"], sequence=sequence)
+        layout = Layout(data, 8, 16, context, 1, 4, 2, "none", True)
         operations = 6 * model.product_parameters + 12 * model.layers * model.width * sequence
         seconds = operations * each * data * sequence / (devices * tflops * 1e12)
         name = f"Llama 3, 405B on {devices}, {sequence:,} tokens"
-        runs.append(Measured(name, model, h100(devices), each * data, layout, seconds))
+        runs.append(
+            Measured(name, model, Cluster.of("H100", devices), each * data, layout, seconds)
+        )
     return runs
 
 
-def llama_405b(sequence: int) -> Model:
-    from shardlab.estimate.activations import Kernels
+def _torchtitan() -> list[Measured]:
+    """torchtitan's performance pages (December 2024, June 2025): Llama 3.1 in bf16, H100 at 500 W.
 
-    return Model(
-        layers=126, width=16384, heads=128, sequence=sequence, vocabulary=128_256,
-        mlp_width=53_248, kv_heads=8, gated=True, tied=False,
-        kernels=Kernels(dropout=False, fused_attention=True),
-    )  # fmt: skip
+    FSDP, for 70B with tensor parallelism; one micro-batch a step; sequence 8192 by its
+    configurations.  Its "selective" activation checkpointing recomputes more than attention.
+    """
+    rows = [  # model, data, tensor, micro-batch, recomputation, tokens per second and GPU
+        ("llama-3-8b", 8, 1, 2, "selective", 5762), ("llama-3-8b", 128, 1, 2, "selective", 5605),
+        ("llama-3-70b", 32, 8, 16, "full", 597),
+    ]  # fmt: skip
+    return [
+        Measured(
+            f"torchtitan, {name} on {data * t}", MODELS[name],
+            Cluster.of("H100", data * t), data * each,
+            Layout(data, t, 1, 1, each, 1, 3, recompute, t > 1),
+            data * each * MODELS[name].sequence / (tokens_per_s * data * t),
+        )
+        for name, data, t, each, recompute, tokens_per_s in rows
+    ]  # fmt: skip
 
 
 BLOOM_181B = Model(layers=72, width=14336, heads=64, sequence=2048, vocabulary=250_880)
-BLOOM_CLUSTER = a100(384, network_bytes_per_s=6.25e9)
+BLOOM_CLUSTER = Cluster.of("A100", 384, network_bytes_per_s=6.25e9)
 PTD_P, KORTHIKANTI = _ptd_p(), _korthikanti()
 MEGASCALE, MEGASCALE_530B = _megascale(), _megascale_530b()
-BLOOM, ZERO_3, LLAMA_3 = _bloom(), _zero_3(), _llama_3()
+BLOOM, ZERO_3 = _bloom(), _zero_3()
+LLAMA_3, TORCHTITAN = _llama_3(), _torchtitan()
+
+# calibrate(PTD_P + KORTHIKANTI), as a test verifies
+MEGATRON_A100 = Constants(0.7886, 0.6312e6, 1.2545, 0.6003, 0.6736, 1.947e-3)

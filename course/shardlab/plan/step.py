@@ -1,4 +1,4 @@
-"""Seconds of a training step of each layout, by part, from six constants of a cluster and its stack.
+"""Seconds of a training step, by part, from six constants of a cluster and its stack.
 
 With m micro-batches on p stages, v chunks on each, and L/p layers on a rank:
 
@@ -118,9 +118,7 @@ def step(
     return Step(
         parts=parts,
         model_flops=_training_flops(model, batch),
-        hardware_flops=np.where(
-            full, _training_flops(model, batch, recomputed=True), _training_flops(model, batch)
-        ),
+        hardware_flops=_hardware_flops(model, batch, layouts),
         peak_flops_per_s=cluster.devices * cluster.flops_per_s,
     )
 
@@ -151,8 +149,8 @@ def _products_s(
     model: Model, cluster: Cluster, layouts: Layouts, constants: Constants
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of a layer, forward and backward."""
-    per_token = flops.FORWARD * model.active_parameters
-    per_token += flops.attention_flops(1, model.width, model.sequence) / 3
+    attention = flops.attention_flops(1, model.width, model.sequence) / 3
+    per_token = flops.FORWARD * model.active_parameters + attention
     tokens = layouts.micro_batch * model.sequence / (layouts.context * layouts.tensor)
     per_s = cluster.flops_per_s * _efficiency(model, layouts, constants)
     forward = tokens * per_token / per_s
@@ -194,13 +192,12 @@ def _data_s(
     found = np.zeros(len(layouts))
     dense, experts = rank_parameters(model, layouts)
     ranks = layouts.data * layouts.context
-    both = ((dense, ranks, layouts.tensor), (experts, ranks // layouts.expert, layouts.tensor))
-    for held, among, stride in both:
-        once = HALF_BYTES * held * _ring_share(among) / 2
-        per_s = links.within(among, stride)
-        passes_s = 3 * once / per_s  # gather forward and backward, scatter gradients
-        exposed_s = np.maximum(passes_s - work_s, 0.0)
-        found += np.where(layouts.stage == 3, m * exposed_s + 2 * once / per_s, 2 * once / per_s)
+    for held, among in ((dense, ranks), (experts, ranks // layouts.expert)):
+        per_s = links.within(among, layouts.tensor)
+        all_reduce_s = HALF_BYTES * held * _ring_share(among) / per_s
+        # Gathered forward and backward, and gradients scattered: each half an all-reduce.
+        exposed_s = np.maximum(1.5 * all_reduce_s - work_s, 0.0)
+        found += all_reduce_s + np.where(layouts.stage == 3, m * exposed_s, 0.0)
     return found
 
 
@@ -219,3 +216,15 @@ def _training_flops(model: Model, batch: int, *, recomputed: bool = False) -> fl
         sequence=model.sequence,
         recomputed=recomputed,
     )
+
+
+def _hardware_flops(model: Model, batch: int, layouts: Layouts) -> np.ndarray:
+    """With what is computed again.  "selective" adds s/6h of 72·BsLh², as Korthikanti et al. do in
+    equation 9: as much as all of attention, though only its forward pass runs again."""
+    attention = flops.attention_flops(model.layers, model.width, model.sequence)
+    by_kind = {
+        "none": _training_flops(model, batch),
+        "selective": _training_flops(model, batch) + batch * model.sequence * attention,
+        "full": _training_flops(model, batch, recomputed=True),
+    }
+    return np.array([by_kind[kind] for kind in RECOMPUTE])[layouts.recompute]
