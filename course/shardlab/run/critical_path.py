@@ -84,7 +84,7 @@ def _backwards(
         moved = min(moved_s(matched, stop.call, stop.start_s), free_s)
         yield Stretch(rank, moved, free_s, stop.call)
         at_s = moved
-        if moved == matched.all_began_s:
+        if moved == matched.all_began_s and moved > stop.call.start_s:  # another came later
             rank = matched.calls[-1].rank
 
 
