@@ -138,8 +138,8 @@ class Run:
         by="profiler": from the spans of ``with profile():``. A rank computes while one of its
         operators runs, and stands still while only communication does, whoever waits for it;
         Python between two operators is other_s, or exposed if communication runs meanwhile. All of
-        a communication that matches no call, as on GPUs, counts as in progress. Ranks without
-        spans have zeros. Profiling takes time, which is in the step.
+        a communication that matches no call, as on GPUs, counts as in progress. What comes before
+        the first and after the last span or loader does not count, unless ``label`` contains it. Profiling takes time, which is in the step.
 
         In both, what comes before the last of its ranks has begun a communication is waiting, not
         communication.

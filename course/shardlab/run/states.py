@@ -74,6 +74,8 @@ def states_of(run: Recorded, label: str | None, by: str) -> list[list[State]]:
     recorded: list[Did] = [*run.spans]
     if by == "records":
         recorded += [*run.calls, *run.blocks]
+    else:
+        recorded += [block for block in run.blocks if block.label == LOADER]
     last_s = max((_end_s(each) for each in recorded), default=0.0)
     everything, own_calls = _by_rank(recorded), _by_rank(calls)
     blocks, spans = _by_rank(run.blocks), _by_rank(run.spans)

@@ -21,7 +21,7 @@ from shardlab.widgets.units import format_seconds
 
 PIXEL = 1.0
 TICK_S = 1e-7  # of the times for the browser
-NAMED_PARTS = 6  # of the critical path, in words
+NAMED_PARTS = 4  # of the critical path, in words
 
 
 class Look(NamedTuple):
@@ -34,7 +34,7 @@ LOOKS = {
     "compute": Look("computing", STATES["compute"], False),
     "overlapped": Look("computing and communicating", STATES["compute"], True),
     "exposed": Look("exposed communication", STATES["exposed"], False),
-    "waiting": Look("waiting for other ranks", WAIT, False),
+    "waiting": Look("waiting", WAIT, False),
     "loader": Look("loading data", STATES["loader"], False),
     "other": Look("nothing recorded", "none", False),
 }
@@ -141,9 +141,9 @@ class StateLane:
             parts.append(f"other parts {format_seconds(rest)}")
         whole = format_seconds(sum(seconds.values()))
         changes = len(hops(self.path))
-        times = {0: "stays on one rank", 1: "changes its rank once"}
-        how = times.get(changes, f"changes its rank {changes} times")
-        return f"Critical path of {whole}, which {how}: {', '.join(parts)}"
+        times = {0: "on one rank", 1: "changes rank once"}
+        how = times.get(changes, f"changes rank {changes} times")
+        return f"Critical path of {whole}, {how}: {', '.join(parts)}"
 
 
 def merged(spans: Iterable[tuple[float, float, str]]) -> Iterator[tuple[float, float, str]]:

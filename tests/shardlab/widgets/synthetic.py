@@ -282,7 +282,7 @@ def traced(world_size: int = 4, steps: int = 3) -> Run:
             loaded = at + STEP_S * (0.5 if rank < n - 1 else 2)
             computed = loaded + STEP_S
             blocks.append(MeasuredBlock("step", rank, at, at + 11 * STEP_S, (0,) * n))
-            blocks.append(MeasuredBlock("loader", rank, at, loaded, (0,) * n))
+            blocks.append(MeasuredBlock("loader", rank, at + 1e-5, loaded, (0,) * n))
             times = {"start_s": computed, "end_s": late + 2 * STEP_S, "seq": 2 * step}
             blocking = collective("all_reduce", rank, n, **times)
             times = {"start_s": late + 3 * STEP_S, "end_s": late + 7 * STEP_S, "seq": 2 * step + 1}
