@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from shardlab.display.palette import STATES, WAIT
-from shardlab.run import Run, State, StepTime, critical_path
-from shardlab.run.critical_path import hops
+from shardlab.run import Run, State, StepTime
+from shardlab.run.critical_path import hops, path_through
 from shardlab.run.states import LOADER
 from shardlab.widgets.picture import NAMED_RANKS
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width
@@ -58,7 +58,8 @@ class StateLane:
 
     @classmethod
     def of(cls, run: Run, by: str) -> StateLane:
-        return cls(by, run.states(by=by), critical_path(run, by=by))
+        states = run.states(by=by)
+        return cls(by, states, path_through(run, states, by))
 
     @property
     def source(self) -> str:

@@ -303,3 +303,32 @@ def traced(world_size: int = 4, steps: int = 3) -> Run:
                 spans.append(Span(rank, name, "communication", call.start_s, call.end_s))
     run = make_run(n, calls, blocks=tuple(blocks))
     return replace(run, spans=sorted(spans, key=lambda span: span.start_s))
+
+
+def many_spans(world_size: int, operators: int) -> Run:
+    """Profiled ranks: short operators, and after nine of them a short all_reduce."""
+    spans, calls = [], list[Call]()
+    for rank in range(world_size):
+        for k in range(operators):
+            start_s = k * 1e-4 + rank * 1e-6
+            if k % 10:
+                spans.append(Span(rank, "aten::mm", "compute", start_s, start_s + 7e-5))
+                continue
+            call = replace(
+                collective(
+                    "all_reduce",
+                    rank,
+                    world_size,
+                    start_s=start_s,
+                    end_s=start_s + 9e-5,
+                    seq=k // 10,
+                ),
+                wait_start_s=start_s,
+            )
+            calls.append(call)
+            spans.append(Span(rank, "gloo:all_reduce", "communication", start_s, start_s + 9e-5))
+    blocks = tuple(
+        MeasuredBlock("step", rank, 0, operators * 1e-4, (0,) * world_size)
+        for rank in range(world_size)
+    )
+    return replace(make_run(world_size, calls, blocks=blocks), spans=spans)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 
 from shardlab.display.palette import STATES, WAIT
-from shardlab.run import MeasuredBlock, Run, Span
+from shardlab.run import Run, Span
 from shardlab.widgets import timeline
 from shardlab.widgets.timeline_states import LOOKS, TICK_S, merged
 from tests.shardlab.run.test_step_time import blocking, run_of
 from tests.shardlab.widgets.synthetic import (
     dense,
     make_run,
+    many_spans,
     on_nodes,
     ring_all_reduce,
     traced,
@@ -120,32 +120,10 @@ def test_times_begin_with_the_first_span() -> None:
     assert (call.start_s, call.wait_start_s, call.end_s) == (2, 2, 3)
 
 
-def many(world_size: int, operators: int) -> Run:
-    """Short operators with a tenth of them communication."""
-    spans, calls = [], []
-    for rank in range(world_size):
-        for k in range(operators):
-            start_s = k * 1e-4 + rank * 1e-6
-            if k % 10:
-                spans.append(Span(rank, "aten::mm", "compute", start_s, start_s + 7e-5))
-                continue
-            call = replace(
-                blocking("all_reduce", rank, start_s, start_s + 9e-5, seq=k // 10),
-                group=tuple(range(world_size)),
-            )
-            calls.append(call)
-            spans.append(Span(rank, "gloo:all_reduce", "communication", start_s, start_s + 9e-5))
-    blocks = tuple(
-        MeasuredBlock("step", rank, 0, operators * 1e-4, (0,) * world_size)
-        for rank in range(world_size)
-    )
-    return replace(make_run(world_size, calls, blocks=blocks), spans=spans)
-
-
 def test_64_ranks_of_2000_spans_fit_into_a_notebook() -> None:
     """The time, which depends on the machine's load, is only reported."""
     began_s = time.perf_counter()
-    widget = timeline(many(64, 2000))
+    widget = timeline(many_spans(64, 2000))
     made_s = time.perf_counter()
     svg = widget.static_svg()
     print(f"\nmade in {made_s - began_s:.1f} s, drawn in {time.perf_counter() - made_s:.1f} s")
