@@ -60,6 +60,13 @@ class Recorded:
     spans: Sequence[Span]
 
 
+def best_source(run: Recorded) -> str | None:
+    """What to show a run's states from, if nobody says; None: they say no more than its calls."""
+    if run.spans:
+        return "profiler"
+    return "records" if any(block.label == LOADER for block in run.blocks) else None
+
+
 def states_of(run: Recorded, label: str | None, by: str) -> list[list[State]]:
     """By rank: what it did in its passes of ``label``, or in all of what is recorded, by time.
 
