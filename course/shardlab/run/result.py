@@ -139,8 +139,8 @@ class Run:
         operators runs, and stands still while only communication does, whoever waits for it;
         Python between two operators is other_s, or exposed_s if communication is in progress. All
         of a communication that matches no call, as on GPUs, counts as in progress. Without a
-        label, time before the first and after the last span or loader does not count. Profiling
-        itself takes time, which is in the step.
+        label, time counts from the first to the last span or, while some rank was profiled, loader.
+        Profiling itself takes time, which is in the step.
 
         In both, a communication is in progress once the last of its ranks has begun it; until
         then, ranks that stand still in it are waiting.
