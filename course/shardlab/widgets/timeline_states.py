@@ -45,13 +45,20 @@ class StateLane:
     """One lane for each rank."""
 
     by: str  # "records", "profiler"
-    states: Sequence[Sequence[State]]  # by rank
+    states: Sequence[list[State]]  # by rank
     path: Sequence[State]
 
     @classmethod
     def of(cls, run: Run, by: str) -> StateLane:
         states = run.states(by=by)
         return cls(by, states, path_through(run, states, by))
+
+    def shown(self, end_s: float) -> Iterator[list[State]]:
+        """By rank. One that never went on waits until ``end_s``, the right edge of the picture."""
+        for own in self.states:
+            call = own[-1].call if own else None
+            never_went_on = call is not None and call.end_s is None
+            yield [*own[:-1], replace(own[-1], end_s=end_s)] if never_went_on else own
 
     @property
     def source(self) -> str:
@@ -65,12 +72,12 @@ class StateLane:
             if name in occurring and look.color != "none":
                 yield name, look
 
-    def for_browser(self, names: Sequence[str]) -> dict[str, Any]:
-        """``names``: of the ranks."""
+    def for_browser(self, names: Sequence[str], end_s: float) -> dict[str, Any]:
+        """``names``: of the ranks. ``end_s``: of the picture."""
         return {
             "looks": [[look.words, look.color, look.hatch] for look in LOOKS.values()],
             "source": self.source,
-            "ranks": [_packed(own) for own in self.states],
+            "ranks": [_packed(own) for own in self.shown(end_s)],
             "path": [[*stretch] for stretch in self.stretches()],
             "words": self.rank_words(names),
             "path_words": self.path_words(names),
@@ -95,10 +102,12 @@ class StateLane:
             left += 30 + text_width(look.words, 11)
         return marks
 
-    def marks(self, x: Callable[[float], float], top: Sequence[float], height: float) -> list[Mark]:
-        """The lanes of the static picture: one path for each state."""
+    def marks(
+        self, x: Callable[[float], float], top: Sequence[float], height: float, end_s: float
+    ) -> list[Mark]:
+        """The lanes of the static picture, which ends at ``end_s``: one path for each state."""
         parts: dict[str, list[str]] = defaultdict(list)
-        for own, y in zip(self.states, top, strict=True):
+        for own, y in zip(self.shown(end_s), top, strict=True):
             for left, right, name in merged((x(s.start_s), x(s.end_s), s.name) for s in own):
                 across = right - left
                 parts[name].append(f"M{left:.1f} {y:.1f}h{across:.1f}v{height:.1f}h{-across:.1f}z")
