@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from shardlab.display.palette import STATES, WAIT
-from shardlab.run import Run, State, StepTime
+from shardlab.run import Call, Run, State, StepTime
 from shardlab.run.critical_path import hops, path_through
 from shardlab.widgets.picture import NAMED_RANKS
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width
@@ -47,18 +47,24 @@ class StateLane:
     by: str  # "records", "profiler"
     states: Sequence[list[State]]  # by rank
     path: Sequence[State]
+    never_went_on: Mapping[int, Call]  # by rank: the call that it stood still for at the end
 
     @classmethod
     def of(cls, run: Run, by: str) -> StateLane:
         states = run.states(by=by)
-        return cls(by, states, path_through(run, states, by))
+        open_calls = (call for call in run.calls if call.end_s is None)
+        stuck = {call.rank: call for call in open_calls if call.wait_start_s is not None}
+        return cls(by, states, path_through(run, states, by), stuck if by == "records" else {})
 
     def shown(self, end_s: float) -> Iterator[list[State]]:
         """By rank. One that never went on waits until ``end_s``, the right edge of the picture."""
-        for own in self.states:
-            call = own[-1].call if own else None
-            never_went_on = call is not None and call.end_s is None
-            yield [*own[:-1], replace(own[-1], end_s=end_s)] if never_went_on else own
+        for rank, own in enumerate(self.states):
+            if (call := self.never_went_on.get(rank)) is None or call.wait_start_s is None:
+                yield own
+            else:
+                began_s = max(call.start_s, call.wait_start_s)
+                before = [state for state in own if state.start_s < began_s]
+                yield [*before, State(rank, "waiting", began_s, end_s, call)]
 
     @property
     def source(self) -> str:

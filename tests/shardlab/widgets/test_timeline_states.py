@@ -48,10 +48,11 @@ def test_a_lane_comes_from_the_profiler_or_else_from_records() -> None:
 
 
 def test_a_rank_that_never_goes_on_waits_until_the_right_edge() -> None:
-    calls = [blocking("all_reduce", 0, 2, None)]
+    calls = [blocking("all_reduce", 0, 2, None), blocking("all_gather", 1, 10, None)]
     widget = timeline(run_of(calls, *step(1)), by="records")
-    [(name, start_s, end_s)] = unpacked(widget.scene["states"]["ranks"][0])
-    assert (name, start_s, end_s) == ("waiting", pytest.approx(2), pytest.approx(18))
+    lanes = [unpacked(packed) for packed in widget.scene["states"]["ranks"]]
+    assert lanes[0] == [("waiting", pytest.approx(2), pytest.approx(18))]
+    assert lanes[1][1] == ("waiting", pytest.approx(10), pytest.approx(18))
     assert widget.scene["end_s"] == pytest.approx(18)
     assert "never ended" in widget.summary()
 
