@@ -1,0 +1,1 @@
+MISTAKES: dict[str, str] = {}

@@ -1,0 +1,83 @@
+"""Training runs as their authors published them: a log line, the model and the cluster.
+
+``question`` holds the arguments of lab 16's ``mfu``; ``mfu`` and ``hfu`` are what the authors print.
+Sources: Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B; torchtitan's benchmarks of Llama 3.1
+8B on 8 H100, December 2024 (FSDP, not compiled); BigScience's log of BLOOM-176B, 2022: 149.77
+TFLOP/s of an A100's 312.  Mixtral's sizes: arXiv 2401.04088; no throughput is published, so its log
+line is made up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+A100_FLOPS_PER_S = 312e12  # 16 bit, dense
+H100_SPARSE_FLOPS_PER_S = 1979e12  # as the datasheet prints it: "with sparsity"
+
+
+@dataclass(frozen=True)
+class PublishedRun:
+    log: dict[str, float]
+    model: dict[str, int]
+    cluster: dict[str, Any]
+    recomputed: bool = False  # all activations, in backward
+    mfu: float | None = None  # as published, a fraction
+    hfu: float | None = None
+
+    @property
+    def question(self) -> dict[str, Any]:
+        return {
+            "log": self.log,
+            "model": self.model,
+            "cluster": self.cluster,
+            "recomputed": self.recomputed,
+        }
+
+
+def _gpt(layers: int, width: int, heads: int, sequence: int, **sizes: int) -> dict[str, int]:
+    shape = {"layers": layers, "width": width, "heads": heads, "head_width": width // heads}
+    return shape | {"sequence": sequence, "lookup_parameters": 0} | sizes
+
+
+def _cluster(devices: int, peak_flops_per_s: float, *, with_sparsity: bool = False) -> dict[str, Any]:
+    return {
+        "devices": devices,
+        "peak_flops_per_s": peak_flops_per_s,
+        "with_sparsity": with_sparsity,
+    }
+
+
+PUBLISHED = {
+    "PaLM 540B": PublishedRun(
+        {"tokens_per_s": 238_300},
+        _gpt(118, 18432, 48, 2048, head_width=256, parameters=540_350_000_000),
+        _cluster(6144, 275e12),  # TPU v4
+        mfu=0.462,
+    ),
+    "Llama 3.1 8B": PublishedRun(
+        {"tokens_per_s_per_device": 5762},
+        _gpt(32, 4096, 32, 8192, parameters=8_030_261_248, lookup_parameters=128_256 * 4096),
+        _cluster(8, H100_SPARSE_FLOPS_PER_S, with_sparsity=True),
+        mfu=0.337,
+    ),
+    "BLOOM 176B": PublishedRun(
+        {"sequences": 2048, "step_s": 104.70},
+        _gpt(70, 14336, 112, 2048, parameters=12 * 70 * 14336**2 + 250_880 * 14336),
+        _cluster(384, A100_FLOPS_PER_S),
+        recomputed=True,
+        hfu=0.480,
+    ),
+    "Mixtral 8x7B": PublishedRun(
+        {"tokens_per_s_per_device": 1400},
+        _gpt(
+            32, 4096, 32, 8192,
+            parameters=46_702_792_704,
+            lookup_parameters=32_000 * 4096,
+            expert_parameters=32 * 8 * 3 * 4096 * 14336,
+            experts=8,
+            experts_per_token=2,
+        ),
+        _cluster(64, A100_FLOPS_PER_S),
+    ),
+}  # fmt: skip
