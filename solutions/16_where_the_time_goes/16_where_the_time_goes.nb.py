@@ -124,7 +124,7 @@ def mfu(log, model, cluster, recomputed=False):
     ### END SOLUTION
 
 # %% [markdown]
-# Your numbers next to those that were published. PaLM and torchtitan print MFU, BLOOM's log gives HFU. Megatron-LM, with which BLOOM was trained, does not count the logits as recomputed, and arrives at 48.0%. Mixtral's throughput was made up.
+# Your numbers next to those that were published. BLOOM was trained with Megatron-LM, whose formula does not count the logits as recomputed: 48.0%. PaLM recomputed a part of its forward, so its HFU is between the two that this exercise knows, 57.8%. The throughput of Mixtral is made up.
 
 # %%
 show_table(
@@ -156,7 +156,7 @@ def plot_shares(runs):
 SHARES = {
     "parameters": palette.MEMORY["parameters"],
     "attention": palette.PARTS[3],
-    "recomputed": palette.PHASES["forward"],
+    "recomputed": palette.OTHER_PART,
     "not used": "none",
 }
 plot_shares(RUNS)
@@ -249,13 +249,14 @@ def roofline_time(rows, inner, columns, element_bytes, machine, ranks=1):
 def plot_times(inner, columns, machine, ranks):
     figure, axes = plt.subplots(figsize=(6.5, 3.2))
     sizes = [2**power for power in range(15)]
-    for n, key, name, color in (
-        (1, "product_s", "product on one device", palette.PHASES["forward"]),
-        (ranks, "product_s", f"product on {ranks}", palette.MEASURED),
-        (ranks, "all_reduce_s", "its all-reduce", palette.op_color("all_reduce")),
+    product, all_reduce = palette.PHASES["forward"], palette.op_color("all_reduce")
+    for n, key, name, color, line in (
+        (1, "product_s", "product on one device", product, "-"),
+        (ranks, "product_s", f"product on {ranks}", product, "--"),
+        (ranks, "all_reduce_s", f"all-reduce on {ranks}", all_reduce, "-"),
     ):
         times = [roofline_time(rows, inner, columns, 2, machine, n)[key] for rows in sizes]
-        axes.plot(sizes, [1e6 * seconds for seconds in times], color=color, label=name)
+        axes.plot(sizes, [1e6 * seconds for seconds in times], line, color=color, label=name)
     axes.set(xscale="log", yscale="log", xlabel="rows: tokens", ylabel="least µs")
     axes.legend(frameon=False, loc="upper left")
     figure.tight_layout()
@@ -335,19 +336,20 @@ def plot_threshold(machine, nodes, parameters=8e9):
     backward_s = 4 * parameters / machine["flops_per_s"]  # for each token
     tokens = [0, 1.3 * met[4]]
     axes.plot(tokens, [backward_s * n for n in tokens], color=palette.PHASES["backward"])
-    axes.text(tokens[1], backward_s * tokens[1], "backward", ha="right", va="bottom")
+    axes.text(tokens[1], backward_s * tokens[1], "backward", va="center")
     for size, meeting in met.items():
         axes.axhline(backward_s * meeting, color=palette.op_color("all_reduce"))
         axes.plot(meeting, backward_s * meeting, "o", color=palette.MEASURED)
-        words = f"all-reduce, {size} bytes: hidden from {meeting:,.0f} tokens"
+        words = f" {size} bytes: {meeting:,.0f} tokens"
         axes.text(0, backward_s * meeting, words, va="bottom")
+        axes.text(tokens[1], backward_s * meeting, "all-reduce", ha="right", va="bottom")
     axes.set(xlabel="tokens per device", ylabel="seconds", xlim=(0, tokens[1]))
     figure.tight_layout()
 
 plot_threshold(MACHINES["H100"], nodes=1024)
 
 # %% [markdown]
-# The ranks from which tensor parallelism no longer hides, for the MLPs of GPT-3 and Llama 3 405B. A node has fewer devices than that: within a node it hides, unless the model is small.
+# Up to how many ranks tensor parallelism hides its all-reduce, for wider and wider MLPs; the last two are those of GPT-3 and Llama 3 405B. Nodes have 4 or 8 devices, so whether it hides within a node depends on the model's width.
 
 # %%
 show_table(

@@ -94,6 +94,10 @@ def with_experts(count: Callable[[Model], float]) -> Callable[[Model], float]:
     return parameters
 
 
+def unused_experts(model: Model) -> int:
+    return model["experts"] - model["experts_per_token"]
+
+
 def all_divided(model: Model) -> float:
     used = model.get("experts_per_token", 1) / model.get("experts", 1)
     return used * (model["parameters"] - model["lookup_parameters"]) + model["lookup_parameters"]
@@ -143,8 +147,8 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "takes expert_parameters for those of one expert, or of one layer: they are those of all "
     "experts of all layers together": (
         {"parameters": with_experts(lambda m: m["experts"] * m["experts_per_token"])},
-        {"parameters": with_experts(lambda m: m["experts"] * (1 + m["experts_per_token"]))},
-        {"parameters": with_experts(lambda m: m["experts_per_token"] / m["layers"])},
+        {"parameters": with_experts(lambda m: m["experts"] * (1 - unused_experts(m)))},
+        {"parameters": with_experts(lambda m: m["experts"] - m["layers"] * unused_experts(m))},
     ),
     "divides all parameters by the experts: attention and logits are used by every token": (
         {"parameters": all_divided},
@@ -154,6 +158,7 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "takes the peak with sparsity: a training step multiplies dense matrices, at half of it": (
         {"sparsity": 1},
     ),
+    "doubles the peak with sparsity: that of dense matrices is half of it": ({"sparsity": 0.5},),
     "compares the throughput of one device with the peak of all": ({"speed": of_all_devices},),
     "compares the throughput of all devices with the peak of one": (
         {"devices": lambda devices: 1},

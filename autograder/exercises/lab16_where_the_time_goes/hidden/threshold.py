@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,6 +49,7 @@ def right(
     nvlink_bytes_per_s: Callable[[Machine], float] = lambda m: m["nvlink_bytes_per_s"] / 2,
     balance: float = 1,
     one: float = 1,
+    rounded: Callable[[float], float] = float,
 ) -> float:
     """Austin et al., "How to Scale Your Model", 2025, parts 5 and 12, with the rings' (n - 1)/n.
 
@@ -56,15 +58,16 @@ def right(
     multiple of the right one.
     """
     if parallelism == "tensor":
-        return one + balance * hidden_width * nvlink_bytes_per_s(machine) / machine["flops_per_s"]
+        ranks = one + balance * hidden_width * nvlink_bytes_per_s(machine) / machine["flops_per_s"]
+        return rounded(ranks)
     flops_per_byte = machine["flops_per_s"] * bits / link_bits_per_s(machine)
     flops_per_byte *= leaves(nodes, machine)
     if parallelism == "data":
-        return all_reduce * size(gradient_bytes) * flops_per_byte / backward
+        return rounded(all_reduce * size(gradient_bytes) * flops_per_byte / backward)
     parameter_bytes = gathered(gradient_bytes)
     in_forward = parameter_bytes / forward
     in_backward = (again * parameter_bytes + reduce_scatter * size(gradient_bytes)) / backward
-    return both(in_forward, in_backward) * flops_per_byte
+    return rounded(both(in_forward, in_backward) * flops_per_byte)
 
 
 CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -124,6 +127,9 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "addition for each of their parameters and each token, and one all-reduce": ({"balance": 0.5},),
     "compares the operations of forward and backward with the traffic of forward": (
         {"balance": 3},
+    ),
+    "rounds the result: return it as it is": tuple(
+        {"rounded": way} for way in (math.floor, math.ceil, round)
     ),
 }
 MISTAKES = mistakes(right, CHANGES)
