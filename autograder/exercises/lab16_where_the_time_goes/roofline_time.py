@@ -19,7 +19,11 @@ def shown(answer: str, question: Sequence[Any]) -> str:
 def reduces_on_one_rank(question: Sequence[Any], right: Plain, answer: Plain) -> MistakeText:
     sends = isinstance(answer, dict) and answer.get("all_reduce_s") != 0
     alone = len(question) == 5 or question[5] == 1
-    return "reduces on one rank, which has nothing to add: all_reduce_s is 0" if alone and sends else None
+    return (
+        "reduces on one rank, which has nothing to add: all_reduce_s is 0"
+        if alone and sends
+        else None
+    )
 
 
 EXERCISE = Formula(

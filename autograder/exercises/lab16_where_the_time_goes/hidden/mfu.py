@@ -11,12 +11,12 @@ from autograder.exercises.lab16_where_the_time_goes.hidden.shared import mistake
 
 Run = dict[str, Any]
 Model = Mapping[str, int]
-DENSE, EXPERTS = "other runs", "other runs of mixtures of experts"
+DENSE, EXPERTS = "drawn runs", "drawn runs of mixtures of experts"
 CASES = (questions(DENSE, weight=2), questions(EXPERTS))
 BOUNDARIES = {
     "divides": "not tested: nothing is sharded",
     "does not divide": "not tested, as above",
-    "one rank": DENSE,
+    "one rank": "not tested: one device is nothing special",
     "more ranks than elements": "not tested, as above",
 }
 EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
@@ -74,7 +74,11 @@ def of_all_devices(log: Mapping[str, float], model: Model, devices: int) -> floa
 
 
 def of_each_device(log: Mapping[str, float], model: Model, devices: int) -> float:
-    return devices * log["tokens_per_s"] if "tokens_per_s" in log else tokens_per_s(log, model, devices)
+    return (
+        devices * log["tokens_per_s"]
+        if "tokens_per_s" in log
+        else tokens_per_s(log, model, devices)
+    )
 
 
 def sequences_per_s(log: Mapping[str, float], model: Model, devices: int) -> float:
@@ -164,7 +168,9 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"devices": lambda devices: 1},
         {"speed": of_each_device},
     ),
-    "counts sequences for tokens: each has model['sequence'] of them": ({"speed": sequences_per_s},),
+    "counts sequences for tokens: each has model['sequence'] of them": (
+        {"speed": sequences_per_s},
+    ),
     "counts forward only: backward takes twice as many operations": ({"forwards": 1},),
     "counts backward only, or as large as forward: it computes two products where forward "
     "computes one": ({"forwards": 2}, {"forwards": 2, "hfu_passes": (3, 4.5)}),

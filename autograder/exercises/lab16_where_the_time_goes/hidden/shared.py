@@ -14,7 +14,9 @@ def mistakes(
     formula: Callable[..., Any], changes: Mapping[str, Sequence[Change]]
 ) -> dict[str, tuple[Callable[..., Any], ...]]:
     """{message: wrong formulas}: each change alone, then two that change different arguments."""
-    wrong = {says: tuple(partial(formula, **each) for each in ways) for says, ways in changes.items()}
+    wrong: dict[str, tuple[Callable[..., Any], ...]] = {
+        says: tuple(partial(formula, **each) for each in ways) for says, ways in changes.items()
+    }
     for (first, ways), (second, others) in combinations(changes.items(), 2):
         both = [(a, b) for a, b in product(ways, others) if not a.keys() & b.keys()]
         if both:

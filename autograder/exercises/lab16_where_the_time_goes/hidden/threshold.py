@@ -12,7 +12,7 @@ from autograder.exercises.lab16_where_the_time_goes.hidden.shared import mistake
 from autograder.exercises.lab16_where_the_time_goes.threshold import asked
 
 Machine = dict[str, float]
-DATA, ZERO3, TENSOR = (f"other machines, {each}" for each in ("data", "zero3", "tensor"))
+DATA, ZERO3, TENSOR = (f"drawn machines, {each}" for each in ("data", "zero3", "tensor"))
 CASES = (questions(DATA), questions(ZERO3), questions(TENSOR))
 BOUNDARIES = {
     "divides": "not tested: the formula rounds nothing",
@@ -120,8 +120,8 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "is twice as far above 1 as it should be: the datasheet adds NVLink's two directions; an "
     "all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. One of these factors "
     "of 2 is missing": ({"balance": 2},),
-    "is four times as far above 1 as it should be: the datasheet adds NVLink's two directions; an "
-    "all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. Two of these factors "
+    "is four times as far above 1 as it should be: the datasheet adds NVLink's two directions; "
+    "an all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. Two of these factors "
     "of 2 are missing": ({"balance": 4},),
     "is half as far above 1 as it should be: forward has two products, a multiplication and an "
     "addition for each of their parameters and each token, and one all-reduce": ({"balance": 0.5},),
