@@ -1,10 +1,10 @@
 """Training runs as their authors published them: a log line, the model and the cluster.
 
 ``question`` holds the arguments of lab 16's ``mfu``; ``published`` is the authors' own number.
-Sources: Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B; torchtitan's benchmarks of Llama 3.1
-8B on 8 and 128 H100, December 2024 (FSDP, not compiled; 33 to 39% MFU); BigScience's log of BLOOM-176B, 2022: 149.77
-TFLOP/s of an A100's 312.  Mixtral's sizes: arXiv 2401.04088; no throughput is published, so its log
-line is made up.
+Sources: Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B; torchtitan's benchmarks of
+Llama 3.1 8B on 8 and 128 H100, December 2024 (FSDP; 33 to 39% MFU, the first not compiled);
+BigScience's log of BLOOM-176B, 2022: 149.77 TFLOP/s of an A100's 312.  Mixtral's sizes: arXiv
+2401.04088; no throughput is published, so its log line is made up.
 
 ``MACHINES`` has the numbers of NVIDIA's datasheets in the units they print.  Only the latency is an
 assumption: what a message between nodes typically takes.

@@ -117,12 +117,12 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"nvlink_bytes_per_s": lambda m: m["nvlink_bytes_per_s"] / 16},
     ),
     "forgets (t - 1)/t: a ring of t ranks sends 2(t - 1)/t of the tensor": ({"one": 0},),
-    "is twice as far above 1 as it should be: the datasheet adds NVLink's two directions; an "
-    "all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. One of these factors "
-    "of 2 is missing": ({"balance": 2},),
-    "is four times as far above 1 as it should be: the datasheet adds NVLink's two directions; "
-    "an all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. Two of these factors "
-    "of 2 are missing": ({"balance": 4},),
+    "is twice as far above 1 as it should be. One of these factors of 2 is missing: the datasheet "
+    "adds NVLink's two directions; an all-reduce is a reduce-scatter and an all-gather; an element "
+    "has 2 bytes": ({"balance": 2},),
+    "is four times as far above 1 as it should be. Two of these factors of 2 are missing: the "
+    "datasheet adds NVLink's two directions; an all-reduce is a reduce-scatter and an all-gather; "
+    "an element has 2 bytes": ({"balance": 4},),
     "is half as far above 1 as it should be: forward has two products, a multiplication and an "
     "addition for each of their parameters and each token, and one all-reduce": ({"balance": 0.5},),
     "compares the operations of forward and backward with the traffic of forward": (
