@@ -31,4 +31,5 @@ EXERCISE = Formula(
         published("a mixture of experts", "Mixtral 8x7B"),
     ),
     shown=shown,
+    separate_mistakes=True,
 )

@@ -39,9 +39,10 @@ EXERCISE = Formula(
             "several ranks: a large all-reduce, a small one",
             (8192, 28672, 8192, 2, H100, 8),
             (16, 49152, 12288, 4, A100, 4),
-            (8192, 256, 8192, 2, A100, 4),
+            (8192, 256, 8192, 2, A100, 16),
         ),
     ),
     forms=(reduces_on_one_rank,),
     shown=shown,
+    separate_mistakes=True,
 )

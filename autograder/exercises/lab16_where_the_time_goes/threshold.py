@@ -40,4 +40,5 @@ EXERCISE = Formula(
         ),
     ),
     shown=shown,
+    separate_mistakes=True,
 )

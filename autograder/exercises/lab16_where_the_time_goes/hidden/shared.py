@@ -7,6 +7,8 @@ from functools import partial
 from itertools import combinations, product
 from typing import Any
 
+from autograder.exercise.formula import BOTH
+
 Change = Mapping[str, Any]
 
 
@@ -20,5 +22,5 @@ def mistakes(
     for (first, ways), (second, others) in combinations(changes.items(), 2):
         both = [(a, b) for a, b in product(ways, others) if not a.keys() & b.keys()]
         if both:
-            wrong[f"{first}; and {second}"] = tuple(partial(formula, **a, **b) for a, b in both)
+            wrong[f"{first}{BOTH}{second}"] = tuple(partial(formula, **a, **b) for a, b in both)
     return wrong

@@ -49,6 +49,7 @@ def right(
     nvlink_bytes_per_s: Callable[[Machine], float] = lambda m: m["nvlink_bytes_per_s"] / 2,
     balance: float = 1,
     one: float = 1,
+    returned: Callable[[int, Machine], float] = lambda nodes, machine: 1,
     rounded: Callable[[float], float] = float,
 ) -> float:
     """Austin et al., "How to Scale Your Model", 2025, parts 5 and 12, with the rings' (n - 1)/n.
@@ -61,7 +62,7 @@ def right(
         ranks = one + balance * hidden_width * nvlink_bytes_per_s(machine) / machine["flops_per_s"]
         return rounded(ranks)
     flops_per_byte = machine["flops_per_s"] * bits / link_bits_per_s(machine)
-    flops_per_byte *= leaves(nodes, machine)
+    flops_per_byte *= leaves(nodes, machine) * returned(nodes, machine)
     if parallelism == "data":
         return rounded(all_reduce * size(gradient_bytes) * flops_per_byte / backward)
     parameter_bytes = gathered(gradient_bytes)
@@ -74,8 +75,10 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     # First: where backward is left with less than forward, the answers are the same.
     "gives the threshold of forward: backward has its own traffic, in which gradients have "
     "gradient_bytes": ({"both": lambda f, b: f},),
-    "takes the network of one device: all devices of a node send at the same time, each through "
-    "its own adapter": ({"link_bits_per_s": lambda m: m["link_bits_per_s"]},),
+    "is devices_per_node times too large: all devices of a node send at the same time, each "
+    "through its own adapter, and the tokens are those of one device": (
+        {"link_bits_per_s": lambda m: m["link_bits_per_s"]},
+    ),
     "counts bits as bytes: divide bits per second by 8": ({"bits": 1},),
     "takes NVLink for traffic between nodes, which crosses the network": (
         {"link_bits_per_s": lambda m: m["nvlink_bytes_per_s"] / 2, "bits": 1},
@@ -85,8 +88,14 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "counts all devices in (n - 1)/n: what leaves a node depends on the number of nodes": (
         {"leaves": lambda n, m: 1 - 1 / (n * m["devices_per_node"])},
     ),
-    "counts 16-bit gradients: use gradient_bytes": ({"size": lambda gradient_bytes: 2},),
-    "does not count the gradients' bytes: use gradient_bytes": ({"size": lambda g: 1},),
+    "counts gradients of another size: use gradient_bytes": (
+        {"size": lambda gradient_bytes: 2},
+        {"size": lambda gradient_bytes: 4},
+        {"size": lambda gradient_bytes: 1},
+    ),
+    "gives the tokens of all devices: return those of one": (
+        {"returned": lambda nodes, machine: nodes * machine["devices_per_node"]},
+    ),
     "counts an all-reduce as one pass around the ring: there is a reduce-scatter and an "
     "all-gather": ({"all_reduce": 1},),
     "takes the operations of forward and backward: gradients exist only in backward, so only "
@@ -94,6 +103,9 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "takes half of backward's operations: for each parameter and token there are two products, and "
     "in each a multiplication and an addition": ({"backward": 2},),
     "looks only at backward: forward has its own traffic to hide": ({"both": lambda f, b: b},),
+    "hides forward's all-gather behind backward: forward has to hide its own": (
+        {"both": lambda f, b: f / 2 + b},
+    ),
     "hides all traffic behind all computation: each pass has to hide its own": (
         {"both": lambda f, b: (2 * f + 4 * b) / 6},
     ),
