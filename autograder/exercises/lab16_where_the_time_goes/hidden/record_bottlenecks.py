@@ -310,8 +310,8 @@ OF_CASES = {
         SMALL: Recipe(SMALL, buckets=32, loader_s=(0.004, 0.003, 0.003), slow=(1, 1.1, 1)),
         SYNC: Recipe(SYNC, logs="barrier", uneven_s=0.035, loader_s=(0.004, 0.004, 0.003)),
         NO_OVERLAP: Recipe(
-            NO_OVERLAP, layers=6, compute_s=0.007, layer_bytes=2**19 + 2**17, overlaps=False,
-            loader_s=(0.003, 0.004, 0.003), slow=(1, 1, 1.1), metrics=10,
+            NO_OVERLAP, layers=9, compute_s=0.007, layer_bytes=2**19 + 2**17, overlaps=False,
+            loader_s=(0.003, 0.004, 0.003), slow=(1, 1, 1.05), metrics=6, micro_batches=2,
         ),
     },
 }  # fmt: skip
