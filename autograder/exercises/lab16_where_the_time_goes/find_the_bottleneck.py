@@ -17,7 +17,7 @@ BY_RANK = (STRAGGLER, SLOW_LOADER)  # their place is a rank; that of the others 
 # (the right cause, the answer): why it is another one
 CONFUSED = {
     (SLOW_LOADER, STRAGGLER): "takes a slow loader for a straggler: the others wait for that rank, "
-    "but it computes no longer than they do",
+    "but it computes hardly longer than the next one",
     (STRAGGLER, SLOW_LOADER): "takes a straggler for a slow loader: one rank computes longer than "
     "the next one, by more than any rank's loader takes",
     (STRAGGLER, SYNC): "takes a straggler for a synchronization: the one rank that computes longer "
@@ -39,6 +39,11 @@ CONFUSED = {
     (SYNC, NO_OVERLAP): "takes a synchronization for missing overlap: every rank waits longer for "
     "others than it is exposed to any line's calls",
 }
+# Whatever is right
+NO_STRAGGLER = (
+    "takes a rank for a straggler that computes hardly longer than the next one: where one rank has "
+    "less to do than all others, no repair of a single rank shortens the step"
+)
 OTHERWISE = {
     STRAGGLER: "overlooks a straggler: one rank computes longer than the next one, and the others "
     "wait for it",
@@ -73,7 +78,8 @@ def not_an_answer(question: Any, right: Any, got: Any) -> str | None:
 def not_the_cause(question: Any, right: Any, got: Any) -> MistakeText:
     if got[0] == right[0]:
         return PLACES[right[0]]
-    return CONFUSED.get((right[0], got[0]), OTHERWISE[right[0]])
+    otherwise = NO_STRAGGLER if got[0] == STRAGGLER else OTHERWISE[right[0]]
+    return CONFUSED.get((right[0], got[0]), otherwise)
 
 
 def steps(*names: str) -> list[tuple[Plain]]:

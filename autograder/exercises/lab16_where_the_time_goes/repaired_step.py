@@ -54,6 +54,7 @@ STEPS = 3
 LR, MOMENTUM = 0.02, 0.9
 TOLERANCE = 1e-4
 CALLS = "collectives"  # heading of a budget
+LOSS_BYTES = 8  # at most
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -128,11 +129,12 @@ def waits_in_between(attempt: Attempt) -> Finding | None:
     if not waiting or not any(call.end_s is None and not is_students(call) for call in late):
         return None
     rank, call = waiting[0]
+    what = "all-reduces the loss by itself, and " if call.bytes <= LOSS_BYTES else ""
     return Finding(
         f"rank {rank}",
-        "waits for all ranks before it has its last micro-batch: one that is late in any of them "
-        "then delays all others each time; nothing is needed from other ranks before the step's "
-        "last backward",
+        f"{what}waits for all ranks before it has its last micro-batch: one that is late in any of "
+        "them then delays all others each time; nothing is needed from other ranks before the "
+        "step's last backward",
         call.source,
     )
 

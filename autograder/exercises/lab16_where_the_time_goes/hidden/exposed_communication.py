@@ -57,12 +57,15 @@ def _drawn(rng: np.random.Generator, ranks: int, calls: int = 5) -> Plain:
     return compute, [seconds(*own) for own in zip(enters, ends, strict=True)]
 
 
-def covered_s(*intervals: Sequence[Interval]) -> float:
-    """The length of the union of all."""
-    total_s, until_s = 0.0, -float("inf")
-    for start_s, end_s in sorted(tuple(each) for group in intervals for each in group):
+def covered_s(
+    *intervals: Sequence[Interval], is_sorted: bool = True, keeps_latest: bool = True
+) -> float:
+    """The length of the union of all; ``keeps_latest``: the latest end so far."""
+    total_s, until_s = 0.0, 0.0
+    together = [(start_s, end_s) for group in intervals for start_s, end_s in group]
+    for start_s, end_s in sorted(together) if is_sorted else together:
         total_s += max(0.0, end_s - max(start_s, until_s))
-        until_s = max(until_s, end_s)
+        until_s = max(until_s, end_s) if keeps_latest else end_s
     return total_s
 
 
@@ -70,16 +73,19 @@ def lengths_s(intervals: Sequence[Interval]) -> float:
     return sum(end_s - start_s for start_s, end_s in intervals)
 
 
-def by_rank(part: Callable[..., Seconds], entered: Callable[..., float] = max) -> Any:
+def by_rank(
+    part: Callable[..., Seconds], entered: Callable[..., float] = max, clips: bool = True
+) -> Any:
     """``part(compute, waits, moves)`` of each rank: parts of its calls before and after the moment
-    that ``entered`` chooses among those in which the ranks entered the call."""
+    that ``entered`` chooses among those in which the ranks entered the call; ``clips``: to the
+    call."""
 
     def formula(compute: ByRank, calls: ByRank) -> list[Seconds]:
         entered_s = [entered(start for start, _ in of_call) for of_call in zip(*calls, strict=True)]
         found = []
         for own, of_rank in zip(compute, calls, strict=True):
             split = [
-                (start, min(max(start, at_s), end), end)
+                (start, min(max(start, at_s), end) if clips else at_s, end)
                 for (start, end), at_s in zip(of_rank, entered_s, strict=True)
             ]
             waits = [(start, at_s) for start, at_s, _ in split]
@@ -157,6 +163,16 @@ def overlapped_before_it_moves(compute: Any, waits: Any, moves: Any) -> Seconds:
     return found | {"overlapped_s": in_calls_s - found["exposed_s"] - found["waiting_s"]}
 
 
+def with_union(length_s: Any, compute: Any, waits: Any, moves: Any) -> Seconds:
+    """``length_s``: of the union, taken as hint 3 does."""
+    calls = [(start, end) for (start, _), (_, end) in zip(waits, moves, strict=True)]
+    both_s = length_s(compute, moves)
+    exposed_s = both_s - length_s(compute)
+    return seconds_of(
+        exposed_s, length_s(moves) - exposed_s, length_s(compute, moves, calls) - both_s
+    )
+
+
 def without_waiting(compute: Any, waits: Any, moves: Any) -> Seconds:
     found = parts(compute, waits, moves)
     return found | {"exposed_s": found["exposed_s"] + found["waiting_s"]}
@@ -173,7 +189,7 @@ MISTAKES = {
         by_rank(without_waiting),
     ),
     "waits only for the first rank: a call moves bytes once the last rank has entered it": by_rank(
-        parts, min
+        parts, min, clips=False
     ),
     "counts time twice: two calls may be in flight at the same moment, and intervals of computation "
     "may overlap, so take the length of their union, not the sum of their lengths": tuple(
@@ -181,6 +197,12 @@ MISTAKES = {
         for of_compute in (False, True)
         for of_calls in (False, True)
         if not (of_compute and of_calls)
+    ),
+    "takes intervals in the order given: sort them for the length of their union": by_rank(
+        partial(with_union, partial(covered_s, is_sorted=False))
+    ),
+    "forgets that an interval may contain the next ones: keep the latest end so far": by_rank(
+        partial(with_union, partial(covered_s, keeps_latest=False))
     ),
     "counts as waiting where another call moves bytes: such a moment is exposed": (
         by_rank(waits_first),

@@ -134,7 +134,8 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "has only the last micro-batch's: add up all of the step": in_both(
         of_the_last(lambda n, m: 1 / n), of_the_last(lambda n, m: 1 / (n * m))
     ),
-    "uses its own values: copy those of the reduced buffer back": in_both(own, own_sum),
+    "uses its own values: read the loss from the reduced buffer, and copy the gradients back from it "
+    "before optimizer.step()": in_both(own, own_sum),
     "keeps the gradient of the step before: call optimizer.zero_grad()": partial(
         reference, keeps=True
     ),
