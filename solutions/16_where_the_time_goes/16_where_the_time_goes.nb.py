@@ -42,7 +42,7 @@ from autograder import check
 from shardlab import launch, measure, show_table
 from shardlab.models import paper_layer
 from shardlab.recorded_runs import bottlenecks
-from shardlab.recorded_runs.published import PUBLISHED
+from shardlab.recorded_runs.published import MACHINES, PUBLISHED
 from shardlab.widgets import palette, timeline
 
 # %config InlineBackend.figure_formats = ["svg"]
@@ -51,7 +51,61 @@ plt.style.use(palette.PLOT_STYLE)
 # %% [markdown]
 # ## 1 · `mfu`
 #
-# TODO
+# **MFU** (model FLOPs utilization) is the share of the devices' peak that a model **needs** to train at the speed in the log. **HFU** (hardware FLOPs utilization) also counts what activation checkpointing computes a second time.
+#
+# `mfu(log, model, cluster, recomputed=False)` returns both as fractions of 1. The arguments are dictionaries, and these are three of them:
+
+# %%
+RUNS = {name: run.question for name, run in PUBLISHED.items()}
+for name in ("PaLM 540B", "Llama 3.1 8B", "Mixtral 8x7B"):
+    print(name, *(f"{argument:8} {value}" for argument, value in RUNS[name].items()), sep="\n")
+
+# %% [markdown]
+# Everyone counts differently. Here, count as in appendix B of the PaLM paper (arXiv 2204.02311):
+#
+# - **forward, parameters**: each token is multiplied by each parameter of each matrix that it passes: one multiplication and one addition, two operations. `lookup_parameters` are part of `parameters`, but only looked up: an embedding that is not also the matrix of the logits.
+# - **forward, attention**: in each of the `layers` and each of the `heads`, a token's query is multiplied by the keys of all `sequence` tokens, and the scores by their values. Queries, keys and values have `head_width` elements for each head. Count all pairs of tokens, although a causal mask makes half of them superfluous.
+# - **backward**: each product has two in backward, one for the gradient of each factor.
+# - **recomputed**: with `recomputed=True`, all of forward runs a second time. This is full activation checkpointing.
+# - **experts**: in a mixture of experts, each token uses `experts_per_token` of the `experts` in each layer. `expert_parameters`, those of all experts of all layers together, are part of `parameters`. Other models do not have these keys.
+# - **the peak** is that of dense matrices. With `with_sparsity`, `peak_flops_per_s` is printed for matrices in which two of four elements are zero, and that is twice as much.
+# - **the log** has one of three forms: `tokens_per_s` of all devices together, `tokens_per_s_per_device`, or a step of `sequences` sequences that takes `step_s` seconds. A sequence has `model["sequence"]` tokens.
+#
+# Nothing else counts: no norms, no softmax, no optimizer. As a spec, torch counts the operations of one layer with an MLP of $4 \cdot$ width, so $12 \cdot \text{width}^2$ parameters. The result is for each token:
+
+# %%
+def layer_flops_spec(width, heads, sequence):
+    """Forward, and forward and backward: operations for each token, counted by torch"""
+    with torch.device("meta"):  # shapes without data
+        layer = paper_layer.PaperLayer(width, heads)
+        x = torch.empty(1, sequence, width, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        y = layer(x)
+        forward = counter.get_total_flops() / sequence
+        y.sum().backward()
+    return forward, counter.get_total_flops() / sequence
+
+layer_flops_spec(width=1024, heads=16, sequence=128), layer_flops_spec(1024, 16, 8192)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic. Your answer may not use the library's `shardlab.estimate`.
+#
+# <details><summary>Hint 1 · one token, forward</summary>
+#
+# For N parameters in matrices, 2N. For attention, look at the difference of the spec's two results: which sizes does it grow with, and with which factor?
+# </details>
+# <details><summary>Hint 2 · the whole step</summary>
+#
+# If forward is 1, backward is 2. So how many forwards does MFU count, and how many does HFU with full recomputation? What is the ratio of the two?
+# </details>
+# <details><summary>Hint 3 · the speed</summary>
+#
+# Bring each form of the log to tokens per second of all devices. The peak to compare with is then that of all devices.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# `forward = 2 * parameters + 4 * layers * heads * head_width * sequence`, without the parameters that are only looked up and without those of the experts that a token does not use: of these there are `expert_parameters * (1 - experts_per_token / experts)`.
+# </details>
 
 # %% nbgrader={"grade_id": "mfu", "solution": true}
 def mfu(log, model, cluster, recomputed=False):
@@ -74,13 +128,109 @@ def mfu(log, model, cluster, recomputed=False):
     return {"mfu": 3 * forward_share, "hfu": (4 if recomputed else 3) * forward_share}
     ### END SOLUTION
 
+# %% [markdown]
+# Your numbers next to those that were published. BLOOM was trained with Megatron-LM, whose formula does not count the logits as recomputed: 48.0%. PaLM recomputed a part of its forward, so its HFU is between the two that this exercise knows, 57.8%. The throughput of Mixtral is made up.
+
+# %%
+show_table(
+    {"run": "", "published": "", "your MFU": ".1%", "your HFU": ".1%"},
+    [
+        (name, run.published, *(mfu(**run.question)[key] for key in ("mfu", "hfu")))
+        for name, run in PUBLISHED.items()
+    ],
+)
+
+# %% [markdown]
+# What the devices could have computed, and what they did. Without layers, `mfu` gives the share of the parameters; attention is the rest of MFU. Chapter 16 and the rest of this lab are about the white part.
+
+# %%
+def plot_shares(runs):
+    figure, axes = plt.subplots(figsize=(7, 2.6))
+    for row, run in enumerate(runs.values()):
+        both = mfu(**run)
+        parameters = mfu(**run | {"model": run["model"] | {"layers": 0}})["mfu"]
+        ends = [0, parameters, both["mfu"], both["hfu"], 1]
+        for part, color in enumerate(SHARES.values()):
+            width = ends[part + 1] - ends[part]
+            axes.barh(row, width, 0.6, left=ends[part], color=color, edgecolor=palette.WAIT)
+    axes.set(yticks=range(len(runs)), yticklabels=runs, xlim=(0, 1), xlabel="share of the peak")
+    axes.invert_yaxis()
+    handles = [plt.Rectangle((0, 0), 1, 1, fc=color, ec=palette.WAIT) for color in SHARES.values()]
+    figure.legend(handles, SHARES, loc="outside upper center", ncols=4, frameon=False)
+
+SHARES = {
+    "parameters": palette.MEMORY["parameters"],
+    "attention": palette.PARTS[3],
+    "recomputed": palette.OTHER_PART,
+    "not used": "none",
+}
+plot_shares(RUNS)
+
 # %% nbgrader={"grade_id": "check_mfu", "grade": true}
 check("where_the_time_goes.mfu", mfu)
 
 # %% [markdown]
+# ## 2 · Which utilization is meant?
+#
+# Four reports from public discussions and papers:
+#
+# 1. "The throughput was 420 or so", TFLOP/s for each H200, "so the utilization is 420/1979. That is very small, why is that?" (NVIDIA/Megatron-LM, issue 1565)
+# 2. "The current calculation can exceed 100% MFU for sequences of 16k: 189 · 2 / 312 = 1.21." 189 TFLOP/s is what FlashAttention's own benchmark prints for causal attention on an A100; it counts half of all pairs. (pytorch/torchtitan, issue 341)
+# 3. "133% MFU in a run": a program with a fixed formula for transformers trains models with linear attention, in which no token meets all others. (fla-org/flame, issue 7)
+# 4. BLOOM's log shows 149.77 TFLOP/s on A100s, 48% of 312, with full recomputation. Korthikanti et al. (arXiv 2205.05198) give 41.5% MFU for a model of 22B parameters on the same GPUs. "BLOOM used its GPUs better."
+#
+# For each: which part of the fraction is wrong, or means something else than in exercise 1, and what is the number in the convention of exercise 1, where the report allows it to be computed? Is the conclusion right? Write one to three sentences for each.
+
+# %% [markdown] nbgrader={"grade_id": "which_utilization", "grade": true, "solution": true, "points": 2}
+# ### BEGIN SOLUTION
+# 1\. The peak is wrong: 1979 TFLOP/s is for matrices with 2:4 sparsity, and training multiplies dense ones, with half of it. 420/989.5 = 42.4%, which is usual, and not small.
+#
+# 2\. Nothing is wrong, but the convention counts all pairs of tokens and the kernel computes half of them. So the number has no upper limit of 100%: for this kernel alone, exercise 1 gives the same 121%, and the operations that were executed are 189/312 = 60.6% of the peak. The longer the sequences, the more this matters: compare MFU only between runs with the same sequence length and convention.
+#
+# 3\. The operations are wrong: the formula counts the attention of another model, so the number means nothing for this one. The operations of linear attention have to be counted for themselves; without the sizes and the throughput the report does not allow it.
+#
+# 4\. 48% is HFU, because Megatron-LM's formula counts the recomputed forward: 96 where MFU counts 72. BLOOM's MFU is about three quarters of it, 36%. The conclusion is wrong: the 22B model used its GPUs better, 41.5% against 36%.
+#
+# Points: 0.5 for each report: what is wrong with the fraction, and the number (42.4%; 121% by the convention or 60.6% executed; none; 36%).
+# ### END SOLUTION
+
+# %% [markdown]
 # ## 3 · `roofline_time`
 #
-# TODO
+# How long does a layer take at least? A device computes and moves data between its memory and its cores at the same time, so a product takes at least as long as the slower of the two. Communication takes at least the time of its messages.
+#
+# `roofline_time(rows, inner, columns, element_bytes, machine, ranks=1)`: as in the row-parallel layer of chapter 08, `ranks` devices split the **inner** dimension. Each multiplies [rows, inner / ranks] by [inner / ranks, columns], which is its part of the sum, and a ring all-reduce adds the parts. `ranks` divides `inner`. Return the least seconds of both: `{"product_s": …, "all_reduce_s": …}`.
+#
+# - **product**, on one device: it computes `flops_per_s` operations and moves `memory_bytes_per_s` bytes a second. Each element of the three matrices crosses the memory's bus once and takes `element_bytes`.
+# - **all-reduce**: the ring of chapter 03, with equal chunks. All ranks send at the same time, each through its own link of `link_bits_per_s`. Every message takes `latency_s` and then the time of its bytes, and the next one starts when it has arrived. Additions take no time, nor does the memory. One rank has nothing to reduce.
+#
+# `MACHINES` has the numbers of datasheets; the latency is an assumption. The spec counts a product:
+
+# %%
+def product_spec(rows, inner, columns):
+    """Operations and elements of [rows, inner] @ [inner, columns], counted by torch"""
+    left, right = (torch.empty(size, device="meta") for size in ((rows, inner), (inner, columns)))
+    with FlopCounterMode(display=False) as counter:
+        result = left @ right
+    return counter.get_total_flops(), left.numel() + right.numel() + result.numel()
+
+MACHINES["H100"], product_spec(16, 4096, 16384)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic, without a loop.
+#
+# <details><summary>Hint 1 · the product</summary>
+#
+# Two times, one of the operations and one of the bytes. With 16 rows, which is longer? Which of the three matrices has most of the bytes?
+# </details>
+# <details><summary>Hint 2 · the ring</summary>
+#
+# How many messages does a rank send one after another, in the reduce-scatter and in the all-gather? Which part of the result is in each?
+# </details>
+# <details><summary>Hint 3 · nearly there</summary>
+#
+# A message takes `latency_s + 8 * chunk_bytes / link_bits_per_s`, and there are `2 * (ranks - 1)` of them.
+# </details>
 
 # %% nbgrader={"grade_id": "roofline_time", "solution": true}
 def roofline_time(rows, inner, columns, element_bytes, machine, ranks=1):
@@ -97,30 +247,123 @@ def roofline_time(rows, inner, columns, element_bytes, machine, ranks=1):
     return {"product_s": product_s, "all_reduce_s": 2 * (ranks - 1) * message_s}
     ### END SOLUTION
 
+# %% [markdown]
+# The second matrix of the MLP of Llama 3 70B, on one H100 and on 8 with a network adapter each. On the left, few rows: reading the matrix takes most of the time, and so does the latency of the all-reduce. On the right, many: the all-reduce takes longer than the product that it follows. That is why tensor parallelism stays within a node, where NVLink is about nine times as fast as an adapter.
+
+# %%
+def plot_times(inner, columns, machine, ranks):
+    figure, axes = plt.subplots(figsize=(6.5, 3.2))
+    sizes = [2**power for power in range(15)]
+    product, all_reduce = palette.PHASES["forward"], palette.op_color("all_reduce")
+    for n, key, name, color, line in (
+        (1, "product_s", "product on one device", product, "-"),
+        (ranks, "product_s", f"product on {ranks}", product, "--"),
+        (ranks, "all_reduce_s", f"all-reduce on {ranks}", all_reduce, "-"),
+    ):
+        times = [roofline_time(rows, inner, columns, 2, machine, n)[key] for rows in sizes]
+        axes.plot(sizes, [1e6 * seconds for seconds in times], line, color=color, label=name)
+    axes.set(xscale="log", yscale="log", xlabel="rows: tokens", ylabel="least µs")
+    axes.legend(frameon=False, loc="upper left")
+    figure.tight_layout()
+
+plot_times(28672, 8192, MACHINES["H100"], ranks=8)
+
 # %% nbgrader={"grade_id": "check_roofline_time", "grade": true}
 check("where_the_time_goes.roofline_time", roofline_time)
 
 # %% [markdown]
 # ## 4 · `threshold`
 #
-# TODO
+# Communication **hides** if it takes no longer than the computation that runs at the same time. `threshold(parallelism, machine, nodes=1, gradient_bytes=2, hidden_width=None)` returns the size at which both take equally long on this machine, at its peak and without latency:
+#
+# - `"data"`: **tokens per device** of each step. All nodes have the same parameters. While backward runs, their gradients, `gradient_bytes` each, are all-reduced: first added up within each node over NVLink, then in a ring across `nodes`. Only what crosses the network counts here, in which each of the `devices_per_node` devices has its own adapter, and all send at the same time, each a part of the gradients.
+# - `"zero3"`: **tokens per device** again. The parameters, 2 bytes each, are sharded over the nodes: they are all-gathered for forward and once more for backward, and backward reduce-scatters the gradients, `gradient_bytes` each. Forward must hide its own traffic, and backward its own.
+# - `"tensor"`: **ranks** t within a node. An MLP has two matrices, [D, `hidden_width`] and [`hidden_width`, D], both split over t ranks. In forward, the time of both products on each rank hides one ring all-reduce of their result, [tokens, D] in 16 bit. `nvlink_bytes_per_s` is printed as datasheets do: what a device sends and what it receives, added up.
+#
+# Operations are counted as in exercise 1, without attention. The result does not depend on the number of parameters, on D or, for `"tensor"`, on the tokens. Do not round it. The spec counts the operations of a linear layer:
+
+# %%
+def linear_flops_spec(tokens, parameters_in, parameters_out):
+    """Operations of forward and of backward, counted by torch"""
+    with torch.device("meta"):
+        layer = torch.nn.Linear(parameters_in, parameters_out, bias=False)
+        x = torch.empty(tokens, parameters_in, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        y = layer(x)
+        forward = counter.get_total_flops()
+        y.sum().backward()
+    return forward, counter.get_total_flops() - forward
+
+linear_flops_spec(tokens=100, parameters_in=10, parameters_out=1000)
+
+# %% [markdown]
+# **Budget** · no communication: this is arithmetic. Derive each threshold on paper first: write both times, set them equal, and see what cancels.
+#
+# <details><summary>Hint 1 · data</summary>
+#
+# Take N parameters and T tokens on each device. What does backward compute for each parameter and token? How many bytes leave a node in an all-reduce across M nodes, and how many bytes leave it in a second?
+# </details>
+# <details><summary>Hint 2 · zero3</summary>
+#
+# An all-gather or a reduce-scatter sends half of what an all-reduce does. Compute the tokens at which forward hides its all-gather, and those at which backward hides its two. From how many tokens on are both hidden?
+# </details>
+# <details><summary>Hint 3 · tensor</summary>
+#
+# For each token, a rank computes $\frac{2 \cdot 2 D F}{t}$ operations, with F the hidden width, and sends $\frac{2(t-1)}{t}$ of D elements. D and the t below the fractions cancel; t − 1 remains.
+# </details>
+# <details><summary>Hint 4 · nearly there</summary>
+#
+# With C the operations and W the bytes per second, `"data"` is $\frac{M-1}{M} \cdot \frac{2 \cdot \text{gradient bytes}}{4} \cdot \frac{C}{W}$, where W is that of a node: `devices_per_node * link_bits_per_s / 8`.
+# </details>
 
 # %% nbgrader={"grade_id": "threshold", "solution": true}
-def threshold(parallelism, cluster, gradient_bytes=2, hidden_width=None):
-    """"data" or "zero3"  ->  tokens per device; "tensor"  ->  ranks"""
+def threshold(parallelism, machine, nodes=1, gradient_bytes=2, hidden_width=None):
+    """What hides behind what  ->  tokens per device, or for "tensor" ranks"""
     ### BEGIN SOLUTION
     if parallelism == "tensor":
-        sent_bytes_per_s = cluster["nvlink_bytes_per_s"] / 2
-        return 1 + hidden_width * sent_bytes_per_s / cluster["flops_per_s"]
-    to_other_nodes = (cluster["nodes"] - 1) / cluster["nodes"]
-    s_per_byte = 8 * to_other_nodes / cluster["node_bits_per_s"]
-    s_per_flop = 1 / cluster["flops_per_s"]
+        sent_bytes_per_s = machine["nvlink_bytes_per_s"] / 2
+        return 1 + hidden_width * sent_bytes_per_s / machine["flops_per_s"]
+    node_bytes_per_s = machine["devices_per_node"] * machine["link_bits_per_s"] / 8
+    flops_per_byte = machine["flops_per_s"] / node_bytes_per_s
+    of_one_pass = (nodes - 1) / nodes * flops_per_byte
     if parallelism == "data":
-        return 2 * gradient_bytes * s_per_byte / (4 * s_per_flop)
-    forward = 2 * s_per_byte / (2 * s_per_flop)
-    backward = (2 + gradient_bytes) * s_per_byte / (4 * s_per_flop)
-    return max(forward, backward)
+        return of_one_pass * 2 * gradient_bytes / 4
+    return max(of_one_pass * 2 / 2, of_one_pass * (2 + gradient_bytes) / 4)
     ### END SOLUTION
+
+# %% [markdown]
+# Data parallelism on H100s: the time of backward grows with the tokens on each device, that of the all-reduce does not. They meet at your threshold. The scaling book (Austin et al., 2025, part 12) gives 2475 tokens for many nodes, with 990 TFLOP/s and 400 GB/s.
+
+# %%
+def plot_threshold(machine, nodes, parameters=8e9):
+    figure, axes = plt.subplots(figsize=(6.5, 3))
+    met = {size: threshold("data", machine, nodes, size) for size in (2, 4)}
+    backward_s = 4 * parameters / machine["flops_per_s"]  # for each token
+    tokens = [0, 1.3 * met[4]]
+    axes.plot(tokens, [backward_s * n for n in tokens], color=palette.PHASES["backward"])
+    axes.text(tokens[1], backward_s * tokens[1], "backward", va="center")
+    for size, meeting in met.items():
+        axes.axhline(backward_s * meeting, color=palette.op_color("all_reduce"))
+        axes.plot(meeting, backward_s * meeting, "o", color=palette.MEASURED)
+        words = f" {size} bytes: {meeting:,.0f} tokens"
+        axes.text(0, backward_s * meeting, words, va="bottom")
+        axes.text(tokens[1], backward_s * meeting, "all-reduce", ha="right", va="bottom")
+    axes.set(xlabel="tokens per device", ylabel="seconds", xlim=(0, tokens[1]))
+    figure.tight_layout()
+
+plot_threshold(MACHINES["H100"], nodes=1024)
+
+# %% [markdown]
+# Up to how many ranks tensor parallelism hides its all-reduce, for wider and wider MLPs; the last two are those of GPT-3 and Llama 3 405B. Nodes have 4 or 8 devices, so whether it hides within a node depends on the model's width.
+
+# %%
+show_table(
+    {"hidden width": ",d", "A100, ranks": ".1f", "H100, ranks": ".1f"},
+    [
+        (width, *(threshold("tensor", MACHINES[name], hidden_width=width) for name in MACHINES))
+        for width in (4096, 14336, 49152, 53248)
+    ],
+)
 
 # %% nbgrader={"grade_id": "check_threshold", "grade": true}
 check("where_the_time_goes.threshold", threshold)

@@ -26,7 +26,7 @@ EXERCISE = Formula(
     points=4,
     cases=(
         published("PaLM", "PaLM 540B"),
-        published("Llama 3.1 on GPUs with sparsity", "Llama 3.1 8B"),
+        published("Llama 3.1, GPUs with sparsity", "Llama 3.1 8B", "Llama 3.1 8B, 128 GPUs"),
         published("BLOOM with full recomputation", "BLOOM 176B"),
         published("a mixture of experts", "Mixtral 8x7B"),
     ),

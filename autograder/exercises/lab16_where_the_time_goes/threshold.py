@@ -1,40 +1,43 @@
 """Tokens per device, or ranks, at which traffic takes as long as the computation that hides it."""
 
-from autograder.exercise import Formula, questions
+from typing import Any
 
-# Published: dense bf16; NVLink in both directions together, as datasheets print it; 8 adapters.
-H100 = {
-    "flops_per_s": 990e12,
-    "devices_per_node": 8,
-    "nodes": 128,
-    "node_bits_per_s": 8 * 400e9,
-    "nvlink_bytes_per_s": 900e9,
-}
-A100 = {
-    "flops_per_s": 312e12,
-    "devices_per_node": 8,
-    "nodes": 4,
-    "node_bits_per_s": 8 * 200e9,
-    "nvlink_bytes_per_s": 600e9,
-}
+from autograder.exercise import Formula, questions
+from shardlab.recorded_runs.published import MACHINES, machine_name
+
+A100, H100 = MACHINES["A100"], MACHINES["H100"]
+
+
+def asked(parallelism: str, machine: dict[str, float], **sizes: int) -> dict[str, Any]:
+    return {"parallelism": parallelism, "machine": machine} | sizes
+
+
+def shown(answer: str, question: dict[str, Any]) -> str:
+    parallelism, machine, *sizes = question.items()
+    more = "".join(f", {name}={value}" for name, value in sizes)
+    return f"{answer}({parallelism[1]!r}, {machine_name(machine[1])}{more})"
+
 
 EXERCISE = Formula(
     points=3,
     cases=(
         questions(
             "data: tokens per device",
-            {"parallelism": "data", "cluster": H100},
-            {"parallelism": "data", "cluster": A100, "gradient_bytes": 4},
+            asked("data", H100, nodes=128),
+            asked("data", A100, nodes=4, gradient_bytes=4),
+            asked("data", A100, nodes=1),
         ),
         questions(
             "zero3: tokens per device",
-            {"parallelism": "zero3", "cluster": H100},
-            {"parallelism": "zero3", "cluster": A100, "gradient_bytes": 4},
+            asked("zero3", H100, nodes=128),
+            asked("zero3", A100, nodes=4, gradient_bytes=4),
+            asked("zero3", A100, nodes=4, gradient_bytes=1),
         ),
         questions(
             "tensor: ranks",
-            {"parallelism": "tensor", "cluster": H100, "hidden_width": 28672},
-            {"parallelism": "tensor", "cluster": A100, "hidden_width": 49152},
+            asked("tensor", H100, hidden_width=28672),
+            asked("tensor", A100, hidden_width=49152),
         ),
     ),
+    shown=shown,
 )

@@ -1,10 +1,13 @@
 """Training runs as their authors published them: a log line, the model and the cluster.
 
-``question`` holds the arguments of lab 16's ``mfu``; ``mfu`` and ``hfu`` are what the authors print.
+``question`` holds the arguments of lab 16's ``mfu``; ``published`` is what the authors print.
 Sources: Chowdhery et al., "PaLM", arXiv 2204.02311, appendix B; torchtitan's benchmarks of Llama 3.1
 8B on 8 H100, December 2024 (FSDP, not compiled); BigScience's log of BLOOM-176B, 2022: 149.77
 TFLOP/s of an A100's 312.  Mixtral's sizes: arXiv 2401.04088; no throughput is published, so its log
 line is made up.
+
+``MACHINES`` has the numbers of NVIDIA's datasheets in the units they print.  Only the latency is an
+assumption: what a message between nodes typically takes.
 """
 
 from __future__ import annotations
@@ -22,8 +25,7 @@ class PublishedRun:
     model: dict[str, int]
     cluster: dict[str, Any]
     recomputed: bool = False  # all activations, in backward
-    mfu: float | None = None  # as published, a fraction
-    hfu: float | None = None
+    published: str = ""  # the authors' own number
 
     @property
     def question(self) -> dict[str, Any]:
@@ -48,25 +50,33 @@ def _cluster(devices: int, peak_flops_per_s: float, *, with_sparsity: bool = Fal
     }
 
 
+LLAMA_8B = _gpt(
+    32, 4096, 32, 8192, parameters=8_030_261_248, lookup_parameters=128_256 * 4096
+)  # fmt: skip
 PUBLISHED = {
     "PaLM 540B": PublishedRun(
         {"tokens_per_s": 238_300},
         _gpt(118, 18432, 48, 2048, head_width=256, parameters=540_350_000_000),
         _cluster(6144, 275e12),  # TPU v4
-        mfu=0.462,
+        published="MFU 46.2%",
     ),
     "Llama 3.1 8B": PublishedRun(
         {"tokens_per_s_per_device": 5762},
-        _gpt(32, 4096, 32, 8192, parameters=8_030_261_248, lookup_parameters=128_256 * 4096),
+        LLAMA_8B,
         _cluster(8, H100_SPARSE_FLOPS_PER_S, with_sparsity=True),
-        mfu=0.337,
+        published="MFU 33%",
+    ),
+    "Llama 3.1 8B, 128 GPUs": PublishedRun(
+        {"tokens_per_s_per_device": 5605},
+        LLAMA_8B,
+        _cluster(128, H100_SPARSE_FLOPS_PER_S / 2),
     ),
     "BLOOM 176B": PublishedRun(
         {"sequences": 2048, "step_s": 104.70},
         _gpt(70, 14336, 112, 2048, parameters=12 * 70 * 14336**2 + 250_880 * 14336),
         _cluster(384, A100_FLOPS_PER_S),
         recomputed=True,
-        hfu=0.480,
+        published="HFU 48.0%",
     ),
     "Mixtral 8x7B": PublishedRun(
         {"tokens_per_s_per_device": 1400},
@@ -81,3 +91,28 @@ PUBLISHED = {
         _cluster(64, A100_FLOPS_PER_S),
     ),
 }  # fmt: skip
+
+MACHINES: dict[str, dict[str, float]] = {
+    "A100": {
+        "flops_per_s": A100_FLOPS_PER_S,
+        "memory_bytes_per_s": 2.04e12,
+        "nvlink_bytes_per_s": 600e9,  # of one device, both directions together
+        "link_bits_per_s": 200e9,  # of one device's network adapter, in each direction
+        "latency_s": 10e-6,
+        "devices_per_node": 4,  # as in Perlmutter and JUWELS Booster
+    },
+    "H100": {
+        "flops_per_s": 989e12,
+        "memory_bytes_per_s": 3.35e12,
+        "nvlink_bytes_per_s": 900e9,
+        "link_bits_per_s": 400e9,
+        "latency_s": 10e-6,
+        "devices_per_node": 8,
+    },
+}
+
+
+def machine_name(machine: object) -> str:
+    """The machine as it is written in the lab: its name, or its numbers."""
+    named = (f"MACHINES[{name!r}]" for name, each in MACHINES.items() if each == machine)
+    return next(named, repr(machine))
