@@ -395,8 +395,8 @@ def exposed_communication_spec(compute, calls):
                 seconds["waiting_s"] += 1
     return found
 
-compute = [[(0, 4), (6, 9)], [(0, 6)]]
-calls = [[(2, 8), (4, 12)], [(3, 8), (6, 12)]]
+compute = [[(0, 3), (7, 9)], [(0, 6)]]
+calls = [[(3, 8), (8, 12)], [(5, 8), (6, 12)]]
 exposed_communication_spec(compute, calls)
 
 # %% [markdown]
@@ -417,7 +417,7 @@ exposed_communication_spec(compute, calls)
 
 # %% nbgrader={"grade_id": "exposed_communication", "solution": true}
 def exposed_communication(compute, calls):
-    """Intervals of all ranks  ->  [{"exposed_s": 3, "overlapped_s": 7, "waiting_s": 0}, …]"""
+    """Intervals of all ranks  ->  [{"exposed_s": 5, "overlapped_s": 2, "waiting_s": 2}, …]"""
     ### BEGIN SOLUTION
     def covered_s(intervals):
         total_s, until_s = 0, 0

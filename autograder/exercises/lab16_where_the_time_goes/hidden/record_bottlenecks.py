@@ -283,7 +283,7 @@ OF_CASES = {
     "one rank has less to do": {
         STRAGGLER: Recipe(STRAGGLER, slow=(1, 0.3, 1.5)),
         SLOW_LOADER: Recipe(SLOW_LOADER, slow=(1, 0.3, 1), loader_s=(0.012, 0.008, 0.018)),
-        SMALL: Recipe(SMALL, slow=(0.3, 1, 1), buckets=16),
+        SMALL: Recipe(SMALL, slow=(0.3, 1, 1), layer_bytes=2**19, buckets=13),
         SYNC: Recipe(SYNC, slow=(1, 1, 0.6), logs="loss", uneven_s=0.03),
         NO_OVERLAP: Recipe(
             NO_OVERLAP, slow=(0.4, 1, 1), layers=6, compute_s=0.007, layer_bytes=2**19,
@@ -296,8 +296,8 @@ OF_CASES = {
         SMALL: Recipe(SMALL, buckets=25, logs="barrier", metrics=4),
         SYNC: Recipe(SYNC, logs="loss", uneven_s=0.035, metrics=8, ends_with_barrier=True),
         NO_OVERLAP: Recipe(
-            NO_OVERLAP, layers=8, compute_s=0.006, layer_bytes=2**19, overlaps=False,
-            logs="loss", metrics=12,
+            NO_OVERLAP, world_size=2, layers=6, compute_s=0.009, layer_bytes=2**19, buckets=5,
+            overlaps=False, logs="loss", metrics=8,
         ),
     },
     "a little of everything": {
