@@ -14,6 +14,8 @@ from shardlab.run import chrome_trace
 from shardlab.run.call import Call, MeasuredBlock, Span
 from shardlab.run.links import Links
 from shardlab.run.live_memory import Memory
+from shardlab.run.states import Recorded, State, best_source, states_of
+from shardlab.run.step_time import StepTime
 
 Bytes = NDArray[np.int64]
 
@@ -123,14 +125,52 @@ class Run:
             if any(start <= call.start_s <= end for start, end in spans)
         ]
 
+    def step_time(self, label: str | None = None, by: str = "records") -> list[StepTime]:
+        """Each rank's seconds by what it was doing, in its passes of ``with measure(label):``
+        together, or in all of what is recorded.
+
+        by="records": from the calls and measured blocks. A rank stands still from the start of a
+        blocking call, or of `work.wait()`, to its end; all other time counts as computing, also
+        where nothing runs. Waits in C++, such as DDP's at the end of backward, are not seen: they
+        count as overlapped or computing. On CPUs, an asynchronous send or receive counts as in
+        progress until it was waited for.
+
+        by="profiler": from the spans of ``with profile():``. A rank computes while one of its
+        operators runs, and stands still while only communication does, whoever waits for it;
+        Python between two operators is other_s, or exposed_s if communication is in progress. All
+        of a communication that matches no call, as on GPUs, counts as in progress. Without a
+        label, time before the first and after the last span or loader does not count. Profiling
+        itself takes time, which is in the step.
+
+        In both, a communication is in progress once the last of its ranks has begun it; until
+        then, ranks that stand still in it are waiting.
+
+        Raises KeyError for a label that was not measured, and ValueError if there are no spans.
+        """
+        return [StepTime.of(states) for states in self.states(label, by)]
+
+    def states(self, label: str | None = None, by: str = "records") -> list[list[State]]:
+        """By rank: what it was doing from when to when, by time; see `step_time`."""
+        if label is not None:
+            _ = self.traffic[label]  # raises for an unknown label
+        return states_of(self.recorded, label, by)
+
+    @property
+    def recorded(self) -> Recorded:
+        """All that has a time: calls, measured blocks, spans."""
+        return Recorded(self.world_size, self.calls, self.traffic.blocks, self.spans)
+
     def save_trace(self, path: str | Path) -> Path:
         """Write what all ranks did for https://ui.perfetto.dev or chrome://tracing.
 
         A process for each rank, with its calls, measured blocks and spans; arrows lead from each
-        send to its receive. Returns the path.
+        send to its receive. If there are spans or blocks of ``measure("loader")``, also its states.
+        Returns the path.
         Raises OSError if it cannot be written; a file that was there is then unchanged.
         """
         did: list[chrome_trace.Did] = [*self.traffic.blocks, *self.calls, *self.spans]
+        if (by := best_source(self.recorded)) is not None:
+            did += [state for own in self.states(by=by) for state in own if state.name != "other"]
         trace = chrome_trace.of(did, self.world_size, self.traffic.nodes)
         return chrome_trace.save(trace, Path(path))
 
