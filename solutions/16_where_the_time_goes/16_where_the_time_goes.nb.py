@@ -491,10 +491,10 @@ show_table(
 )
 
 # %% [markdown]
-# Look at several of them: what is pale, and on which ranks? Where does a rank's row have no call?
+# Look at several of them: change the letter. Which ranks wait, and for whom? What do they do when their calls begin?
 
 # %%
-timeline(bottlenecks.as_run(steps["A"]))
+timeline(bottlenecks.as_run(steps["A"]), by="records")
 
 # %% [markdown]
 # `find_the_bottleneck(step)` gets numbers instead of a picture, and returns the cause and its place: `("straggler", 2)`. `step` is a dict:
@@ -502,7 +502,7 @@ timeline(bottlenecks.as_run(steps["A"]))
 # - `step["compute_s"]`, `step["loader_s"]`: the seconds that each rank computes, or stands in its loader: lists by rank;
 # - `step["lines"]`: a dict for each line of `train.py` that makes collectives, with its `"line"`, `"op"`, number of `"calls"`, the sum of their `"bytes"` on one rank, and by rank `"exposed_s"` and `"waiting_s"`, as in exercise 5.
 #
-# Real steps have a little of everything: small collectives for a log, a barrier, a rank that has less to do than the others, a loader that takes its time. The cause is what the step would gain most from. Grading uses other recorded steps, with other numbers of ranks, lines and sizes.
+# Real steps have a little of everything: small collectives for a log, a barrier, a rank that has less to do than the others, a loader that takes its time. The cause is the one whose repair would save most. Grading uses other recorded steps, with other numbers of ranks, lines and sizes. Below are the numbers of A to E; change the letters for those of F to I.
 
 # %%
 def rows(step):
@@ -612,14 +612,13 @@ def train(take_step):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
     micro_batches = LateInTurn((torch.randn(8, 64), torch.randn(8, 64)) for _ in range(3))
-    take_step(model, optimizer, micro_batches)  # the first step connects the ranks
-    dist.barrier()
+    dist.barrier()  # the first collective connects the ranks
     with measure("step"):
         loss = take_step(model, optimizer, micro_batches)
     return loss, sum(each.double().sum().item() for each in model.parameters())
 
 slow_run = launch(train, repaired_step_spec, world_size=3, device="cpu")
-timeline(slow_run)
+timeline(slow_run, by="records")
 
 # %% [markdown]
 # Write `repaired_step(model, optimizer, micro_batches)`: the same change of the parameters and the same loss, which it returns on every rank, in **one collective**. `micro_batches` has a `len` and can be iterated over, once; each is a pair of inputs and targets, and `model(inputs, targets)` returns the mean loss of that micro-batch. All ranks have the same number of micro-batches, of the same size. Some parameters may be frozen (`requires_grad=False`), or shared by two layers. What is in `.grad` when it is called belongs to the step before.
@@ -665,7 +664,7 @@ def repaired_step(model, optimizer, micro_batches):
 
 # %%
 run = launch(train, repaired_step, world_size=3, device="cpu")
-timeline(run)
+timeline(run, by="records")
 
 # %%
 def of_step(run):

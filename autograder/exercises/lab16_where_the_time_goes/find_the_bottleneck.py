@@ -24,15 +24,24 @@ CONFUSED = {
     "hardly ever waits; a needless synchronization makes every rank wait in turn",
     (SLOW_LOADER, SYNC): "takes a slow loader for a synchronization: the one rank whose loader is "
     "slow hardly ever waits; a needless synchronization makes every rank wait in turn",
-    (SYNC, STRAGGLER): "takes a synchronization for a straggler: in all of the step no rank computes "
+    (
+        SYNC,
+        STRAGGLER,
+    ): "takes a synchronization for a straggler: in all of the step no rank computes "
     "much longer than the next one, and yet every rank waits, each in its turn",
     (SMALL, NO_OVERLAP): "takes small messages for missing overlap: compare the bytes of one call, "
     "not of all calls of a line, with 64 KiB",
     (NO_OVERLAP, SMALL): "takes missing overlap for small messages: small calls are there, or many "
     "calls, but the time is exposed in large ones",
-    (SMALL, SYNC): "takes small messages for a synchronization: the ranks hardly wait for each other "
+    (
+        SMALL,
+        SYNC,
+    ): "takes small messages for a synchronization: the ranks hardly wait for each other "
     "in these calls; all of them are there, and the calls take long",
-    (NO_OVERLAP, SYNC): "takes missing overlap for a synchronization: the ranks hardly wait for each "
+    (
+        NO_OVERLAP,
+        SYNC,
+    ): "takes missing overlap for a synchronization: the ranks hardly wait for each "
     "other in these calls; all of them are there, and the calls take long",
     (SYNC, SMALL): "takes a synchronization for small messages: its calls are small, but they take "
     "long because the ranks wait in them for each other, not because of what they send",
@@ -41,14 +50,15 @@ CONFUSED = {
 }
 # Whatever is right
 NO_STRAGGLER = (
-    "takes a rank for a straggler that computes hardly longer than the next one: where one rank has "
-    "less to do than all others, no repair of a single rank shortens the step"
+    "takes a rank for a straggler that computes hardly longer than the next one: where one rank "
+    "has less to do than all others, no repair of a single rank shortens the step"
 )
 OTHERWISE = {
     STRAGGLER: "overlooks a straggler: one rank computes longer than the next one, and the others "
     "wait for it",
     SLOW_LOADER: "overlooks a slow loader: no call moves bytes then, and no rank computes more",
-    SMALL: "overlooks small messages: each costs its latency, and together they are exposed longest",
+    SMALL: "overlooks small messages: each costs its latency, and together they are exposed "
+    "longest",
     SYNC: "overlooks a synchronization: every rank waits at that line, each in its turn",
     NO_OVERLAP: "overlooks missing overlap: large calls are exposed, because they begin when "
     "nothing is left to compute",

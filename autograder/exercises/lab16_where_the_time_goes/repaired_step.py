@@ -36,7 +36,7 @@ from autograder.exercise.signs import (
     raises,
 )
 from autograder.exercises.common import BUDGET_FROM_BYTES, FLOAT_BYTES
-from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import BARRIER_DTYPE, awaited, is_students
+from autograder.exercises.lab02_dp_vs_ddp.bucket_calls import awaited, is_students
 from autograder.exercises.lab02_dp_vs_ddp.bucketed_ddp import barrier
 from autograder.exercises.lab02_dp_vs_ddp.shared import (
     build,
@@ -165,7 +165,9 @@ def too_many_calls(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     )
 
 
-def case_of(name: str, world_size: int, micro_batches: int, widths: list[int], **layout: Any) -> Case:
+def case_of(
+    name: str, world_size: int, micro_batches: int, widths: list[int], **layout: Any
+) -> Case:
     return Case(name, world_size, {"widths": widths, "micro_batches": micro_batches, **layout})
 
 

@@ -147,9 +147,7 @@ def test_the_reference_agrees_with_counted_moments(seed):
             [[(round(1000 * a), round(1000 * b)) for a, b in own] for own in by_rank]
             for by_rank in (compute, calls)
         ]
-        for got, wanted in zip(
-            hidden_exposed.right(compute, calls), counted(*in_ms), strict=True
-        ):
+        for got, wanted in zip(hidden_exposed.right(compute, calls), counted(*in_ms), strict=True):
             assert {key: 1000 * value for key, value in got.items()} == pytest.approx(wanted)
 
 

@@ -22,7 +22,9 @@ CASES = (
         ([[(0, 2)], [(0, 1)]], [[], []]),
         ([[], [], []], [[(0, 5)], [(2, 5)], [(1, 4)]]),
     ),
-    questions("recorded runs", *(bottlenecks.intervals(each) for each in bottlenecks.load().values())),
+    questions(
+        "recorded runs", *(bottlenecks.intervals(each) for each in bottlenecks.load().values())
+    ),
 )  # fmt: skip
 BOUNDARIES = {
     "divides": "not tested: nothing is divided",
@@ -119,9 +121,7 @@ def merged(intervals: Sequence[Interval]) -> list[Interval]:
 
 def common_s(some: Sequence[Interval], others: Sequence[Interval]) -> float:
     """Of each interval with each other one: those that overlap count twice."""
-    return sum(
-        max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in some for b in others
-    )
+    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in some for b in others)
 
 
 def one_by_one(
@@ -191,8 +191,8 @@ MISTAKES = {
     "waits only for the first rank: a call moves bytes once the last rank has entered it": by_rank(
         parts, min, clips=False
     ),
-    "counts time twice: two calls may be in flight at the same moment, and intervals of computation "
-    "may overlap, so take the length of their union, not the sum of their lengths": tuple(
+    "counts time twice: two calls may be in flight at the same moment, and intervals of "
+    "computation may overlap, so take the length of their union, not the sum of their lengths": tuple(
         by_rank(partial(one_by_one, merges_compute=of_compute, merges_calls=of_calls))
         for of_compute in (False, True)
         for of_calls in (False, True)

@@ -209,7 +209,9 @@ def summary_of(found: Recorded) -> dict[str, Any]:
         "compute_s": lengths_s(COMPUTE),
         "loader_s": lengths_s(LOADER),
         "overlapped_s": seconds(found["calls"], "overlapped_s"),
-        "lines": [of_line(line) for line in sorted({each[0] for each in found["calls"]}, key=_line)],
+        "lines": [
+            of_line(line) for line in sorted({each[0] for each in found["calls"]}, key=_line)
+        ],
     }
 
 
@@ -219,7 +221,8 @@ def record(recipe: Recipe, name: str) -> Recorded:
         found = recorded_of(run_of(recipe), random.Random(name))
         found["repaired_s"] = step_s(run_of(repaired(recipe)))
         (cause, place), clear = clearest(found)
-        print(f"{name}, try {attempt}: {cause} {place} {clear:.1f}, {found['step_s']} {found['repaired_s']}", flush=True)
+        times = f"{found['step_s']} s, repaired {found['repaired_s']} s"
+        print(f"{name}, try {attempt}: {cause}, {place}, {clear:.1f} times; {times}", flush=True)
         if cause == recipe.cause and clear >= CLEAR and place == place_of(recipe, found):
             found |= {"cause": cause, "place": place}
             return {key: found[key] for key in (*NUMBERS, COMPUTE, LOADER, "calls")}

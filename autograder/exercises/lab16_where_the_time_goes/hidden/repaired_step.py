@@ -19,7 +19,9 @@ from autograder.exercises.lab16_where_the_time_goes.repaired_step import (
 )
 
 CASES = (
-    with_random_delays(case_of("3 ranks, one micro-batch, tied layers", 3, 1, [12] * 4, tied=[0, 2])),
+    with_random_delays(
+        case_of("3 ranks, one micro-batch, tied layers", 3, 1, [12] * 4, tied=[0, 2])
+    ),
     case_of("4 ranks, 5 micro-batches", 4, 5, [128, 256, 256]),
 )
 BOUNDARIES = {
@@ -76,7 +78,7 @@ def reference(
     steps: bool = True,
     keeps: bool = False,
 ) -> list[Plain]:
-    """``steps``: whether the optimizer takes its step; ``keeps``: the gradient of the step before."""
+    """``steps``: whether the optimizer steps; ``keeps``: the gradient of the step before."""
     ranks = range(case.world_size)
     models = [build_with(case, inputs[0]["state"]) for _ in ranks]
     optimizers = [torch.optim.SGD(each.parameters(), lr=LR, momentum=MOMENTUM) for each in models]
@@ -134,8 +136,8 @@ MISTAKES: dict[str, Wrong | tuple[Wrong, ...]] = {
     "has only the last micro-batch's: add up all of the step": in_both(
         of_the_last(lambda n, m: 1 / n), of_the_last(lambda n, m: 1 / (n * m))
     ),
-    "uses its own values: read the loss from the reduced buffer, and copy the gradients back from it "
-    "before optimizer.step()": in_both(own, own_sum),
+    "uses its own values: read the loss from the reduced buffer, and copy the gradients back from "
+    "it before optimizer.step()": in_both(own, own_sum),
     "keeps the gradient of the step before: call optimizer.zero_grad()": partial(
         reference, keeps=True
     ),
