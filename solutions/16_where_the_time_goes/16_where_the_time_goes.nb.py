@@ -494,7 +494,7 @@ show_table(
 # Look at several of them: change the letter. Which ranks wait, and for whom? What do they do when their calls begin?
 
 # %%
-timeline(bottlenecks.as_run(steps["A"]), by="records")
+timeline(bottlenecks.as_run(steps["A"]))
 
 # %% [markdown]
 # `find_the_bottleneck(step)` gets numbers instead of a picture, and returns the cause and its place: `("straggler", 2)`. `step` is a dict:

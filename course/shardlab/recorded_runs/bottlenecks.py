@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardlab.run import Call, MeasuredBlock, Run, Traffic
+from shardlab.run import Call, MeasuredBlock, Run, Span, Traffic
 
 RECORDED = Path(__file__).with_suffix(".json")
 CAUSES = ("straggler", "slow loader", "small messages", "synchronization", "no overlap")
@@ -26,7 +26,7 @@ def load(path: Path = RECORDED) -> dict[str, Recorded]:
     A recorded step has its ``cause`` and ``place``; ``step_s`` and ``repaired_s``, its time with
     and without the cause; ``summary``, which the exercise gets; by rank, intervals [start_s, end_s]
     in which it computes (``compute``) and waits for data (``loader``); and ``calls``, the
-    collectives in order: [line, op, bytes, [start_s, wait_start_s, end_s] on each rank].
+    collectives in order: [line, op, bytes, [start_s, end_s] on each rank].
     """
     found: dict[str, Recorded] = json.loads(path.read_text(encoding="utf-8"))
     return found
@@ -44,29 +44,36 @@ def dump(recorded: dict[str, Recorded], path: Path) -> None:
 def intervals(recorded: Recorded) -> tuple[list[list[Interval]], list[list[Interval]]]:
     """Of computation and of calls, by rank."""
     ranks = range(len(recorded[COMPUTE]))
-    moments = [[by_rank[rank] for _, _, _, by_rank in recorded["calls"]] for rank in ranks]
-    return recorded[COMPUTE], [[(start, end) for start, _, end in own] for own in moments]
+    calls = [[by_rank[rank] for _, _, _, by_rank in recorded["calls"]] for rank in ranks]
+    return recorded[COMPUTE], calls
 
 
 def as_run(recorded: Recorded) -> Run:
-    """For `timeline`: calls, and measured blocks of computation and of the loader."""
+    """For `timeline`: its computation and calls as the profiler's spans, and its loader's blocks."""
     ranks = tuple(range(len(recorded[COMPUTE])))
-    none = (0,) * len(ranks)
-    blocks = tuple(
-        MeasuredBlock(label, rank, start_s, end_s, none)
-        for label in (COMPUTE, LOADER)
+    loading = tuple(
+        MeasuredBlock(LOADER, rank, start_s, end_s, (0,) * len(ranks))
         for rank in ranks
-        for start_s, end_s in recorded[label][rank]
+        for start_s, end_s in recorded[LOADER][rank]
     )
     calls = [
         Call(
-            rank=rank, op=op, bytes=size, peer=None, group=ranks, start_s=start_s,
-            end_s=end_s, source=line, seq=seq, dtype="float32", shape=(size // 4,), offset=0,
-            storage_numel=size // 4, wait_start_s=wait_start_s,
+            rank=rank, op=op, bytes=size, peer=None, group=ranks, start_s=start_s, end_s=end_s,
+            source=line, seq=seq, dtype="float32", shape=(size // 4,), offset=0,
+            storage_numel=size // 4,
         )
         for seq, (line, op, size, by_rank) in enumerate(recorded["calls"])
-        for rank, (start_s, wait_start_s, end_s) in enumerate(by_rank)
+        for rank, (start_s, end_s) in enumerate(by_rank)
     ]  # fmt: skip
+    spans = [
+        Span(rank, COMPUTE, "compute", start_s, end_s)
+        for rank in ranks
+        for start_s, end_s in recorded[COMPUTE][rank]
+    ]
+    spans += [
+        Span(call.rank, f"gloo:{call.op}", "communication", call.start_s, call.end_s or 0.0)
+        for call in calls
+    ]
     sent = np.zeros((len(ranks), len(ranks)), dtype=np.int64)
     return Run(
         world_size=len(ranks),
@@ -75,8 +82,9 @@ def as_run(recorded: Recorded) -> Run:
         outputs=[None] * len(ranks),
         stdout=[""] * len(ranks),
         stderr=[""] * len(ranks),
-        traffic=Traffic(sent, "recorded on another machine, without its bytes", blocks),
+        traffic=Traffic(sent, "recorded on another machine, without its bytes", loading),
         calls=calls,
+        spans=sorted(spans, key=lambda span: span.start_s),
         startup_s=0.0,
         wall_s=recorded["step_s"],
     )

@@ -80,6 +80,17 @@ def test_a_summary_is_that_of_the_recorded_intervals(name):
     assert len(run.calls) == run.world_size * sum(lines)
 
 
+@pytest.mark.parametrize("name", visible.VISIBLE)
+def test_the_timeline_shows_what_the_exercise_computes(name):
+    """`Run.step_time` is another implementation of the same definitions."""
+    step = visible.VISIBLE[name]
+    states = bottlenecks.as_run(step).step_time(by="profiler")
+    seconds = hidden_exposed.right(*bottlenecks.intervals(step))
+    for state, own, loader_s in zip(states, seconds, step["summary"]["loader_s"], strict=True):
+        assert own == pytest.approx({key: getattr(state, key) for key in own}, abs=1e-9)
+        assert state.loader_s == pytest.approx(loader_s, abs=1e-4)
+
+
 ESTIMATES = {
     "a straggler compared with the median": (lambda own: max(own) - median(own), min, min),
     "exposed: the mean of the ranks": (lambda own: max(own) - sorted(own)[-2], mean, min),

@@ -150,13 +150,13 @@ def recorded_of(run: Run, lines: random.Random) -> Recorded:
     of_ranks = last_step(run)
     zero_s = min(start for start, _ in of_ranks)
 
-    def moments(*at_s: float | None) -> tuple[float, ...]:
-        return tuple(round((at or 0.0) - zero_s, DIGITS) for at in at_s)
+    def interval(start_s: float, end_s: float | None) -> list[float]:
+        return [round((at or 0.0) - zero_s, DIGITS) for at in (start_s, end_s)]
 
-    def blocks(label: str) -> list[list[tuple[float, ...]]]:
+    def blocks(label: str) -> list[list[Any]]:
         return [
             [
-                moments(block.start_s, block.end_s)
+                interval(block.start_s, block.end_s)
                 for block in (run.traffic[label].blocks if label in run.traffic else ())
                 if block.rank == rank and start <= block.start_s <= end
             ]
@@ -176,7 +176,7 @@ def recorded_of(run: Run, lines: random.Random) -> Recorded:
     for group in groups:
         first, *_ = by_rank = sorted(group.calls, key=lambda call: call.rank)
         size = 0 if first.op == "barrier" else first.bytes
-        times = [moments(call.start_s, call.wait_start_s, call.end_s) for call in by_rank]
+        times = [interval(call.start_s, call.end_s) for call in by_rank]
         calls.append([name_of[first.source], first.op, size, times])
     found = {COMPUTE: blocks(COMPUTE), LOADER: blocks(LOADER), "calls": calls}
     return {"step_s": step_s(run), "summary": summary_of(found), **found}
