@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from autograder.exercise import Formula, Plain, questions
@@ -14,10 +15,13 @@ STRAGGLER, SLOW_LOADER, SMALL, SYNC, NO_OVERLAP = CAUSES
 VISIBLE = bottlenecks.load()
 BY_RANK = (STRAGGLER, SLOW_LOADER)  # their place is a rank; that of the others is a line
 
+IN_THESE_CALLS = (
+    "the ranks hardly wait for each other in these calls, which take long by themselves"
+)
 # (the right cause, the answer): why it is another one
 CONFUSED = {
-    (SLOW_LOADER, STRAGGLER): "takes a slow loader for a straggler: the others wait for that rank, "
-    "but it computes hardly longer than the next one",
+    (SLOW_LOADER, STRAGGLER): "takes a slow loader for a straggler: the rank that the others wait "
+    "for computes hardly longer than the next one",
     (STRAGGLER, SLOW_LOADER): "takes a straggler for a slow loader: one rank computes longer than "
     "the next one, by more than any rank's loader takes",
     (STRAGGLER, SYNC): "takes a straggler for a synchronization: the one rank that computes longer "
@@ -27,22 +31,14 @@ CONFUSED = {
     (
         SYNC,
         STRAGGLER,
-    ): "takes a synchronization for a straggler: in all of the step no rank computes "
+    ): "takes a synchronization for a straggler: in the whole step no rank computes "
     "much longer than the next one, and yet every rank waits, each in its turn",
     (SMALL, NO_OVERLAP): "takes small messages for missing overlap: compare the bytes of one call, "
     "not of all calls of a line, with 64 KiB",
     (NO_OVERLAP, SMALL): "takes missing overlap for small messages: small calls are there, or many "
     "calls, but the time is exposed in large ones",
-    (
-        SMALL,
-        SYNC,
-    ): "takes small messages for a synchronization: the ranks hardly wait for each other "
-    "in these calls; all of them are there, and the calls take long",
-    (
-        NO_OVERLAP,
-        SYNC,
-    ): "takes missing overlap for a synchronization: the ranks hardly wait for each "
-    "other in these calls; all of them are there, and the calls take long",
+    (SMALL, SYNC): f"takes small messages for a synchronization: {IN_THESE_CALLS}",
+    (NO_OVERLAP, SYNC): f"takes missing overlap for a synchronization: {IN_THESE_CALLS}",
     (SYNC, SMALL): "takes a synchronization for small messages: its calls are small, but they take "
     "long because the ranks wait in them for each other, not because of what they send",
     (SYNC, NO_OVERLAP): "takes a synchronization for missing overlap: every rank waits longer for "
@@ -56,7 +52,8 @@ NO_STRAGGLER = (
 OTHERWISE = {
     STRAGGLER: "overlooks a straggler: one rank computes longer than the next one, and the others "
     "wait for it",
-    SLOW_LOADER: "overlooks a slow loader: no call moves bytes then, and no rank computes more",
+    SLOW_LOADER: "overlooks a slow loader: a rank that stands in its loader neither computes nor "
+    "communicates, and the others wait for it in their next call",
     SMALL: "overlooks small messages: each costs its latency, and together they are exposed "
     "longest",
     SYNC: "overlooks a synchronization: every rank waits at that line, each in its turn",
@@ -97,7 +94,10 @@ def steps(*names: str) -> list[tuple[Plain]]:
 
 
 def as_pair(answer: Any) -> Plain:
-    return tuple(answer) if isinstance(answer, list) else answer
+    """A list for a tuple, and numpy's or torch's integers for Python's."""
+    if not isinstance(answer, list | tuple):
+        return answer
+    return tuple(index(each) if hasattr(each, "__index__") else each for each in answer)
 
 
 def shown(answer: str, question: Plain) -> str:

@@ -91,6 +91,26 @@ def test_the_timeline_shows_what_the_exercise_computes(name):
         assert state.loader_s == pytest.approx(loader_s, abs=1e-4)
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_what_the_messages_say_of_a_cause_is_true_of_its_steps(name):
+    step = STEPS[name]
+    cause, place, summary = step["cause"], step["place"], step["summary"]
+    waiting_s = [sum(own) for own in zip(*(e["waiting_s"] for e in summary["lines"]), strict=True)]
+    exposed_s = max(min(line["exposed_s"]) for line in summary["lines"])
+    *_, next_s, longest_s = sorted(summary["compute_s"])
+    if cause in visible.BY_RANK:
+        assert waiting_s[place] < 0.005  # it hardly ever waits
+    if cause == STRAGGLER:
+        assert longest_s - next_s > max(summary["loader_s"])
+    else:
+        assert longest_s - next_s < 0.2 * longest_s  # hardly longer
+    by_line = {line["line"]: line for line in summary["lines"]}
+    if cause == SYNC:
+        assert min(by_line[place]["waiting_s"]) > exposed_s
+    elif cause in (SMALL, NO_OVERLAP):
+        assert min(by_line[place]["waiting_s"]) < 0.2 * min(by_line[place]["exposed_s"])
+
+
 ESTIMATES = {
     "a straggler compared with the median": (lambda own: max(own) - median(own), min, min),
     "exposed: the mean of the ranks": (lambda own: max(own) - sorted(own)[-2], mean, min),
