@@ -14,6 +14,8 @@ from shardlab.run import chrome_trace
 from shardlab.run.call import Call, MeasuredBlock, Span
 from shardlab.run.links import Links
 from shardlab.run.live_memory import Memory
+from shardlab.run.states import Recorded, State, states_of
+from shardlab.run.step_time import StepTime
 
 Bytes = NDArray[np.int64]
 
@@ -122,6 +124,40 @@ class Run:
             for call in self.calls_of(rank)
             if any(start <= call.start_s <= end for start, end in spans)
         ]
+
+    def step_time(self, label: str | None = None, by: str = "records") -> list[StepTime]:
+        """Each rank's seconds by what it was doing, in its passes of ``with measure(label):``
+        together, or in all of what is recorded.
+
+        by="records": from the calls and measured blocks. A rank stands still from the start of a
+        blocking call, or of `work.wait()`, to its end; all other time counts as computing. Waits
+        in C++ (DDP's at the end of backward, functional collectives) are not seen and count as
+        computing or overlapped, as does time in which nothing runs. Without a GPU, an asynchronous
+        send or receive counts as in progress until it was waited for.
+
+        by="profiler": from the spans of ``with profile():``. A rank computes while one of its
+        operators runs, and stands still while only communication does, whoever waits for it;
+        Python between two operators is other_s, or exposed if communication runs meanwhile. All of
+        a communication that matches no call, as on GPUs, counts as in progress. Ranks without
+        spans have zeros. Profiling takes time, which is in the step.
+
+        In both, what comes before the last of its ranks has begun a communication is waiting, not
+        communication.
+
+        Raises KeyError for a label that was not measured, and ValueError if there are no spans.
+        """
+        return [StepTime.of(states) for states in self.states(label, by)]
+
+    def states(self, label: str | None = None, by: str = "records") -> list[list[State]]:
+        """By rank: what it was doing from when to when, by time; see `step_time`."""
+        if label is not None:
+            _ = self.traffic[label]  # raises for an unknown label
+        return states_of(self.recorded, label, by)
+
+    @property
+    def recorded(self) -> Recorded:
+        """All that has a time: calls, measured blocks, spans."""
+        return Recorded(self.world_size, self.calls, self.traffic.blocks, self.spans)
 
     def save_trace(self, path: str | Path) -> Path:
         """Write what all ranks did for https://ui.perfetto.dev or chrome://tracing.
