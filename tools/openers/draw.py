@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from shardlab.display.palette import MEMORY, OK, PHASES, WAIT, ink_on, op_color
 from shardlab.widgets.scene import DARK, FONT, LIGHT, text_width
-from shardlab.widgets.timeline import WAITING
+from shardlab.widgets.timeline_layout import WAITING
 from shardlab.widgets.units import format_seconds
 from tools.openers.opener import WAITS, Block, Level, Message, Opener
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from autograder.exercise import Curves
 from shardlab.display.palette import PREDICTED, rank_color
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width, to_svg
-from shardlab.widgets.timeline import time_ticks
+from shardlab.widgets.time_axis import time_ticks
 
 WIDTH = 800.0
 LEFT, RIGHT = 66.0, 784.0

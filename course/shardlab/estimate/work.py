@@ -67,7 +67,7 @@ def fully_sharded(parameters: float, tokens: float) -> Work:
     return Work(name, 2 * parameters * tokens, ELEMENT_BYTES * parameters)
 
 
-def tensor_parallel(width: int, hidden_width: int, ranks: int, tokens: int = 1) -> Work:
+def tensor_parallel(width: int, hidden_width: int, ranks: int, tokens: int = 1024) -> Work:
     """A split MLP forward, and its all-reduce of the output on many ranks."""
     return Work(
         f"tensor parallel, {ranks} ranks",
@@ -76,7 +76,7 @@ def tensor_parallel(width: int, hidden_width: int, ranks: int, tokens: int = 1) 
     )
 
 
-def pipeline_parallel(layers: int, width: int, tokens: int = 1) -> Work:
+def pipeline_parallel(layers: int, width: int, tokens: int = 1024) -> Work:
     """Forward of a stage with ``layers`` of 12·width² parameters, and the output that it sends."""
     return Work(
         f"pipeline, {layers} layer{'s' * (layers != 1)} per stage",

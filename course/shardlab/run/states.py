@@ -6,12 +6,16 @@ Two sources, which `Run.step_time` describes: the records of calls, and torch.pr
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 from shardlab.run.call import Call, MeasuredBlock, Span
 from shardlab.run.matching import MatchedCalls, match_calls
+
+Did = Call | MeasuredBlock | Span
+OfRank = TypeVar("OfRank", bound=Did)
 
 STATES = ("compute", "overlapped", "exposed", "waiting", "loader", "other")
 LOADER = "loader"  # the label of blocks in which a rank gets its next batch
@@ -67,65 +71,62 @@ def states_of(run: Recorded, label: str | None, by: str) -> list[list[State]]:
         raise ValueError(NO_SPANS)
     calls = calls_seen(run, by)
     matched_with = {call: matched for matched in match_calls(calls) for call in matched.calls}
+    recorded: list[Did] = [*run.spans]
+    if by == "records":
+        recorded += [*run.calls, *run.blocks]
+    last_s = max((_end_s(each) for each in recorded), default=0.0)
+    everything, own_calls = _by_rank(recorded), _by_rank(calls)
+    blocks, spans = _by_rank(run.blocks), _by_rank(run.spans)
     found = []
     for rank in range(run.world_size):
-        windows = _windows(run, rank, label, by)
-        layers = [*windows, *_loading(run.blocks, rank)]
+        if label is None:
+            windows = _whole(everything[rank], last_s)
+        else:
+            windows = _named(blocks[rank], label, "window")
+        layers = [*windows, *_named(blocks[rank], LOADER, "loader")]
         if by == "records":
-            layers += _recorded(calls, rank, matched_with, windows)
+            layers += _recorded(own_calls[rank], matched_with, last_s)
             found.append([*_swept(rank, layers, _by_records)])
         else:
-            layers += _profiled(run.spans, calls, rank, matched_with)
+            layers += _profiled(spans[rank], own_calls[rank], matched_with)
             found.append([*_swept(rank, layers, _by_profiler)])
+    return found
+
+
+def _by_rank(all_of: Iterable[OfRank]) -> dict[int, list[OfRank]]:
+    found: dict[int, list[OfRank]] = defaultdict(list)
+    for each in all_of:
+        found[each.rank].append(each)
     return found
 
 
 # ---- what is true when ----
 
 
-def _windows(run: Recorded, rank: int, label: str | None, by: str) -> list[Interval]:
-    if label is not None:
-        return [
-            Interval("window", block.start_s, block.end_s)
-            for block in run.blocks
-            if (block.rank, block.label) == (rank, label)
-        ]
-    everything: list[Call | MeasuredBlock | Span] = [*run.spans]
-    if by == "records":
-        everything += [*run.calls, *run.blocks]
-    own = [each for each in everything if each.rank == rank]
-    if not own:
+def _named(blocks: Iterable[MeasuredBlock], label: str, layer: str) -> list[Interval]:
+    return [Interval(layer, b.start_s, b.end_s) for b in blocks if b.label == label]
+
+
+def _whole(recorded: Sequence[Did], last_s: float) -> list[Interval]:
+    """From the first to the last of what is recorded of a rank."""
+    if not recorded:
         return []
     # A call that never ended lasts as long as anything that is recorded.
-    is_open = any(each.end_s is None for each in own)
-    ends = [_end_s(each) for each in (everything if is_open else own)]
-    return [Interval("window", min(each.start_s for each in own), max(ends))]
+    is_open = any(each.end_s is None for each in recorded)
+    end_s = last_s if is_open else max(_end_s(each) for each in recorded)
+    return [Interval("window", min(each.start_s for each in recorded), end_s)]
 
 
-def _end_s(each: Call | MeasuredBlock | Span) -> float:
+def _end_s(each: Did) -> float:
     return each.start_s if each.end_s is None else each.end_s
 
 
-def _loading(blocks: Iterable[MeasuredBlock], rank: int) -> list[Interval]:
-    return [
-        Interval("loader", block.start_s, block.end_s)
-        for block in blocks
-        if (block.rank, block.label) == (rank, LOADER)
-    ]
-
-
 def _recorded(
-    calls: Iterable[Call],
-    rank: int,
-    matched_with: dict[Call, MatchedCalls],
-    windows: Sequence[Interval],
+    calls: Iterable[Call], matched_with: Mapping[Call, MatchedCalls], last_s: float
 ) -> Iterator[Interval]:
     """Calls in flight, and when the main thread stood still for them."""
-    last_s = max((window.end_s for window in windows), default=0.0)
     for call in calls:
-        if call.rank != rank:
-            continue
-        end_s = max(last_s, call.start_s) if call.end_s is None else call.end_s
+        end_s = last_s if call.end_s is None else call.end_s
         free_s = min(moved_s(matched_with[call], call, end_s), end_s)
         yield Interval("moving", free_s, end_s, call)
         if call.wait_start_s is not None:
@@ -136,13 +137,11 @@ def _recorded(
 
 
 def _profiled(
-    spans: Iterable[Span], calls: Iterable[Call], rank: int, matched_with: dict[Call, MatchedCalls]
+    spans: Iterable[Span], calls: Iterable[Call], matched_with: Mapping[Call, MatchedCalls]
 ) -> Iterator[Interval]:
     """Operators, and communication before and after all ranks have begun it."""
-    call_of = {(c.start_s, c.end_s): c for c in calls if c.rank == rank}
+    call_of = {(call.start_s, call.end_s): call for call in calls}
     for span in spans:
-        if span.rank != rank:
-            continue
         if span.kind == "compute":
             yield Interval("computing", span.start_s, span.end_s)
             continue
@@ -171,13 +170,9 @@ def calls_seen(run: Recorded, by: str) -> list[Call]:
     """
     if by == "records":
         return [*run.calls]
-    spans: dict[int, list[Span]] = defaultdict(list)
-    for span in sorted(run.spans, key=lambda span: span.start_s):
-        if span.kind == "communication":
-            spans[span.rank].append(span)
-    calls: dict[int, list[Call]] = defaultdict(list)
-    for call in sorted(run.calls, key=lambda call: call.start_s):
-        calls[call.rank].append(call)
+    by_time = attrgetter("start_s")
+    seen = (span for span in run.spans if span.kind == "communication")
+    spans, calls = _by_rank(sorted(seen, key=by_time)), _by_rank(sorted(run.calls, key=by_time))
     return [call for rank, own in calls.items() for call in _as_profiled(own, spans[rank])]
 
 

@@ -15,7 +15,7 @@ from shardlab.widgets.memory_log import MAX_POINTS, MAX_TOTAL_POINTS, Log, read_
 from shardlab.widgets.picture import Picture, module
 from shardlab.widgets.prediction import Prediction, guess_in
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width, to_svg
-from shardlab.widgets.timeline import tick_labels, time_ticks
+from shardlab.widgets.time_axis import tick_labels, time_ticks
 from shardlab.widgets.traffic_map import byte_ticks
 from shardlab.widgets.units import exact_bytes, format_bytes, format_seconds
 

@@ -9,7 +9,7 @@ from shardlab.estimate.offload import PLACEMENTS
 from shardlab.widgets.offload_model import ROWS, Outcome, TimeBar, outcomes
 from shardlab.widgets.picture import Adjustable, module
 from shardlab.widgets.scene import Mark, Rect, Text, as_json, line, text_width, to_svg
-from shardlab.widgets.timeline import tick_labels, time_ticks
+from shardlab.widgets.time_axis import tick_labels, time_ticks
 from shardlab.widgets.units import format_count, format_seconds, format_si
 
 WIDTH, HEIGHT = 800.0, 404.0

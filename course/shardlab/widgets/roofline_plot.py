@@ -39,9 +39,11 @@ class RooflinePlot(Adjustable):
     ) -> None:
         self.machines, self.points, self.moving = machines, points, moving
         self.slider, self.bytes_of = slider, bytes_of
-        axes = Axes.around(machines, [*points, *moving.values()])
+        works = [*points, *moving.values()]
+        axes = Axes.around(machines, works)
+        axes.avoid(machines, points)
         self._background = [
-            *drawing.background(machines, axes, bytes_of),
+            *drawing.background(machines, axes, works, bytes_of),
             *drawing.trail(axes, moving.values()),
             *(mark for each in points for mark in drawing.point(machines, axes, each)),
         ]
@@ -89,12 +91,12 @@ class RooflinePlot(Adjustable):
         """What the line below the picture says about a point."""
         at_least = [self._against(name, roof, work) for name, roof in self.machines.items()]
         shown = at_least[:1] if work.seconds is not None else at_least
-        return f"{work.name}: {format_intensity(work.intensity)} FLOP/byte{'; '.join(shown)}"
+        return "".join([f"{work.name}: {format_intensity(work.intensity)} FLOP/byte", *shown])
 
     def _against(self, name: str, roof: Roofline, work: Work) -> str:
         at_least_s = roof.seconds(work.flops, work.moved_bytes)
         bound = "compute-bound" if work.intensity >= roof.ridge else BOUND[self.bytes_of]
-        words = f"{f' · {name}: ' if name else ', '}{bound}, at least {format_seconds(at_least_s)}"
+        words = f"{f'. {name}: ' if name else ', '}{bound}, at least {format_seconds(at_least_s)}"
         if self.bytes_of == "link":
             compute_s = work.flops / roof.flops_per_s
             sent_s = work.moved_bytes / roof.memory_bytes_per_s

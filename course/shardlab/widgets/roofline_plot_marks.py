@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.estimate.roofline import Roofline
@@ -46,73 +47,136 @@ class Axes:
     def y(self, flops_per_s: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * _share(flops_per_s, self.y_range)
 
-    def label(self, x: float, y: float, text: str, *, weight: int = 400) -> list[Mark]:
-        """A label next to a point, where nothing else is written; else none."""
+    def label(self, x: float, y: float, text: str, *, moves: bool = False) -> list[Mark]:
+        """A label next to a point, where nothing else is written; else none.
+
+        moves: of the point that has a vertical line, along which there is more space.
+        """
         width = text_width(text, 11)
-        for left, base in (
-            (x + 9, y + 15), (x - 9 - width, y - 7), (x + 9, y + 4), (x - 9 - width, y + 4),
-            (x + 9, y - 8), (x - width / 2, y + 22), (x - width / 2, y - 12),
-        ):  # fmt: skip
-            if self._claim((left, base - 10, left + width, base + 3)):
-                return [Text(x=left, y=base, text=text, size=11, weight=weight)]
+        left, right = x - 9 - width, x + 9
+        places = [(right, y + 15), (left, y - 7), (left, y + 15), (right, y - 8)]
+        places += [(right, y + 4), (left, y + 4), (x - width / 2, y + 22), (x - width / 2, y - 12)]
+        if moves:
+            bases = range(round(BOTTOM) - 7, round(TOP), -14)
+            places += [(side, base) for base in bases for side in (right, left)]
+        for start, base in places:
+            if self.claim(start, base, width):
+                return written(start, base, text, weight=600 if moves else 400)
         return []
 
-    def _claim(self, box: Box) -> bool:
-        left, top, right, bottom = box
-        if left < LEFT or right > RIGHT or top < TOP - 4 or bottom > BOTTOM:
+    def claim(self, left: float, base: float, width: float) -> bool:
+        """Whether a line of text fits here: it is then taken."""
+        right, top, bottom = left + width, base - 10, base + 3
+        if left < LEFT or right > RIGHT + 1 or top < TOP - 6 or bottom > BOTTOM:
             return False
         if any(left < r and l < right and top < b and t < bottom for l, t, r, b in self.taken):  # noqa: E741
             return False
-        self.taken.append(box)
+        self.taken.append((left, top, right, bottom))
         return True
 
+    def corners(self, roof: Roofline) -> tuple[tuple[float, float], ...]:
+        """Where a roof begins, its ridge, and its end, in the picture."""
+        start = max(self.x_range[0], self.y_range[0] / roof.memory_bytes_per_s)
+        y = self.y(roof.flops_per_s)
+        return (
+            (self.x(start), self.y(start * roof.memory_bytes_per_s)),
+            (self.x(roof.ridge), y),
+            (RIGHT, y),
+        )
 
-def background(machines: Mapping[str, Roofline], axes: Axes, bytes_of: str) -> list[Mark]:
-    """Axes, roofs and ridges."""
+    def avoid(self, machines: Mapping[str, Roofline], points: Iterable[Work]) -> None:
+        """No label is written over roofs and points."""
+        for roof in machines.values():
+            corners = self.corners(roof)
+            for (x0, y0), (x1, y1) in pairwise(corners):
+                steps = max(1, round((x1 - x0) / 4))
+                for step in range(steps + 1):
+                    x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
+                    self.taken.append((x - 2, y - 2, x + 2, y + 2))
+        for work in points:
+            for x, y in spots(machines, self, work):
+                self.taken.append((x - 6, y - 6, x + 6, y + 6))
+
+
+def background(
+    machines: Mapping[str, Roofline], axes: Axes, works: Sequence[Work], bytes_of: str
+) -> list[Mark]:
+    """Axes, roofs and ridges, and a legend for the points."""
     marks: list[Mark] = []
     for at in decades(axes.x_range):
-        x = axes.x(at)
+        x, text = axes.x(at), format_intensity(at)
         marks.append(line(x, TOP, x, BOTTOM, opacity=0.5))
-        marks.append(_small(x, BOTTOM + 16, format_intensity(at), "middle"))
+        if x + text_width(text, 11) / 2 <= WIDTH:
+            marks.append(_small(x, BOTTOM + 16, text, "middle"))
     for at in decades(axes.y_range):
         y = axes.y(at)
         marks.append(line(LEFT, y, RIGHT, y, opacity=0.5))
         marks.append(_small(LEFT - 8, y + 4, format_si(at, "FLOP/s"), "end"))
     per = "byte of memory traffic" if bytes_of == "memory" else "byte sent"
     marks.append(_small((LEFT + RIGHT) / 2, BOTTOM + 36, f"FLOP per {per}", "middle"))
-    marks += legend()
-    # The highest roof first, so that labels of lower ones move down.
-    by_peak = sorted(enumerate(machines.items()), key=lambda each: -each[1][1].flops_per_s)
-    ridges: list[float] = []
-    for index, (name, roof) in by_peak:
-        marks += _roof(axes, roof, DASHES[index % len(DASHES)], name)
-        x = axes.x(roof.ridge)
-        rows = sum(abs(x - other) < 44 for other in ridges)
-        ridges.append(x)
-        text = format_intensity(roof.ridge)
-        y = BOTTOM - 6 - 14 * rows
-        end = x + 4 + text_width(text, 11)
-        axes.taken.append((x, y - 10, end, y + 3))
-        marks.append(Text(x=x + 4, y=y, text=text, size=11, weight=600))
+    for index, roof in enumerate(machines.values()):
+        marks += _roof(axes, roof, DASHES[index % len(DASHES)])
+    return marks + _peaks(machines, axes) + _ridges(machines, axes) + _legend(works)
+
+
+def _roof(axes: Axes, roof: Roofline, dash: str) -> list[Mark]:
+    """The slope and the flat part, and a line from the ridge down to the axis."""
+    (x0, y0), (x, y), (x1, _) = axes.corners(roof)
+    d = f"M{x0:.1f} {y0:.1f}L{x:.1f} {y:.1f}L{x1:.1f} {y:.1f}"
+    return [
+        Path(d=f"M{x:.1f} {y:.1f}L{x:.1f} {BOTTOM:.1f}", stroke="muted", dash="2 4"),
+        Path(d=d, stroke="text", stroke_width=2.0, dash=dash),
+    ]
+
+
+def _peaks(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
+    """Each flat part with its machine and peak; with the peak alone if machines share it."""
+    names: dict[float, list[str]] = {}
+    for name, roof in machines.items():
+        names.setdefault(roof.flops_per_s, []).append(name)
+    marks: list[Mark] = []
+    for peak, sharing in sorted(names.items(), reverse=True):
+        text = format_si(peak, "FLOP/s")
+        if len(sharing) == 1 and sharing[0]:
+            text = f"{sharing[0]}, {text}"
+        y, width = axes.y(peak), text_width(text, 11)
+        for base in (y - 7, y + 15, y + 29, y - 21):
+            if axes.claim(RIGHT - width, base, width):
+                marks.append(Text(x=RIGHT, y=base, text=text, size=11, anchor="end"))
+                break
     return marks
 
 
-def _roof(axes: Axes, roof: Roofline, dash: str, name: str) -> list[Mark]:
-    """The slope, the flat part with its label, and a line from the ridge down to the axis."""
-    start = max(axes.x_range[0], axes.y_range[0] / roof.memory_bytes_per_s)
-    x0, y0 = axes.x(start), axes.y(start * roof.memory_bytes_per_s)
-    x, y = axes.x(roof.ridge), axes.y(roof.flops_per_s)
-    d = f"M{x0:.1f} {y0:.1f}L{x:.1f} {y:.1f}L{RIGHT:.1f} {y:.1f}"
-    words = f"{name}, {format_si(roof.flops_per_s, 'FLOP/s')}".removeprefix(", ")
-    width, base = text_width(words, 11), y - 6
-    while not axes._claim((RIGHT - width, base - 10, RIGHT, base + 3)) and base < BOTTOM:
-        base += 14
-    ridge = Path(d=f"M{x:.1f} {y:.1f}L{x:.1f} {BOTTOM:.1f}", stroke="muted", dash="2 4")
+def _ridges(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
+    """Each ridge's FLOP per byte above the axis."""
+    marks: list[Mark] = []
+    for name, roof in sorted(machines.items(), key=lambda each: each[1].ridge, reverse=True):
+        value = format_intensity(roof.ridge)
+        text = f"{name}: {value}" if len(machines) > 1 else value
+        x, width = axes.x(roof.ridge) + 4, text_width(text, 11)
+        left = min(x, RIGHT - width)
+        base = BOTTOM - 7
+        while base > TOP and not axes.claim(left, base, width):
+            base -= 14
+        marks += written(left, base, text, weight=600)
+    return marks
+
+
+def written(left: float, base: float, text: str, weight: int) -> list[Mark]:
+    """Text on the page's color, so that no line crosses it."""
+    width = text_width(text, 11)
     return [
-        ridge,
-        Path(d=d, stroke="text", stroke_width=2.0, dash=dash),
-        Text(x=RIGHT, y=base, text=words, size=11, anchor="end"),
+        Rect(x=left - 2, y=base - 11, width=width + 4, height=14, fill="surface", opacity=0.8),
+        Text(x=left, y=base, text=text, size=11, weight=weight),
     ]
+
+
+def _legend(works: Sequence[Work]) -> list[Mark]:
+    """What the colors of the points mean."""
+    marks: list[Mark] = [disc(LEFT + 5, 12, PREDICTED), _small(LEFT + 16, 16, "at most", "start")]
+    if any(work.seconds is not None for work in works):
+        marks += [disc(LEFT + 89, 12, MEASURED), _small(LEFT + 100, 16, "measured", "start")]
+    return marks
 
 
 def spots(machines: Mapping[str, Roofline], axes: Axes, work: Work) -> list[tuple[float, float]]:
@@ -141,8 +205,7 @@ def point(
         disc(x, y, MEASURED if work.seconds is not None and index == 0 else PREDICTED)
         for index, (x, y) in enumerate(found)
     ]
-    axes.taken += [(x - 6, y - 6, x + 6, y + 6) for x, y in found]
-    return marks + axes.label(*found[0], work.name, weight=600 if moves else 400)
+    return marks + axes.label(*found[0], work.name, moves=moves)
 
 
 def trail(axes: Axes, works: Iterable[Work]) -> list[Mark]:
@@ -160,14 +223,6 @@ def disc(x: float, y: float, fill: str, radius: float = RADIUS, opacity: float =
         x=x - radius, y=y - radius, width=2 * radius, height=2 * radius, radius=radius,
         fill=fill, opacity=opacity,
     )  # fmt: skip
-
-
-def legend() -> list[Mark]:
-    marks: list[Mark] = []
-    for x, fill, text in ((LEFT, PREDICTED, "at most"), (LEFT + 84, MEASURED, "measured")):
-        marks.append(disc(x + 5, 12, fill))
-        marks.append(_small(x + 16, 16, text, "start"))
-    return marks
 
 
 def decades(span: tuple[float, float]) -> list[float]:

@@ -67,7 +67,7 @@ function drawCalls(context, theme, scene, view, byOp) {
       } else context.fillRect(left, y, part, height);
     };
     if (waits > 0) {
-      context.globalAlpha = 0.35; // WAITING in timeline.py
+      context.globalAlpha = 0.35; // WAITING in timeline_layout.py
       drawPart(x, waits);
       context.globalAlpha = 1;
     }

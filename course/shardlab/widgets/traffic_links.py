@@ -14,7 +14,8 @@ from shardlab.widgets import passes
 from shardlab.widgets.node_borders import several
 from shardlab.widgets.picture import NAMED_RANKS
 from shardlab.widgets.scene import Mark, Path, Rect, Text, as_json, line, text_width
-from shardlab.widgets.timeline import from_zero, tick_labels, time_ticks
+from shardlab.widgets.time_axis import tick_labels, time_ticks
+from shardlab.widgets.timeline import from_zero
 from shardlab.widgets.units import fixed, format_bytes, format_seconds, format_si
 
 TOP = 30.0  # names of measured blocks are above

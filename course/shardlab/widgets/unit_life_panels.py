@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from shardlab.display.palette import CALLS, MEASURED, MEMORY, PHASES, PREDICTED, ink_on
 from shardlab.simulate.fsdp import CATEGORIES, ROOT, Span, UnitTimeline
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width
-from shardlab.widgets.timeline import tick_labels, time_ticks
+from shardlab.widgets.time_axis import tick_labels, time_ticks
 from shardlab.widgets.traffic_map import byte_ticks
 from shardlab.widgets.units import format_bytes, format_seconds
 

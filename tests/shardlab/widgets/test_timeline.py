@@ -7,7 +7,8 @@ from shardlab.display.palette import ERROR, WAIT
 from shardlab.errors import DeadlockError, LaunchError, RankError, Waiting
 from shardlab.run import MeasuredBlock
 from shardlab.widgets import timeline
-from shardlab.widgets.timeline import assign_lanes, tick_labels, time_ticks
+from shardlab.widgets.time_axis import tick_labels, time_ticks
+from shardlab.widgets.timeline_layout import assign_lanes
 from shardlab.widgets.waiting import WaitEdge, waits_of
 from tests.shardlab.widgets.synthetic import (
     collective,

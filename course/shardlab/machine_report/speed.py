@@ -1,0 +1,83 @@
+"""This machine's roofline, measured: large matrix products, and a copy that no cache can hold.
+
+The best of many short repetitions: other processes only make them slower, and a short one is less
+likely to be interrupted.  Even so, another minute can give other numbers, by a tenth on an idle
+machine and by half on a busy one.  All cores share one memory: ranks that copy at the same time
+each get less than one that copies alone.
+
+Unproven: "cuda", for want of a GPU.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import cycle
+
+import torch
+
+from shardlab.estimate.roofline import Roofline
+from shardlab.estimate.work import product
+from shardlab.ranks.threads import one_thread
+
+# By device. The sides of the square matrices; bytes of the buffer, and of a part that is copied.
+SIDES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
+BUFFER_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
+PART_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
+DTYPES = {"cpu": torch.float32, "cuda": torch.bfloat16}
+
+
+def measured_roofline(device: str = "cpu", dtype: torch.dtype | None = None) -> Roofline:
+    """The peak of matrix products in ``dtype`` and the bandwidth of memory, in about 2 seconds.
+
+        launch(measured_roofline, world_size=1).outputs[0]  # on a rank
+
+    device: "cpu", with one thread as ranks have, or "cuda", the current GPU.
+    dtype: if not given, fp32 on the CPU and bf16 on GPUs. A CPU without instructions for bf16 is
+        slower with it.
+
+    The copy's bytes are those read and those written, as in the STREAM benchmark.  Processors that
+    read a cache line before they overwrite it move half as many again.
+    """
+    dtype = DTYPES[device] if dtype is None else dtype
+    with one_thread():
+        peak = max(_product_flops_per_s(side, device, dtype) for side in SIDES[device])
+        return Roofline(peak, _copied_bytes_per_s(device))
+
+
+def best_s(act: Callable[[], object], device: str = "cpu", *, total_s: float = 0.4) -> float:
+    """The seconds of the fastest repetition: at least five after a warm-up, for ``total_s``."""
+    _run_s(act, device)
+    found = [_run_s(act, device) for _ in range(5)]
+    while sum(found) < total_s:
+        found.append(_run_s(act, device))
+    return min(found)
+
+
+def _product_flops_per_s(side: int, device: str, dtype: torch.dtype) -> float:
+    a, b, c = (torch.rand(side, side, device=device).to(dtype) for _ in range(3))
+    return product(side, side, side).flops / best_s(lambda: torch.mm(a, b, out=c), device)
+
+
+def _copied_bytes_per_s(device: str) -> float:
+    """Part by part, so that each has left the caches when its turn comes again."""
+    size, part = BUFFER_BYTES[device], PART_BYTES[device]
+    # Written once, or their pages would be allocated while they are timed.
+    source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
+    parts = cycle(zip(target.split(part), source.split(part), strict=True))
+
+    def copy() -> None:
+        there, here = next(parts)
+        there.copy_(here)
+
+    return 2 * part / best_s(copy, device)
+
+
+def _run_s(act: Callable[[], object], device: str) -> float:
+    """On a GPU, a call returns before its work is done, so both ends wait for the GPU."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    wait()
+    start_s = time.perf_counter()
+    act()
+    wait()
+    return time.perf_counter() - start_s
