@@ -1,11 +1,12 @@
 """The course's colors, in one place: one color, one meaning, in every chapter and widget.
 
-There are six scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, parts
-of a model. All colors have a contrast of at least 3:1 with JupyterLab's light and dark pages. Two
-that can appear in the same picture also differ for color-blind readers, or are distinguished by
-something else: ranks by their number, an error by stripes or an outline. tests/…/test_palette.py
-measures this. The colors come from a computer search under these conditions, so that no shade of
-one suggests the meaning of another: if you change one, run that test.
+There are seven scales: predicted and measured, ranks, kinds of memory, calls, phases of a step,
+states of a rank, parts of a model. All colors have a contrast of at least 3:1 with JupyterLab's
+light and dark pages. Two that can appear in the same picture also differ for color-blind readers,
+or are distinguished by something else: ranks by their number, an error by stripes or an outline.
+tests/…/test_palette.py measures this. The colors come from a computer search under these
+conditions, so that no shade of one suggests the meaning of another: if you change one, run that
+test.
 """
 
 from __future__ import annotations
@@ -59,6 +60,14 @@ PHASES = {
     "backward": "#B74A46",
     "weights": "#9F7FD7",
     "update": "#5E9E4B",
+}
+
+# What a rank is doing; WAIT is waiting, and stripes of "compute" are computing while communication
+# is in progress.
+STATES = {
+    "compute": "#5A648C",
+    "exposed": "#C86EDC",
+    "loader": "#508200",
 }
 
 # Calls of torch.distributed. The first name that an op starts with gives its color:

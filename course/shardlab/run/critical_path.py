@@ -49,7 +49,11 @@ def critical_path(run: Run, label: str | None = None, by: str = "records") -> li
     follows there. Arguments and errors are those of `Run.step_time`, which also says what each
     source does not see. `StepTime.of(critical_path(run))` sums it by what was done.
     """
-    states = run.states(label, by)
+    return path_through(run, run.states(label, by), by)
+
+
+def path_through(run: Run, states: Sequence[Sequence[State]], by: str) -> list[State]:
+    """The same for these states of the run."""
     matched = match_calls(calls_seen(run.recorded, by))
     stretches = [*_backwards(states, {call: each for each in matched for call in each.calls})]
     return [*_cut(states, reversed(stretches))]
@@ -84,7 +88,7 @@ def _backwards(
         moved = min(moved_s(matched, stop.call, stop.start_s), free_s)
         yield Stretch(rank, moved, free_s, stop.call)
         at_s = moved
-        if moved == matched.all_began_s:
+        if moved == matched.all_began_s and moved > stop.call.start_s:  # another came later
             rank = matched.calls[-1].rank
 
 

@@ -5,7 +5,7 @@ Two sources, which `Run.step_time` describes: the records of calls, and torch.pr
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -74,6 +74,8 @@ def states_of(run: Recorded, label: str | None, by: str) -> list[list[State]]:
     recorded: list[Did] = [*run.spans]
     if by == "records":
         recorded += [*run.calls, *run.blocks]
+    else:
+        recorded += [block for block in run.blocks if block.label == LOADER]
     last_s = max((_end_s(each) for each in recorded), default=0.0)
     everything, own_calls = _by_rank(recorded), _by_rank(calls)
     blocks, spans = _by_rank(run.blocks), _by_rank(run.spans)
@@ -204,7 +206,7 @@ def _ended_before(span: Span, call: Call) -> bool:
 
 # ---- the state at a moment ----
 
-Active = dict[str, Counter[Call | None]]
+Active = dict[str, dict[Call | None, int]]  # by layer: how many intervals of each call
 
 
 def _by_records(active: Active) -> tuple[str, Call | None]:
@@ -234,7 +236,7 @@ def _swept(
         if each.end_s > each.start_s:
             changes += [(each.start_s, 1, each), (each.end_s, -1, each)]
     changes.sort(key=lambda change: change[0])
-    active: Active = defaultdict(Counter)
+    active: Active = defaultdict(dict)
     last: State | None = None
     before_s = 0.0
     for at_s, step, each in changes:
@@ -248,8 +250,9 @@ def _swept(
                 last = State(rank, name, before_s, at_s, call)
         before_s = at_s
         layer = active[each.layer]
-        layer[each.call] += step
-        if not layer[each.call]:
+        if count := layer.get(each.call, 0) + step:
+            layer[each.call] = count
+        else:
             del layer[each.call]
     if last:
         yield last

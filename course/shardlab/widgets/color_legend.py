@@ -62,6 +62,15 @@ def scales() -> dict[str, list[Entry]]:
             *_filled({**palette.PHASES, "weights": ""}),
             ("backward, weights only", {"fill": palette.PHASES["weights"]}),
         ],
+        "states of a rank": [
+            ("computing", {"fill": palette.STATES["compute"]}),
+            (
+                "computing and communicating",
+                {"fill": palette.STATES["compute"], "hatch": True},
+            ),
+            ("exposed communication", {"fill": palette.STATES["exposed"]}),
+            ("loading data", {"fill": palette.STATES["loader"]}),
+        ],
         "memory": _filled(palette.MEMORY),
         "calls": [
             *_filled(palette.CALLS),

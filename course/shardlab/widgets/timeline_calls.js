@@ -14,7 +14,8 @@ function summarizeCalls(scene, calls) {
   const n = scene.world_size;
   const waits = scene.waits.slice(0, 16).map(([a, b]) => `${rankName(scene, a)} waits for ${rankName(scene, b)}`);
   const ranks = Array.from({ length: Math.min(n, 8) }, (_, rank) => `${rankName(scene, rank)}: ${firstCalls(calls, rank)}`);
-  return [`Timeline of ${calls.length} calls on ${n} ranks`, ...ranks, ...waits].join(". ") + ".";
+  const inStates = scene.states ? [scene.states.words, scene.states.path_words] : [];
+  return [`Timeline of ${calls.length} calls on ${n} ranks`, ...ranks, ...waits, ...inStates].join(". ") + ".";
 }
 
 /** The first calls of a rank, with their times. */

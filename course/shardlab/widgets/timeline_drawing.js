@@ -2,26 +2,28 @@
 
 /** A call's bar: { x, y, width, height }. */
 function barOf(scene, view, call) {
-  const { plot: box, row, lanes } = scene;
-  const margin = row >= 16 ? 3 : 1;
-  const lane = (row - 2 * margin) / lanes;
+  const { plot: box, row, lanes, margin, state } = scene;
+  const lane = (row - 2 * margin - state) / lanes;
   const left = view.toX(call.start);
   const right = call.end === null ? box.right : view.toX(call.end);
-  const y = box.top + call.rank * row + margin + call.lane * lane;
+  const y = box.top + call.rank * row + margin + state + call.lane * lane;
   return { x: left, y, width: Math.max(right - left, 0.75), height: lane - (lane > 5 ? 1 : 0) };
 }
 
-/** `byOp`: the calls, those of the same op one after another. */
-function drawTimeline(context, theme, { scene, view, calls, byOp, selected }) {
+/** `byOp`: the calls, those of the same op one after another. `states`: the lanes of states, or null. */
+function drawTimeline(context, theme, { scene, view, calls, byOp, states, selected, isPathShown }) {
   const box = scene.plot;
   clipped(context, { ...box, top: 0 }, () => drawBlocks(context, theme, scene, view));
   let drawn = paint(context, scene.background, theme);
   drawn += drawTimeAxis(context, theme, { ...box, ...view });
   drawn += clipped(context, box, () => {
-    const bars = drawCalls(context, theme, scene, view, byOp);
+    let bars = drawCalls(context, theme, scene, view, byOp);
+    if (states) bars += drawStates(context, scene, view, states);
+    if (isPathShown) bars += drawPath(context, theme, scene, view);
     if (!selected) return bars;
-    const { x, y, width, height } = barOf(scene, view, selected);
+    const { x, y, width, height } = (selected.isState ? stateBox : barOf)(scene, view, selected);
     paintFocus(context, theme, x, y, width, height);
+    if (selected.isState) return bars;
     for (const arrow of arrowsOf(selected, calls)) drawArrow(context, theme, scene, view, arrow);
     return bars;
   });
@@ -33,6 +35,10 @@ function drawArrow(context, theme, scene, view, [from, to, start, end]) {
   const down = to.rank > from.rank;
   const [x1, x2] = [view.toX(start), view.toX(end)];
   const [y1, y2] = [a.y + (down ? a.height : 0), b.y + (down ? 0 : b.height)];
+  paintArrow(context, theme, x1, y1, x2, y2);
+}
+
+function paintArrow(context, theme, x1, y1, x2, y2) {
   const angle = Math.atan2(y2 - y1, x2 - x1);
   const side = (turn) => `${x2 - 9 * Math.cos(angle + turn)} ${y2 - 9 * Math.sin(angle + turn)}`;
   const line = { kind: "path", d: `M${x1} ${y1}L${x2} ${y2}` };

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from shardlab.display.palette import ERROR, WAIT, ink_on, op_color
-from shardlab.run import Call, MeasuredBlock, Run
+from shardlab.run import Call, MeasuredBlock, Run, Span
 from shardlab.run.lanes import free_lanes
 from shardlab.run.matching import MatchedCalls
 from shardlab.widgets import passes
@@ -21,6 +21,8 @@ LEFT = 64.0  # of the plot; rank names are to the left
 TOP = 26.0  # of the plot; names of measured blocks are above
 SHADE = 0.1  # opacity of a measured block, in rows
 AXIS = 48.0  # height below the plot: ticks and the legend
+LEGEND = 18.0  # height of another line of the legend
+MAX_STATE = 14.0  # height of the lane of states
 ARROWS = 118.0  # width to the right of the plot for the arrows of a hang
 MAX_LANES = 4
 MAX_ARROWS = 256
@@ -37,6 +39,7 @@ class TimelineLayout:
         calls: Sequence[Call],
         matched_with: Mapping[Call, MatchedCalls],
         with_arrows: bool,
+        with_states: bool = False,
     ) -> None:
         n = run.world_size
         self.nodes = several(run.traffic.nodes)
@@ -44,11 +47,16 @@ class TimelineLayout:
         self.matched_with = matched_with
         self.lane_of, self.lanes = assign_lanes(calls)
         space = 20 if with_arrows else 8  # between two arrowheads, and between bars
-        self.row = max(9.0, min(14.0 * self.lanes + space, 40.0, 560.0 / n))
+        lanes, most = self.lanes + with_states, 40.0 + MAX_STATE * with_states
+        self.row = max(9.0, min(14.0 * lanes + space, most, 560.0 / n))
+        self.margin = 3.0 if self.row >= 16 else 1.0
+        # The lane of states is above those of calls.
+        lane = (self.row - 2 * self.margin) / lanes
+        self.state = min(lane, MAX_STATE) if with_states else 0.0
         self.bottom = TOP + n * self.row
         self.right = WIDTH - (ARROWS if with_arrows else 28)
-        self.height = self.bottom + AXIS
-        self.start_s, self.end_s = _span(calls, run.traffic.blocks)
+        self.height = self.bottom + AXIS + LEGEND * with_states
+        self.start_s, self.end_s = _span(calls, [*run.traffic.blocks, *run.spans])
 
     @property
     def plot(self) -> dict[str, float]:
@@ -58,11 +66,18 @@ class TimelineLayout:
         share = (at_s - self.start_s) / (self.end_s - self.start_s)
         return self.left + share * (self.right - self.left)
 
+    def top_of_states(self, rank: int) -> float:
+        return TOP + rank * self.row + self.margin
+
+    @property
+    def state_height(self) -> float:
+        """Of the lane, without the space below it."""
+        return self.state - (1 if self.state > 5 else 0)
+
     def box(self, call: Call) -> tuple[float, float, float, float]:
         """Left, top, width and height of a call's bar."""
-        margin = 3.0 if self.row >= 16 else 1.0
-        height = (self.row - 2 * margin) / self.lanes
-        top = TOP + call.rank * self.row + margin + self.lane_of[call] * height
+        height = (self.row - 2 * self.margin - self.state) / self.lanes
+        top = self.top_of_states(call.rank) + self.state + self.lane_of[call] * height
         left = self.x(call.start_s)
         right = self.right if call.end_s is None else self.x(call.end_s)
         return left, top, max(right - left, 0.75), height - (1 if height > 5 else 0)
@@ -85,6 +100,11 @@ class TimelineLayout:
             None if moved_s is None else round(moved_s, 7),
             None if other is None else index_of[other],
         ]  # fmt: skip
+
+    @property
+    def legend_of_states(self) -> tuple[float, float]:
+        """Its left and top."""
+        return self.left, self.bottom + 28 + LEGEND
 
     def background(self, calls: Sequence[Call], states: dict[int, str]) -> list[Mark]:
         """Rank names, lines between ranks, the legend."""
@@ -297,11 +317,11 @@ def assign_lanes(calls: Sequence[Call]) -> tuple[dict[Call, int], int]:
     return lane_of, base
 
 
-def _span(calls: Sequence[Call], blocks: Sequence[MeasuredBlock]) -> tuple[float, float]:
+def _span(calls: Sequence[Call], ended: Sequence[MeasuredBlock | Span]) -> tuple[float, float]:
     """From the first start to the last end, with room at the right for calls that never ended."""
-    starts = [call.start_s for call in calls] + [block.start_s for block in blocks]
+    starts = [call.start_s for call in calls] + [each.start_s for each in ended]
     ends = [call.end_s for call in calls if call.end_s is not None]
-    ends += [block.end_s for block in blocks]
+    ends += [each.end_s for each in ended]
     if not starts:
         return 0.0, 0.001
     start, end = min(starts), max(starts + ends)

@@ -25,6 +25,7 @@ ALL_COLORS = {
     **{f"rank {rank}": color for rank, color in enumerate(RANKS)},
     **{f"memory {name}": color for name, color in MEMORY.items()},
     **{f"phase {name}": color for name, color in PHASES.items()},
+    **{f"state {name}": color for name, color in palette.STATES.items()},
     **{f"call {name}": color for name, color in CALLS.items()},
     "another call": palette.OTHER_CALL,
     **{f"part {index}": color for index, color in enumerate(palette.PARTS)},
@@ -43,6 +44,9 @@ TOGETHER = {
     "results": (RESULT, 0.10, 0.05),
     "memory bars": ([*MEMORY.values(), *COMPARED, palette.ERROR], 0.08, 0.04),
     "timeline": ([*CALLS.values(), palette.OTHER_CALL, palette.ERROR, palette.WAIT], 0.08, 0.025),
+    "states in a timeline": ([*palette.STATES.values(), palette.WAIT, palette.ERROR], 0.12, 0.06),
+    # They have a lane of their own: no minimum for color-blind readers between the two lanes.
+    "timeline with states": ([*palette.STATES.values(), *CALLS.values()], 0.045, 0.0),
     "pipeline schedule": ([*PHASES.values(), palette.WAIT], 0.11, 0.06),
     "offload times": (
         [

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardlab.run import Call, Links, MeasuredBlock, Run, Traffic
+from shardlab.run import Call, Links, MeasuredBlock, Run, Span, Traffic
 from shardlab.run.live_memory import CATEGORIES, Memory, Phase, RankMemory
 
 STEP_S = 0.001
@@ -269,3 +269,66 @@ def with_links(run: Run, nodes: int, bits_per_s: float | None = 12e9) -> Run:
     )
     links = Links(time_s, sent, received, bits_per_s)
     return replace(run, traffic=replace(run.traffic, links=links))
+
+
+def traced(world_size: int = 4, steps: int = 3) -> Run:
+    """Steps with a loader, an all_reduce behind the computation and one that ranks stand still for;
+    the last rank comes late. Seen by torch.profiler, except for the loader."""
+    n, calls, blocks, spans = world_size, [], [], []
+    for step in range(steps):
+        at = step * 12 * STEP_S
+        late = at + 3 * STEP_S  # when the last rank begins to wait
+        for rank in range(n):
+            loaded = at + STEP_S * (0.5 if rank < n - 1 else 2)
+            computed = loaded + STEP_S
+            blocks.append(MeasuredBlock("step", rank, at, at + 11 * STEP_S, (0,) * n))
+            blocks.append(MeasuredBlock("loader", rank, at + 1e-5, loaded, (0,) * n))
+            times = {"start_s": computed, "end_s": late + 2 * STEP_S, "seq": 2 * step}
+            blocking = collective("all_reduce", rank, n, **times)
+            times = {"start_s": late + 3 * STEP_S, "end_s": late + 7 * STEP_S, "seq": 2 * step + 1}
+            behind = collective("all_gather", rank, n, **times)
+            calls += [
+                replace(blocking, wait_start_s=computed),
+                replace(behind, wait_start_s=late + 6 * STEP_S),
+            ]
+            for name, start_s, end_s in (
+                ("aten::linear", loaded, computed),
+                ("aten::relu", late + 2 * STEP_S, late + 6 * STEP_S),
+                ("aten::add_", late + 7 * STEP_S, late + 8 * STEP_S),
+            ):
+                spans.append(Span(rank, name, "compute", start_s, end_s))
+            for call in (blocking, behind):
+                assert call.end_s is not None
+                name = f"gloo:{call.op}"
+                spans.append(Span(rank, name, "communication", call.start_s, call.end_s))
+    run = make_run(n, calls, blocks=tuple(blocks))
+    return replace(run, spans=sorted(spans, key=lambda span: span.start_s))
+
+
+def many_spans(world_size: int, operators: int) -> Run:
+    """Profiled ranks: short operators, and after nine of them a short all_reduce."""
+    spans, calls = [], list[Call]()
+    for rank in range(world_size):
+        for k in range(operators):
+            start_s = k * 1e-4 + rank * 1e-6
+            if k % 10:
+                spans.append(Span(rank, "aten::mm", "compute", start_s, start_s + 7e-5))
+                continue
+            call = replace(
+                collective(
+                    "all_reduce",
+                    rank,
+                    world_size,
+                    start_s=start_s,
+                    end_s=start_s + 9e-5,
+                    seq=k // 10,
+                ),
+                wait_start_s=start_s,
+            )
+            calls.append(call)
+            spans.append(Span(rank, "gloo:all_reduce", "communication", start_s, start_s + 9e-5))
+    blocks = tuple(
+        MeasuredBlock("step", rank, 0, operators * 1e-4, (0,) * world_size)
+        for rank in range(world_size)
+    )
+    return replace(make_run(world_size, calls, blocks=blocks), spans=spans)
