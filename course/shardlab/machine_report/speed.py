@@ -1,4 +1,4 @@
-"""This machine's roofline, measured: large matrix products, and a copy that no cache can hold.
+"""This machine's roofline, measured: large matrix products, and memory that no cache can hold.
 
 The best of many short repetitions: other processes only make them slower, and a short one is less
 likely to be interrupted.  Even so, another minute can give other numbers, by a tenth on an idle
@@ -20,7 +20,7 @@ from shardlab.estimate.roofline import Roofline
 from shardlab.estimate.work import product
 from shardlab.ranks.threads import one_thread
 
-# By device. The sides of the square matrices; bytes of the buffer, and of a part that is copied.
+# By device. The sides of the square matrices; bytes of a buffer, and of a part of it.
 SIDES = {"cpu": (512, 1024), "cuda": (4096, 8192)}
 BUFFER_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
 PART_BYTES = {"cpu": 4 << 20, "cuda": 512 << 20}
@@ -36,13 +36,13 @@ def measured_roofline(device: str = "cpu", dtype: torch.dtype | None = None) -> 
     dtype: if not given, fp32 on the CPU and bf16 on GPUs. A CPU without instructions for bf16 is
         slower with it.
 
-    The copy's bytes are those read and those written, as in the STREAM benchmark.  Processors that
-    read a cache line before they overwrite it move half as many again.
+    Memory is read, and copied; the faster of the two counts.  A copy's bytes are those read and
+    those written, as in the STREAM benchmark, but many processors also read what is overwritten.
     """
     dtype = DTYPES[device] if dtype is None else dtype
     with one_thread():
         peak = max(_product_flops_per_s(side, device, dtype) for side in SIDES[device])
-        return Roofline(peak, _copied_bytes_per_s(device))
+        return Roofline(peak, _memory_bytes_per_s(device))
 
 
 def best_s(act: Callable[[], object], device: str = "cpu", *, total_s: float = 0.4) -> float:
@@ -59,18 +59,22 @@ def _product_flops_per_s(side: int, device: str, dtype: torch.dtype) -> float:
     return product(side, side, side).flops / best_s(lambda: torch.mm(a, b, out=c), device)
 
 
-def _copied_bytes_per_s(device: str) -> float:
+def _memory_bytes_per_s(device: str) -> float:
     """Part by part, so that each has left the caches when its turn comes again."""
-    size, part = BUFFER_BYTES[device], PART_BYTES[device]
     # Written once, or their pages would be allocated while they are timed.
-    source, target = (torch.ones(size, dtype=torch.uint8, device=device) for _ in range(2))
-    parts = cycle(zip(target.split(part), source.split(part), strict=True))
+    elements = BUFFER_BYTES[device] // 4
+    one, other = (torch.ones(elements, device=device) for _ in range(2))
+    pairs = zip(*(buffer.split(PART_BYTES[device] // 4) for buffer in (one, other)), strict=True)
+    parts = cycle(pairs)
+
+    def read() -> None:
+        torch.dot(*next(parts))
 
     def copy() -> None:
-        there, here = next(parts)
-        there.copy_(here)
+        source, target = next(parts)
+        target.copy_(source)
 
-    return 2 * part / best_s(copy, device)
+    return 2 * PART_BYTES[device] / min(best_s(read, device), best_s(copy, device))
 
 
 def _run_s(act: Callable[[], object], device: str) -> float:

@@ -165,12 +165,17 @@ def roofline_plot(
     Raises ValueError if nothing or something impossible is to be drawn.
     """
     named = {"": machines} if isinstance(machines, Roofline) else dict(machines)
-    values = dict(moving or {})
+    values = {_plain(value): work for value, work in (moving or {}).items()}
     if not named or not (points or values):
         raise ValueError("roofline_plot needs at least one machine and one point")
     if bytes_of not in BOUND:
         raise ValueError(f'bytes_of={bytes_of!r}: must be "memory" or "link"')
-    start = next(iter(values), None) if at is None else at
+    start = next(iter(values), None) if at is None else _plain(at)
     if start is not None and start not in values:
         raise ValueError(f"at={at!r}: must be one of {[*values]}")
     return RooflinePlot(named, list(points), values, slider, start, bytes_of)
+
+
+def _plain(value: float) -> float:
+    """Without NumPy's types, which JSON does not have."""
+    return int(value) if value == int(value) else float(value)

@@ -13,7 +13,7 @@ from shardlab.estimate.work import Work
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line, text_width
 from shardlab.widgets.units import format_count, format_si
 
-WIDTH, HEIGHT = 700.0, 372.0
+WIDTH, HEIGHT = 700.0, 378.0
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 692.0, 34.0, 328.0
 RADIUS = 5.0  # of a point
 DASHES = ("", "7 4", "2 3", "9 3 2 3")  # roofs of different machines
@@ -152,7 +152,7 @@ def _ridges(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
     marks: list[Mark] = []
     for name, roof in sorted(machines.items(), key=lambda each: each[1].ridge, reverse=True):
         value = format_intensity(roof.ridge)
-        text = f"{name}: {value}" if len(machines) > 1 else value
+        text = f"{name if len(machines) > 1 else 'ridge'}: {value}"
         x, width = axes.x(roof.ridge) + 4, text_width(text, 11)
         left = min(x, RIGHT - width)
         base = BOTTOM - 7
@@ -198,7 +198,7 @@ def point(
     found = spots(machines, axes, work)
     marks: list[Mark] = []
     if moves:
-        marks.append(line(found[0][0], TOP, found[0][0], BOTTOM, stroke="muted"))
+        marks.append(line(found[0][0], TOP, found[0][0], BOTTOM, stroke="muted", opacity=0.7))
     if work.seconds is not None:
         marks.append(line(*found[0], *found[1], stroke="muted"))
     marks += [
