@@ -25,6 +25,15 @@
 #
 # **You need:** [03 Ring all-reduce](03_ring_all_reduce.ipynb) and [05 FSDP](05_fsdp.ipynb).
 
+# %% [markdown]
+# <details open><summary>The rank that never waits is the one that all others wait for</summary>
+#
+# [![Animation: The rank that never waits is the one that all others wait for](openers/16_where_the_time_goes.svg)](openers/16_where_the_time_goes.svg)
+#
+# Three steps of four ranks. Each computes and then enters an all-reduce; it is pale while another rank has not entered it yet. Rank 2 has three times as much to compute: it has the shortest all-reduces, and it decides how long a step takes. (Recorded from real processes.)
+#
+# </details>
+
 # %% jupyter={"source_hidden": true}
 print("Loading PyTorch: a few seconds, longer the first time on a computer …")
 
