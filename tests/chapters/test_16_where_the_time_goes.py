@@ -90,7 +90,7 @@ def test_logging_synchronizes_every_micro_batch(chapter):
 
 
 def test_one_row_uses_a_third_of_a_percent(chapter):
-    assert "calculated 0.0034" in chapter.text_of("predicted_peak.compare")
+    assert "calculated 0.00338" in chapter.text_of("predicted_peak.compare")
     rows = chapter.table_of('"FLOP per byte"')
     intensity = [float(row["FLOP per byte"]) for row in rows]
     assert intensity == sorted(intensity)
