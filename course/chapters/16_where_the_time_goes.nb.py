@@ -123,7 +123,7 @@ run = launch(train, world_size=4, device="cpu")
 timeline(run)
 
 # %% [markdown]
-# In each rank's row, the upper lane has the calls, the lower one the state. Zoom in with the mouse wheel or the + key. **Critical path** marks the work that decided when the step ended: from the last thing that happened backwards, and wherever a rank was waiting, on to the rank that it waited for. Only a shorter critical path makes a step shorter.
+# In each rank's row, the thin lane at the top shows the state, and the bars below it are calls, several if several are in progress. Zoom in with the mouse wheel or the + key. **Critical path** marks the work that decided when the step ended: from the last thing that happened backwards, and wherever a rank was waiting, on to the rank that it waited for. Only a shorter critical path makes a step shorter.
 #
 # `run.step_time("step")` adds up the states. Here are its sums from two sources: **our records** of all calls, and the spans of **torch.profiler**, which sees operators such as `aten::mm`, and the work of gloo's threads, `gloo:all_reduce`.
 
@@ -229,7 +229,7 @@ predicted_share.compare(place, {"what the ranks that wait for it have": "the lar
 timeline(slow, by="records")
 
 # %% [markdown]
-# Rank 2 never waits: when it enters the all-reduce, everybody is already there. The others wait for it. People often look for the problem in the rank that spends most time in communication; that rank only has nothing to do. Look for the rank that waits **least**. It is also the one on the critical path:
+# Rank 2 hardly waits: when it enters the all-reduce, everybody is already there. The others wait for it. People often look for the problem in the rank that spends most time in communication; that rank only has nothing to do. Look for the rank that waits **least**. It is also the one on the critical path:
 
 # %%
 on_path = critical_path(slow, "steps")
@@ -425,11 +425,11 @@ holds("FLOP/s with 64 or 256 rows, over those with one", max(p.flops_per_s for p
 # | pipeline, L layers per stage | per token: 24LD² | D elements: 2D | 12LD > C/W |
 # | ring attention, T tokens per device | one block of keys: 4T²D | keys and values: 4TD | T > C/W |
 #
-# The batch size appears in the first two only through the tokens **per device**. More devices for the same batch mean fewer tokens on each, and one day the traffic no longer hides. These are published thresholds, and ours:
+# In the first two rows the model's size drops out: only the tokens **per device** count. More devices for the same batch mean fewer tokens on each, and at some number the traffic no longer hides. These are published thresholds, and ours:
 
 # %%
 H100_PUBLISHED, A100_PUBLISHED = 2475, 1.0e3  # tokens: Austin et al., part 12; Liu et al., table 2
-node = h100.over("node")  # between nodes: 400 GB/s for each GPU's share of the node's adapters
+node = h100.over("node")  # between nodes: 8 adapters of 50 GB/s
 holds("H100 between nodes, data parallel: tokens per GPU", node.ridge, H100_PUBLISHED, rtol=0.001)
 holds("A100 over NVLink, ring attention: tokens", DEVICES["A100"].over("NVLink").ridge, A100_PUBLISHED, rtol=0.05)
 tensor_ranks = roofline.tensor_parallel_ranks(28_672, h100.flops_per_s, h100.sent_bytes_per_s["NVLink"])
@@ -448,12 +448,20 @@ named = {"the tokens of one sequence": 8192, "the threshold": node.ridge}
 predicted_tokens.compare(tokens, named, "calculated")
 
 # %%
-counts = {2**k: data_parallel(405e9, 2**k) for k in range(8, 15)}
+print(f"exposed, at the least: {1 - tokens / node.ridge:.0%} of the time")
+counts = {2**k: data_parallel(405e9, 2**k) for k in range(8, 18)}
 splits = [tensor_parallel(16_384, 53_248, 8), pipeline_parallel(8, 16_384)]
-roofline_plot({"H100 between nodes": node, "H100 in a node": h100.over("NVLink")}, splits, moving=counts, at=1024, slider="tokens per device", bytes_of="link")
+links = {"8 adapters": node, "1 adapter": h100.over("one adapter")}
+roofline_plot(links, splits, moving=counts, at=1024, slider="tokens per device", bytes_of="link")
 
 # %% [markdown]
-# 1,024 tokens are below 2,475: the GPUs would wait for the network for more than half of each step. So Meta used three splits. Tensor parallelism over 8 GPUs stays within a node, where W is larger; a pipeline of 16 stages sends little; and with 128 groups instead of 16,384, the data-parallel traffic of a group is spread over 128 GPUs' work. (Where a mark lies left of a ridge, that split does not hide over that link: move the slider, and compare both links.)
+# 1,024 tokens are below 2,475: for more than half of each step, the GPUs would wait for the network. So Meta used three splits:
+#
+# - **tensor** parallelism over 8 GPUs has 6,656 operations per byte. That is enough for NVLink (450 GB/s), and for neither more ranks nor one adapter: it has to stay within a node;
+# - a **pipeline** of 16 stages sends so little that any link will do;
+# - 128 GPUs then share one copy of the model, so there are only 128 copies, and **data** parallelism has 131,072 tokens per copy. Move the slider there: what counts is the tokens per copy.
+#
+# Why 8 adapters? In an all-reduce of two levels ([chapter 03](03_ring_all_reduce.ipynb)), each GPU of a node sends an eighth of the node's sum, over an adapter of its own.
 #
 # Thresholds are optimistic. They assume the peak of both, arithmetic and link, and perfect overlap.
 #
@@ -467,11 +475,7 @@ roofline_plot({"H100 between nodes": node, "H100 in a node": h100.over("NVLink")
 #
 # **HFU**, hardware FLOPs utilization, counts also what is computed twice. With full activation checkpointing, forward runs again: $\frac{2+4+2}{2+4} = \frac43$ of the MFU.
 #
-# This is a log line of torchtitan (December 2024), and the model: Llama 3.1 8B, 32 layers, h = 4,096, 8.03 billion parameters, of which 525 million are the input embedding; sequences of 8,192 tokens; an H100, 989 TFLOP/s.
-#
-# `tps: 5,762 per GPU   memory: 82.4 GiB`
-#
-# **What is the MFU?**
+# torchtitan published (December 2024): Llama 3.1 8B, 8 H100, FSDP, **5,762 tokens per second and GPU**. The model has 32 layers, h = 4,096, and 8.03 billion parameters, of which 525 million are the input embedding; its configuration says sequences of 8,192 tokens. The peak is 989 TFLOP/s. **What is the MFU?**
 
 # %%
 predicted_mfu = predict("MFU of this run", maximum=1)
@@ -689,7 +693,7 @@ holds("begun early, with a graph break, over those of one graph", early["graph b
 # ## In practice
 #
 # - **torch.profiler** on each GPU rank: `profile(activities=[CPU, CUDA], schedule=schedule(wait=1, warmup=1, active=3), with_stack=True, record_shapes=True, on_trace_ready=tensorboard_trace_handler(folder))`. Stacks and shapes cost time; leave them out when you measure seconds.
-# - **Holistic Trace Analysis** (HTA) reads the files of all ranks and computes what `step_time` does: compute, communication and memory kernels, idle time, overlap, stragglers. **Nsight Systems** (`nsys profile`) also sees the driver and NCCL's kernels.
+# - **Holistic Trace Analysis** (HTA) reads the files of all ranks and computes what `step_time` does, from GPU kernels: compute, communication, idle time, overlap, the critical path. **Nsight Systems** (`nsys profile`) also sees the driver and NCCL's kernels.
 # - Mark the loader, and the steps with `record_function`, before you look for anything else.
 # - Compare ranks before operators: who waits least? Then exposed time, then the roofline of the largest kernels, and last the MFU.
 #
