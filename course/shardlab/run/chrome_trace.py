@@ -1,8 +1,8 @@
 """What all ranks did, in the Trace Event Format, which Perfetto and Chrome read.
 
 Format: "Trace Event Format", Google, 2016 (linked from https://perfetto.dev/docs). A process is a
-rank; measured blocks, operators, calls and messages are on threads of their own, more than one
-where they overlap. A call that never ended has no end there either. Flow events lead from each
+rank; states, measured blocks, operators, calls and messages are on threads of their own, more than
+one where they overlap. A call that never ended has no end there either. Flow events lead from each
 send to its receive.
 """
 
@@ -17,10 +17,12 @@ from typing import Any
 from shardlab.run.call import Call, MeasuredBlock, Span
 from shardlab.run.lanes import free_lanes
 from shardlab.run.matching import match_calls
+from shardlab.run.states import State
 
 Event = dict[str, Any]
-Did = Call | MeasuredBlock | Span
-KINDS = ("measured blocks", "operators", "calls", "communication, by torch.profiler")
+Did = Call | MeasuredBlock | Span | State
+KINDS = ("states", "measured blocks", "operators", "calls", "communication, by torch.profiler")
+NESTED = 3  # the first kinds: those that overlap only if one contains the other
 LANES = 100  # at most, of a kind
 
 
@@ -36,8 +38,7 @@ def of(did: Sequence[Did], world_size: int, nodes: Sequence[int] = ()) -> dict[s
         names += _names(rank, nodes[rank] if len(set(nodes)) > 1 else None)
         for kind in range(len(KINDS)):
             own = by_thread[rank, kind]
-            # Blocks and operators are nested, and so may share a thread.
-            lane_of, lanes = (dict.fromkeys(own, 0), 1) if kind < 2 else free_lanes(own)
+            lane_of, lanes = (dict.fromkeys(own, 0), 1) if kind < NESTED else free_lanes(own)
             thread_of |= {each: _thread(rank, kind, lane) for each, lane in lane_of.items()}
             names += _thread_names(rank, kind, min(lanes, LANES) if own else 0)
 
@@ -102,17 +103,19 @@ def _thread(rank: int, kind: int, lane: int) -> int:
 def _kind(each: Did) -> int:
     """An index of KINDS."""
     if isinstance(each, Span):
-        return 1 if each.kind == "compute" else 3
-    return 2 if isinstance(each, Call) else 0
+        return 2 if each.kind == "compute" else 4
+    return {State: 0, MeasuredBlock: 1, Call: 3}[type(each)]
 
 
 def _name(each: Did) -> str:
     if isinstance(each, Call):
         return each.op
-    return each.name if isinstance(each, Span) else each.label
+    return each.label if isinstance(each, MeasuredBlock) else each.name
 
 
 def _arguments(each: Did) -> dict[str, Any]:
+    if isinstance(each, State):
+        return {} if each.call is None else {"call": each.call.op, "line": each.call.source}
     if isinstance(each, Span):
         return {}
     if isinstance(each, MeasuredBlock):

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from shardlab.run.call import Call, MeasuredBlock, Span
+from shardlab.run.states import State
 
-Did = TypeVar("Did", bound=Call | MeasuredBlock | Span)
+Did = TypeVar("Did", bound=Call | MeasuredBlock | Span | State)
 
 
 def free_lanes(did: Iterable[Did]) -> tuple[dict[Did, int], int]:

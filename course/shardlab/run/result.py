@@ -14,7 +14,7 @@ from shardlab.run import chrome_trace
 from shardlab.run.call import Call, MeasuredBlock, Span
 from shardlab.run.links import Links
 from shardlab.run.live_memory import Memory
-from shardlab.run.states import Recorded, State, states_of
+from shardlab.run.states import Recorded, State, best_source, states_of
 from shardlab.run.step_time import StepTime
 
 Bytes = NDArray[np.int64]
@@ -139,8 +139,8 @@ class Run:
         operators runs, and stands still while only communication does, whoever waits for it;
         Python between two operators is other_s, or exposed_s if communication is in progress. All
         of a communication that matches no call, as on GPUs, counts as in progress. Without a
-        label, time before the first and after the last span or loader does not count. Profiling
-        itself takes time, which is in the step.
+        label, time counts from the first to the last span or, while some rank was profiled, loader.
+        Profiling itself takes time, which is in the step.
 
         In both, a communication is in progress once the last of its ranks has begun it; until
         then, ranks that stand still in it are waiting.
@@ -164,10 +164,13 @@ class Run:
         """Write what all ranks did for https://ui.perfetto.dev or chrome://tracing.
 
         A process for each rank, with its calls, measured blocks and spans; arrows lead from each
-        send to its receive. Returns the path.
+        send to its receive. If there are spans or blocks of ``measure("loader")``, also its states.
+        Returns the path.
         Raises OSError if it cannot be written; a file that was there is then unchanged.
         """
         did: list[chrome_trace.Did] = [*self.traffic.blocks, *self.calls, *self.spans]
+        if (by := best_source(self.recorded)) is not None:
+            did += [state for own in self.states(by=by) for state in own if state.name != "other"]
         trace = chrome_trace.of(did, self.world_size, self.traffic.nodes)
         return chrome_trace.save(trace, Path(path))
 

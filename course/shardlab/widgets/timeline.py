@@ -14,12 +14,13 @@ from shardlab.display.palette import ERROR, ink_on, op_color
 from shardlab.errors import LaunchError
 from shardlab.run import Call, MeasuredBlock, Run, Span
 from shardlab.run.matching import match_calls
+from shardlab.run.states import best_source
 from shardlab.widgets import passes
 from shardlab.widgets.node_borders import rank_name
 from shardlab.widgets.picture import NAMED_RANKS, Picture, module
 from shardlab.widgets.scene import Mark, as_json, to_svg
 from shardlab.widgets.timeline_layout import WIDTH, TimelineLayout
-from shardlab.widgets.timeline_states import StateLane, source_of
+from shardlab.widgets.timeline_states import StateLane
 from shardlab.widgets.units import format_seconds
 from shardlab.widgets.waiting import table_of, waits_of
 
@@ -42,7 +43,7 @@ class Timeline(Picture):
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
         matched_with = {call: group for group in match_calls(run.calls) for call in group.calls}
-        by = by or source_of(run)
+        by = by or best_source(run.recorded)
         self._lane = lane = None if by is None else StateLane.of(run, by)
         self._layout = layout = TimelineLayout(
             run, self._calls, matched_with, bool(self._waits), lane is not None

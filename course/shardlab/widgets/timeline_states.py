@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from shardlab.display.palette import STATES, WAIT
 from shardlab.run import Run, State, StepTime
 from shardlab.run.critical_path import hops, path_through
-from shardlab.run.states import LOADER
 from shardlab.widgets.picture import NAMED_RANKS
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width
 from shardlab.widgets.units import format_seconds
@@ -39,13 +38,6 @@ LOOKS = {
     "other": Look("nothing recorded", "none", False),
 }
 SOURCES = {"records": "by records of calls", "profiler": "by torch.profiler"}
-
-
-def source_of(run: Run) -> str | None:
-    """What the lane is drawn from, if nobody says: None is no lane."""
-    if run.spans:
-        return "profiler"
-    return "records" if LOADER in run.traffic else None
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardlab.run import MeasuredBlock, Run, chrome_trace
-from tests.shardlab.widgets.synthetic import collective, make_run, p2p, ring_all_reduce
+from tests.shardlab.widgets.synthetic import collective, make_run, p2p, ring_all_reduce, traced
 
 ROUNDING_US = 2e-3
 
@@ -110,6 +110,19 @@ def test_blocks_have_a_thread_of_their_own_and_names_say_the_node(tmp_path: Path
         event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
     }
     assert names == {0: "rank 0 (node 0)", 1: "rank 1 (node 1)"}
+
+
+def test_states_are_on_a_thread_of_their_own(tmp_path: Path) -> None:
+    run = traced()
+    events = saved(run, tmp_path / "trace.json")
+    states = [event for event in of_kind(events, "X") if event["cat"] == "states"]
+    assert len({event["tid"] for event in states}) == 4
+    assert len({event["tid"] for event in of_kind(events, "X")} - {e["tid"] for e in states}) == 16
+    of_rank_0 = run.states(by="profiler")[0]
+    expected = sum(s.end_s - s.start_s for s in of_rank_0 if s.name != "other")
+    assert sum(e["dur"] for e in states if e["pid"] == 0) == pytest.approx(1e6 * expected, rel=1e-6)
+    late = next(event for event in states if event["name"] == "waiting")
+    assert late["args"] == {"call": "all_reduce", "line": "cell 6, line 2"}
 
 
 def test_a_run_without_calls_is_a_trace_of_names(tmp_path: Path) -> None:

@@ -154,10 +154,10 @@ def test_a_span_belongs_to_the_call_that_was_under_way() -> None:
 
 
 def test_only_what_was_profiled_counts_without_a_label() -> None:
-    zero, one = run_of([], *step(0, 1), spans=[computing(0, 2, 3), computing(0, 4, 5)]).step_time(
-        by="profiler"
-    )
-    assert zero == StepTime(compute_s=2, other_s=1)
+    loaders = [block("loader", 0, *times) for times in ((0, 0.5), (1, 2.5), (6, 7))]
+    spans = [computing(0, 2, 3), computing(0, 4, 5)]
+    zero, one = run_of([], *step(0, 1), *loaders, spans=spans).step_time(by="profiler")
+    assert zero == StepTime(compute_s=1.5, loader_s=1.5, other_s=1)
     assert one == StepTime()
 
 
