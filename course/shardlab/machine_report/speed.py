@@ -1,9 +1,10 @@
 """This machine's roofline, measured: large matrix products, and memory that no cache can hold.
 
 The best of many short repetitions: other processes only make them slower, and a short one is less
-likely to be interrupted.  Even so, another minute can give other numbers, by a tenth on an idle
-machine and by half on a busy one.  All cores share one memory: ranks that copy at the same time
-each get less than one that copies alone.
+likely to be interrupted.  Even so, runs differ by about a tenth.
+
+A roof is the most that memory allows, so what is timed next to it must come from memory too: a
+product with the same weight again and again can be above it, because a cache holds the weight.
 
 Unproven: "cuda", for want of a GPU.
 """

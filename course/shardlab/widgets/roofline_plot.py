@@ -61,7 +61,11 @@ class RooflinePlot(Adjustable):
             "slider": slider,
             # As a list: JSON has no numbers as keys.
             "moving": [
-                {"at": value, "marks": as_json(self._at[value]), **self._item(axes, work)}
+                {
+                    "at": value,
+                    "marks": as_json(self._at[value]),
+                    **self._item(axes, work, moves=True),
+                }
                 for value, work in moving.items()
             ],
             "roofs": self._roofs(),
@@ -84,16 +88,22 @@ class RooflinePlot(Adjustable):
         return f"{self._roofs()} {len(self.points) + bool(self.moving)} points"
 
     def alternative(self) -> str:
-        shown = [*self.points, *filter(None, [self.moving.get(self.settings["at"])])]
-        return " ".join([self._roofs(), *(f"{self.describe(each)}." for each in shown)])
+        words = [self._roofs(), *(f"{self.describe(each)}." for each in self.points)]
+        if self.moving:
+            words.append(f"{self.describe(self.moving[self.settings['at']], moves=True)}.")
+        return " ".join(words)
 
-    def describe(self, work: Work) -> str:
+    def describe(self, work: Work, *, moves: bool = False) -> str:
         """What the line below the picture says about a point."""
-        at_least = [self._against(name, roof, work) for name, roof in self.machines.items()]
-        shown = at_least[:1] if work.seconds is not None else at_least
-        return "".join([f"{work.name}: {format_intensity(work.intensity)} FLOP/byte", *shown])
+        at_least = [
+            self._against(name, roof, work, work.seconds if index == 0 else None)
+            for index, (name, roof) in enumerate(
+                drawing.compared_with(self.machines, work, moves).items()
+            )
+        ]
+        return "".join([f"{work.name}: {format_intensity(work.intensity)} FLOP/byte", *at_least])
 
-    def _against(self, name: str, roof: Roofline, work: Work) -> str:
+    def _against(self, name: str, roof: Roofline, work: Work, seconds: float | None) -> str:
         at_least_s = roof.seconds(work.flops, work.moved_bytes)
         bound = "compute-bound" if work.intensity >= roof.ridge else BOUND[self.bytes_of]
         words = f"{f'. {name}: ' if name else ', '}{bound}, at least {format_seconds(at_least_s)}"
@@ -104,9 +114,9 @@ class RooflinePlot(Adjustable):
                 f"{words} (arithmetic {format_seconds(compute_s)}, "
                 f"traffic {format_seconds(sent_s)})"
             )
-        if work.seconds is not None:
-            share = f"{at_least_s / work.seconds:.0%}".replace("%", " %")
-            words = f"{words}, measured {format_seconds(work.seconds)}: {share} of the roof"
+        if seconds is not None:
+            share = f"{at_least_s / seconds:.0%}".replace("%", " %")
+            words = f"{words}, measured {format_seconds(seconds)}: {share} of the roof"
         return words
 
     def _roofs(self) -> str:
@@ -124,7 +134,7 @@ class RooflinePlot(Adjustable):
     def _columns(self) -> list[str]:
         return [*(f"at least{f', {name}' * bool(name)}" for name in self.machines), "measured"]
 
-    def _item(self, axes: Axes, work: Work) -> dict[str, Any]:
+    def _item(self, axes: Axes, work: Work, *, moves: bool = False) -> dict[str, Any]:
         seconds = [
             format_seconds(roof.seconds(work.flops, work.moved_bytes))
             for roof in self.machines.values()
@@ -132,8 +142,8 @@ class RooflinePlot(Adjustable):
         return {
             "name": work.name,
             "intensity": work.intensity,
-            "spots": drawing.spots(self.machines, axes, work),
-            "text": self.describe(work),
+            "spots": drawing.spots(self.machines, axes, work, moves=moves),
+            "text": self.describe(work, moves=moves),
             "row": [
                 work.name,
                 format_si(work.flops, "FLOP"),
@@ -156,9 +166,10 @@ def roofline_plot(
 ) -> RooflinePlot:
     """Draw the roofs of machines, and points below them.
 
-    machines: one, or several by name. Measured points belong to the first.
-    points: a point without a measured time is drawn on each roof.
+    machines: one, or several by name. What was measured was measured on the first.
+    points: drawn on each roof; measured ones where they were measured and on the first roof.
     moving: one more point for each value of a slider, which starts at ``at``, or the first value.
+        It is drawn on each roof. Small points show all those that were measured.
     slider: its name.
     bytes_of: "memory", or "link" if bytes are sent: `Device.over` makes its roofline.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.estimate.roofline import Roofline
@@ -142,7 +142,7 @@ def _peaks(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
         y, width = axes.y(peak), text_width(text, 11)
         for base in (y - 7, y + 15, y + 29, y - 21):
             if axes.claim(RIGHT - width, base, width):
-                marks.append(Text(x=RIGHT, y=base, text=text, size=11, anchor="end"))
+                marks += written(RIGHT - width, base, text, anchor="end")
                 break
     return marks
 
@@ -162,12 +162,15 @@ def _ridges(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
     return marks
 
 
-def written(left: float, base: float, text: str, weight: int) -> list[Mark]:
+def written(
+    left: float, base: float, text: str, *, weight: int = 400, anchor: str = "start"
+) -> list[Mark]:
     """Text on the page's color, so that no line crosses it."""
     width = text_width(text, 11)
+    x = left if anchor == "start" else left + width
     return [
         Rect(x=left - 2, y=base - 11, width=width + 4, height=14, fill="surface", opacity=0.8),
-        Text(x=left, y=base, text=text, size=11, weight=weight),
+        Text(x=x, y=base, text=text, size=11, weight=weight, anchor=anchor),
     ]
 
 
@@ -179,33 +182,38 @@ def _legend(works: Sequence[Work]) -> list[Mark]:
     return marks
 
 
-def spots(machines: Mapping[str, Roofline], axes: Axes, work: Work) -> list[tuple[float, float]]:
-    """Where a point is drawn: measured first, then on the roof of each machine."""
-    x = axes.x(work.intensity)
-    roofs = list(machines.values())
+def compared_with(machines: Mapping[str, Roofline], work: Work, moves: bool) -> dict[str, Roofline]:
+    """The machines on whose roofs a point is drawn: for one that does not move and was measured,
+    only the first, where it was measured."""
+    return dict(islice(machines.items(), None if moves or work.seconds is None else 1))
+
+
+def spots(
+    machines: Mapping[str, Roofline], axes: Axes, work: Work, *, moves: bool = False
+) -> list[tuple[float, float]]:
+    """Where a point is drawn: first what was measured, then the roof of each machine."""
     heights = [] if work.flops_per_s is None else [work.flops_per_s]
     heights += [
         roof.attainable_flops_per_s(work.intensity)
-        for roof in (roofs if work.seconds is None else roofs[:1])
+        for roof in compared_with(machines, work, moves).values()
     ]
+    x = axes.x(work.intensity)
     return [(x, axes.y(each)) for each in heights]
 
 
 def point(
     machines: Mapping[str, Roofline], axes: Axes, work: Work, *, moves: bool = False
 ) -> list[Mark]:
-    """A point on each roof or, if it was measured, below the first one; with its label."""
-    found = spots(machines, axes, work)
-    marks: list[Mark] = []
+    """A point with its label; one that was measured is joined to the first machine's roof."""
+    found = spots(machines, axes, work, moves=moves)
+    (x, y), measured = found[0], work.seconds is not None
+    marks: list[Mark] = [disc(*each, PREDICTED) for each in found[measured:]]
+    if measured:
+        joint = line(x, y, *found[1], stroke="muted")
+        marks = [joint, *marks, disc(x, y, MEASURED)]
     if moves:
-        marks.append(line(found[0][0], TOP, found[0][0], BOTTOM, stroke="muted", opacity=0.7))
-    if work.seconds is not None:
-        marks.append(line(*found[0], *found[1], stroke="muted"))
-    marks += [
-        disc(x, y, MEASURED if work.seconds is not None and index == 0 else PREDICTED)
-        for index, (x, y) in enumerate(found)
-    ]
-    return marks + axes.label(*found[0], work.name, moves=moves)
+        marks = [line(x, TOP, x, BOTTOM, stroke="muted", opacity=0.7), *marks]
+    return marks + axes.label(x, y, work.name, moves=moves)
 
 
 def trail(axes: Axes, works: Iterable[Work]) -> list[Mark]:

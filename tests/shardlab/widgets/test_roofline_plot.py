@@ -81,7 +81,10 @@ def test_a_point_is_on_each_roof_or_where_it_was_measured() -> None:
         for each in works
     ]
     assert fills[0][:2] == [PREDICTED, PREDICTED]
-    assert fills[1][:2] == [MEASURED, PREDICTED]
+    assert fills[1][:2] == [PREDICTED, MEASURED]  # what was measured is on top
+    # The one that moves is compared with all machines.
+    moving = drawing.spots(machines, axes, works[1], moves=True)
+    assert moving == [(x, attained), (x, roofs[0]), (x, roofs[1])]
 
 
 def test_the_ridge_of_a_link_is_the_threshold_of_the_formula() -> None:
@@ -103,6 +106,14 @@ def test_words_say_what_sets_the_time() -> None:
     )
     assert "H100: memory-bound, at least 10.3 µs. A100: memory-bound, at least 17.0 µs" in (
         example().describe(PRODUCTS[64])
+    )
+    assert (
+        example()
+        .describe(PRODUCTS[64].measured(20e-6), moves=True)
+        .endswith(
+            "H100: memory-bound, at least 10.3 µs, measured 20.0 µs: 52 % of the roof. "
+            "A100: memory-bound, at least 17.0 µs"
+        )
     )
     link = roofline_plot(H100.over("node"), moving=TOKENS, bytes_of="link")
     assert link.describe(TOKENS[1024]) == (
