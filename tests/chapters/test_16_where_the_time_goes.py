@@ -172,7 +172,8 @@ def test_screenshots_in_both_themes(lab, notebook, artifacts):
             "chapter-16-straggler": lambda: notebook.cell("timeline(slow, by=").element,
             "chapter-16-loader": lambda: notebook.cell("timeline(each_time)").element,
             "chapter-16-logging": lambda: notebook.cell("timeline(logging, by=").element,
-            "chapter-16-roofline": lambda: notebook.cell('"this machine": machine').element,
+            "chapter-16-roofline": lambda: notebook.cell("roofline_plot({").element,
+            "chapter-16-gpus": lambda: notebook.cell("gpus = {").element,
             "chapter-16-thresholds": lambda: notebook.cell("counts = {2**k").element,
         },
     )
