@@ -615,10 +615,12 @@ print(*[line for line in report.splitlines() if line.startswith(said)], sep="\n"
 # DDP starts an all-reduce when a bucket's gradients are ready. `torch.compile` makes **one** operation of the whole backward, and gradients of one operation become ready together, at its end. We compile a model of eight layers without fusing anything (a backend that needs no C++ compiler), in four ways. In "one graph", DDP's optimizer for graphs is off. "Graph break" interrupts the compiled model in the middle, as a `print` in `forward` would.
 
 # %%
+def four_layers():
+    return nn.Sequential(*[nn.Linear(384, 384) for _ in range(4)])
+
 class EightLayers(nn.Module):
     def __init__(self, graph_break):
         super().__init__()
-        four_layers = lambda: nn.Sequential(*[nn.Linear(384, 384) for _ in range(4)])
         self.first, self.second, self.graph_break = four_layers(), four_layers(), graph_break
 
     def forward(self, x):
@@ -636,8 +638,6 @@ WAYS = {  # compiled, with a graph break, with DDP's optimizer for graphs
 }
 
 def backward_in_all_ways():
-    import torch._dynamo  # here, because it takes a second or two
-
     for label, way in WAYS.items():
         one_backward(label, *way)
 
