@@ -196,7 +196,8 @@ def test_each_mistake_is_named_by_its_own_message_only(answer, message):
     exercise, half = FORMULAS[answer], HALVES[answer]
     for change in half.CHANGES[message]:
         wrong = answers_of(partial(half.right, **change))
-        found = [diagnosis_of(exercise, case, wrong) for case in exercise.cases]
+        visible = [case for case in exercise.cases if not case.hidden]  # few questions each
+        found = [diagnosis_of(exercise, case, wrong) for case in visible]
         shown = [diagnosis for diagnosis in found if diagnosis]
         assert shown
         for diagnosis in shown:

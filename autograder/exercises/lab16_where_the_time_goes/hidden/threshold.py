@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab16_where_the_time_goes.hidden.shared import mistakes
 from autograder.exercises.lab16_where_the_time_goes.threshold import asked
 
@@ -20,7 +19,6 @@ BOUNDARIES = {
     "one rank": "data: tokens per device",  # one node
     "more ranks than elements": "not tested, as above",
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 
 def of_a_node(machine: Machine) -> float:
