@@ -117,14 +117,14 @@ def step(recipe: Recipe, gradients: list[list[torch.Tensor]]) -> None:
 
 
 def repaired(recipe: Recipe) -> Recipe:
-    without: dict[str, Any] = {
+    without: dict[str, dict[str, Any]] = {
         STRAGGLER: {"slow": ()},
         SLOW_LOADER: {"loader_s": ()},
         SMALL: {"buckets": 1},
         SYNC: {"logs": ""},
         NO_OVERLAP: {"overlaps": True},
-    }[recipe.cause]
-    return replace(recipe, **without)
+    }
+    return replace(recipe, **without[recipe.cause])
 
 
 def run_of(recipe: Recipe) -> Run:
