@@ -643,13 +643,13 @@ def repaired_step(model, optimizer, micro_batches):
     """The mean gradient of all ranks and micro-batches  ->  the mean loss; one all_reduce"""
     ### BEGIN SOLUTION
     optimizer.zero_grad()
-    total = torch.zeros(1)
+    loss_sum = torch.zeros(1)
     for inputs, targets in micro_batches:
         loss = model(inputs, targets) / len(micro_batches)
         loss.backward()
-        total += loss.detach()
+        loss_sum += loss.detach()
     parameters = [each for each in model.parameters() if each.requires_grad]
-    buffer = torch.cat([total, *(each.grad.flatten() for each in parameters)])
+    buffer = torch.cat([loss_sum, *(each.grad.flatten() for each in parameters)])
     dist.all_reduce(buffer)
     buffer /= dist.get_world_size()
     mean_loss, *parts = buffer.split([1, *(each.numel() for each in parameters)])
