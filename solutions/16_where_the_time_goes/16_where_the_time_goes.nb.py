@@ -57,8 +57,7 @@ plt.style.use(palette.PLOT_STYLE)
 
 # %%
 RUNS = {name: run.question for name, run in PUBLISHED.items()}
-for name in ("PaLM 540B", "Llama 3.1 8B", "Mixtral 8x7B"):
-    print(name, *(f"{argument:8} {value}" for argument, value in RUNS[name].items()), sep="\n")
+{name: RUNS[name] for name in ("PaLM 540B", "Llama 3.1 8B", "Mixtral 8x7B")}
 
 # %% [markdown]
 # Everyone counts differently. Here, count as in appendix B of the PaLM paper (arXiv 2204.02311):

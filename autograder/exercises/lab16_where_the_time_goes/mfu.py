@@ -18,7 +18,7 @@ def shown(answer: str, run: Run) -> str:
         if each.question == run:
             return f"{answer}(**RUNS[{name!r}])"
     devices = run["cluster"]["devices"]
-    again = ", full recomputation" if run["recomputed"] else ""
+    again = ", full recomputation" if run.get("recomputed") else ""
     return f"{answer}({' and '.join(run['log'])} in the log, {devices} devices{again})"
 
 
@@ -31,4 +31,5 @@ EXERCISE = Formula(
         published("a mixture of experts", "Mixtral 8x7B"),
     ),
     shown=shown,
+    separate_mistakes=True,
 )

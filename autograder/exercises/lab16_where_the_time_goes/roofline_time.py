@@ -19,7 +19,11 @@ def shown(answer: str, question: Sequence[Any]) -> str:
 def reduces_on_one_rank(question: Sequence[Any], right: Plain, answer: Plain) -> MistakeText:
     sends = isinstance(answer, dict) and answer.get("all_reduce_s") != 0
     alone = len(question) == 5 or question[5] == 1
-    return "reduces on one rank, which has nothing to add: all_reduce_s is 0" if alone and sends else None
+    return (
+        "reduces on one rank, which has nothing to add: all_reduce_s is 0"
+        if alone and sends
+        else None
+    )
 
 
 EXERCISE = Formula(
@@ -35,9 +39,10 @@ EXERCISE = Formula(
             "several ranks: a large all-reduce, a small one",
             (8192, 28672, 8192, 2, H100, 8),
             (16, 49152, 12288, 4, A100, 4),
-            (8192, 256, 8192, 2, A100, 4),
+            (8192, 256, 8192, 2, A100, 16),
         ),
     ),
     forms=(reduces_on_one_rank,),
     shown=shown,
+    separate_mistakes=True,
 )

@@ -25,7 +25,7 @@ EXERCISE = Formula(
             "data: tokens per device",
             asked("data", H100, nodes=128),
             asked("data", A100, nodes=4, gradient_bytes=4),
-            asked("data", A100, nodes=1),
+            asked("data", A100),
         ),
         questions(
             "zero3: tokens per device",
@@ -40,4 +40,5 @@ EXERCISE = Formula(
         ),
     ),
     shown=shown,
+    separate_mistakes=True,
 )

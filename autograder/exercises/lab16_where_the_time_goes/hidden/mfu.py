@@ -1,25 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab16_where_the_time_goes.hidden.shared import mistakes
 
 Run = dict[str, Any]
 Model = Mapping[str, int]
-DENSE, EXPERTS = "other runs", "other runs of mixtures of experts"
+DENSE, EXPERTS = "drawn runs", "drawn runs of mixtures of experts"
 CASES = (questions(DENSE, weight=2), questions(EXPERTS))
 BOUNDARIES = {
     "divides": "not tested: nothing is sharded",
     "does not divide": "not tested, as above",
-    "one rank": DENSE,
+    "one rank": "not tested: one device is nothing special",
     "more ranks than elements": "not tested, as above",
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 
 def tokens_per_s(log: Mapping[str, float], model: Model, devices: int) -> float:
@@ -52,7 +51,9 @@ def right(
     forwards: float = 3,
     mfu_passes: tuple[float, float] = (3, 3),
     hfu_passes: tuple[float, float] = (3, 4),
+    again_attention: float = 1,
     unit: float = 1,
+    rounded: Callable[[float], float] = float,
 ) -> dict[str, float]:
     """Chowdhery et al., arXiv 2204.02311, appendix B; the keywords are what mistakes change.
 
@@ -65,7 +66,10 @@ def right(
     peak = cluster["peak_flops_per_s"] / (sparsity if cluster["with_sparsity"] else 1)
     flops_per_s = forward * speed(log, model, cluster["devices"])
     share = unit * flops_per_s / devices(cluster["devices"]) / peak
-    return {"mfu": mfu_passes[recomputed] * share, "hfu": hfu_passes[recomputed] * share}
+    mfu, hfu = mfu_passes[recomputed] * share, hfu_passes[recomputed] * share
+    if recomputed:
+        hfu -= (1 - again_attention) * share * 2 * model["layers"] * scores / forward
+    return {"mfu": rounded(mfu), "hfu": rounded(hfu)}
 
 
 def of_all_devices(log: Mapping[str, float], model: Model, devices: int) -> float:
@@ -74,7 +78,11 @@ def of_all_devices(log: Mapping[str, float], model: Model, devices: int) -> floa
 
 
 def of_each_device(log: Mapping[str, float], model: Model, devices: int) -> float:
-    return devices * log["tokens_per_s"] if "tokens_per_s" in log else tokens_per_s(log, model, devices)
+    return (
+        devices * log["tokens_per_s"]
+        if "tokens_per_s" in log
+        else tokens_per_s(log, model, devices)
+    )
 
 
 def sequences_per_s(log: Mapping[str, float], model: Model, devices: int) -> float:
@@ -131,6 +139,12 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "takes width for attention: the heads together are heads · head_width wide": (
         {"attended": lambda m: m["width"]},
     ),
+    "counts the scores of a whole sequence for each token: a token meets s others, not s²": (
+        {"attended": lambda m: m["heads"] * m["head_width"] * m["sequence"]},
+    ),
+    "leaves attention out of what is recomputed: all of forward runs again": (
+        {"again_attention": 0},
+    ),
     "takes one head, or one layer, for attention": (
         {"attended": lambda m: m["head_width"]},
         {"layers": lambda m: 1},
@@ -164,12 +178,17 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"devices": lambda devices: 1},
         {"speed": of_each_device},
     ),
-    "counts sequences for tokens: each has model['sequence'] of them": ({"speed": sequences_per_s},),
+    "counts sequences for tokens: each has model['sequence'] of them": (
+        {"speed": sequences_per_s},
+    ),
     "counts forward only: backward takes twice as many operations": ({"forwards": 1},),
     "counts backward only, or as large as forward: it computes two products where forward "
     "computes one": ({"forwards": 2}, {"forwards": 2, "hfu_passes": (3, 4.5)}),
     "counts a multiplication and an addition as one operation: they are two": ({"forwards": 1.5},),
     "gives percent: return a fraction, such as 0.4": ({"unit": 100},),
+    "rounds the result: return it as it is": tuple(
+        {"rounded": partial(round, ndigits=digits)} for digits in (2, 3, 4)
+    ),
 }
 MISTAKES = mistakes(right, CHANGES)
 

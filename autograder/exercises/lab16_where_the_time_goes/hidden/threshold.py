@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from autograder.exercise import Case, questions
-from autograder.exercise.hidden import EquivalentAnswer
 from autograder.exercises.lab16_where_the_time_goes.hidden.shared import mistakes
 from autograder.exercises.lab16_where_the_time_goes.threshold import asked
 
 Machine = dict[str, float]
-DATA, ZERO3, TENSOR = (f"other machines, {each}" for each in ("data", "zero3", "tensor"))
+DATA, ZERO3, TENSOR = (f"drawn machines, {each}" for each in ("data", "zero3", "tensor"))
 CASES = (questions(DATA), questions(ZERO3), questions(TENSOR))
 BOUNDARIES = {
     "divides": "not tested: the formula rounds nothing",
@@ -20,7 +19,6 @@ BOUNDARIES = {
     "one rank": "data: tokens per device",  # one node
     "more ranks than elements": "not tested, as above",
 }
-EQUIVALENT_ANSWERS: tuple[EquivalentAnswer, ...] = ()
 
 
 def of_a_node(machine: Machine) -> float:
@@ -49,6 +47,7 @@ def right(
     nvlink_bytes_per_s: Callable[[Machine], float] = lambda m: m["nvlink_bytes_per_s"] / 2,
     balance: float = 1,
     one: float = 1,
+    returned: Callable[[int, Machine], float] = lambda nodes, machine: 1,
     rounded: Callable[[float], float] = float,
 ) -> float:
     """Austin et al., "How to Scale Your Model", 2025, parts 5 and 12, with the rings' (n - 1)/n.
@@ -61,7 +60,7 @@ def right(
         ranks = one + balance * hidden_width * nvlink_bytes_per_s(machine) / machine["flops_per_s"]
         return rounded(ranks)
     flops_per_byte = machine["flops_per_s"] * bits / link_bits_per_s(machine)
-    flops_per_byte *= leaves(nodes, machine)
+    flops_per_byte *= leaves(nodes, machine) * returned(nodes, machine)
     if parallelism == "data":
         return rounded(all_reduce * size(gradient_bytes) * flops_per_byte / backward)
     parameter_bytes = gathered(gradient_bytes)
@@ -74,8 +73,10 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     # First: where backward is left with less than forward, the answers are the same.
     "gives the threshold of forward: backward has its own traffic, in which gradients have "
     "gradient_bytes": ({"both": lambda f, b: f},),
-    "takes the network of one device: all devices of a node send at the same time, each through "
-    "its own adapter": ({"link_bits_per_s": lambda m: m["link_bits_per_s"]},),
+    "is devices_per_node times too large: all devices of a node send at the same time, each "
+    "through its own adapter, and the tokens are those of one device": (
+        {"link_bits_per_s": lambda m: m["link_bits_per_s"]},
+    ),
     "counts bits as bytes: divide bits per second by 8": ({"bits": 1},),
     "takes NVLink for traffic between nodes, which crosses the network": (
         {"link_bits_per_s": lambda m: m["nvlink_bytes_per_s"] / 2, "bits": 1},
@@ -85,8 +86,14 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "counts all devices in (n - 1)/n: what leaves a node depends on the number of nodes": (
         {"leaves": lambda n, m: 1 - 1 / (n * m["devices_per_node"])},
     ),
-    "counts 16-bit gradients: use gradient_bytes": ({"size": lambda gradient_bytes: 2},),
-    "does not count the gradients' bytes: use gradient_bytes": ({"size": lambda g: 1},),
+    "counts gradients of another size: use gradient_bytes": (
+        {"size": lambda gradient_bytes: 2},
+        {"size": lambda gradient_bytes: 4},
+        {"size": lambda gradient_bytes: 1},
+    ),
+    "gives the tokens of all devices: return those of one": (
+        {"returned": lambda nodes, machine: nodes * machine["devices_per_node"]},
+    ),
     "counts an all-reduce as one pass around the ring: there is a reduce-scatter and an "
     "all-gather": ({"all_reduce": 1},),
     "takes the operations of forward and backward: gradients exist only in backward, so only "
@@ -94,6 +101,9 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
     "takes half of backward's operations: for each parameter and token there are two products, and "
     "in each a multiplication and an addition": ({"backward": 2},),
     "looks only at backward: forward has its own traffic to hide": ({"both": lambda f, b: b},),
+    "hides forward's all-gather behind backward: forward has to hide its own": (
+        {"both": lambda f, b: f / 2 + b},
+    ),
     "hides all traffic behind all computation: each pass has to hide its own": (
         {"both": lambda f, b: (2 * f + 4 * b) / 6},
     ),
@@ -117,12 +127,12 @@ CHANGES: dict[str, tuple[dict[str, Any], ...]] = {
         {"nvlink_bytes_per_s": lambda m: m["nvlink_bytes_per_s"] / 16},
     ),
     "forgets (t - 1)/t: a ring of t ranks sends 2(t - 1)/t of the tensor": ({"one": 0},),
-    "is twice as far above 1 as it should be: the datasheet adds NVLink's two directions; an "
-    "all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. One of these factors "
-    "of 2 is missing": ({"balance": 2},),
-    "is four times as far above 1 as it should be: the datasheet adds NVLink's two directions; an "
-    "all-reduce is a reduce-scatter and an all-gather; an element has 2 bytes. Two of these factors "
-    "of 2 are missing": ({"balance": 4},),
+    "is twice as far above 1 as it should be. One of these factors of 2 is missing: the datasheet "
+    "adds NVLink's two directions; an all-reduce is a reduce-scatter and an all-gather; an element "
+    "has 2 bytes": ({"balance": 2},),
+    "is four times as far above 1 as it should be. Two of these factors of 2 are missing: the "
+    "datasheet adds NVLink's two directions; an all-reduce is a reduce-scatter and an all-gather; "
+    "an element has 2 bytes": ({"balance": 4},),
     "is half as far above 1 as it should be: forward has two products, a multiplication and an "
     "addition for each of their parameters and each token, and one all-reduce": ({"balance": 0.5},),
     "compares the operations of forward and backward with the traffic of forward": (
