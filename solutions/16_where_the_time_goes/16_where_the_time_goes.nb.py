@@ -447,7 +447,7 @@ def draw(compute, calls, seconds):
     figure, axes = plt.subplots(figsize=(7, 2.6))
     for rank, (computing, own) in enumerate(zip(compute, calls)):
         for start, end in computing:
-            axes.barh(4 * rank, end - start, left=start, color=palette.PHASES["forward"])
+            axes.barh(4 * rank, end - start, left=start, color=palette.STATES["compute"])
         for k, (start, end) in enumerate(own):
             entered = max(of_rank[k][0] for of_rank in calls)
             for left, right, alpha in ((start, entered, 0.35), (entered, end, 1)):
