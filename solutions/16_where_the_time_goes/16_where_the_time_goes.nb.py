@@ -171,14 +171,14 @@ check("where_the_time_goes.mfu", mfu)
 # %% [markdown]
 # ## 2 · Which utilization is meant?
 #
-# Four reports from public discussions and papers:
+# Four reports, three of them from public discussions:
 #
-# 1. "The throughput was 420 or so", TFLOP/s for each H200, "so the utilization is 420/1979. That is very small, why is that?" (NVIDIA/Megatron-LM, issue 1565)
-# 2. "The current calculation can exceed 100% MFU for sequences of 16k: 189 · 2 / 312 = 1.21." 189 TFLOP/s is what FlashAttention's own benchmark prints for causal attention on an A100; it counts half of all pairs. (pytorch/torchtitan, issue 341)
-# 3. "133% MFU in a run": a program with a fixed formula for transformers trains models with linear attention, in which no token meets all others. (fla-org/flame, issue 7)
-# 4. BLOOM's log shows 149.77 TFLOP/s on A100s, 48% of 312, with full recomputation. Korthikanti et al. (arXiv 2205.05198) give 41.5% MFU for a model of 22B parameters on the same GPUs. "BLOOM used its GPUs better."
+# 1. Megatron-LM logs about 420 TFLOP/s for each H200. The user divides by 1979, gets 21%, and asks why that is so small. (NVIDIA/Megatron-LM, issue 1565)
+# 2. FlashAttention's benchmark reaches 189 TFLOP/s with causal attention over 16k tokens on an A100; it counts half of all pairs. A user notes that a program which counts all of them would report 189 · 2 / 312 = 121%. (pytorch/torchtitan, issue 341)
+# 3. A program with a fixed formula for transformers trains models with linear attention, in which no token meets all others, and reports 133% MFU. (fla-org/flame, issue 7)
+# 4. BLOOM's log shows 149.77 TFLOP/s on A100s, 48% of 312, with full recomputation. Korthikanti et al. (arXiv 2205.05198) give 41.5% MFU for a model of 22B parameters on the same GPUs. So BLOOM used its GPUs better?
 #
-# For each: which part of the fraction is wrong, or means something else than in exercise 1, and what is the number in the convention of exercise 1, where the report allows it to be computed? Is the conclusion right? Write one to three sentences for each.
+# For each: which part of the fraction is wrong, or means something else than in exercise 1, and what is the number in the convention of exercise 1, where the report allows it to be computed? Which conclusions are right? Write one to three sentences for each.
 
 # %% [markdown] nbgrader={"grade_id": "which_utilization", "grade": true, "solution": true, "points": 2}
 # ### BEGIN SOLUTION
