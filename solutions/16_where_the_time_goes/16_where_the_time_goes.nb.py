@@ -501,7 +501,7 @@ timeline(bottlenecks.as_run(steps["A"]))
 # - `step["compute_s"]`, `step["loader_s"]`: the seconds that each rank computes, or stands in its loader: lists by rank;
 # - `step["lines"]`: a dict for each line of `train.py` that makes collectives, with its `"line"`, `"op"`, number of `"calls"`, the sum of their `"bytes"` on one rank, and by rank `"exposed_s"` and `"waiting_s"`, as in exercise 5.
 #
-# Real steps have a little of everything: small collectives for a log, a barrier, a rank that has less to do than the others, a loader that takes its time. The cause is the one whose repair would save most. Grading uses other recorded steps, with other numbers of ranks, lines and sizes. Below are the numbers of A to E; change the letters for those of F to I.
+# Real steps have some of each: small collectives for a log, a barrier, a rank that has less to do than the others, a loader that takes its time. The cause is the one whose repair would save most. Grading uses other recorded steps, with other numbers of ranks, lines and sizes. Below are the numbers of A to E; change the letters for those of F to I.
 
 # %%
 def rows(step):
