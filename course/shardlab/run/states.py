@@ -82,7 +82,7 @@ def states_of(run: Recorded, label: str | None, by: str) -> list[list[State]]:
     if by == "records":
         recorded += [*run.calls, *run.blocks]
     else:
-        recorded += [block for block in run.blocks if block.label == LOADER]
+        recorded += _profiled_loaders(run)
     last_s = max((_end_s(each) for each in recorded), default=0.0)
     everything, own_calls = _by_rank(recorded), _by_rank(calls)
     blocks, spans = _by_rank(run.blocks), _by_rank(run.spans)
@@ -124,6 +124,15 @@ def _whole(recorded: Sequence[Did], last_s: float) -> list[Interval]:
     is_open = any(each.end_s is None for each in recorded)
     end_s = last_s if is_open else max(_end_s(each) for each in recorded)
     return [Interval("window", min(each.start_s for each in recorded), end_s)]
+
+
+def _profiled_loaders(run: Recorded) -> Iterator[MeasuredBlock]:
+    """Those while some rank was profiled: steps before may have loaded, too."""
+    first_s = min(span.start_s for span in run.spans)
+    last_s = max(span.end_s for span in run.spans)
+    for block in run.blocks:
+        if block.label == LOADER and first_s <= block.end_s and block.start_s <= last_s:
+            yield block
 
 
 def _end_s(each: Did) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardlab import widgets
 from shardlab.widgets.picture import Picture
-from tests.shardlab.widgets.synthetic import ring_all_reduce, training, with_links
+from tests.shardlab.widgets.synthetic import ring_all_reduce, traced, training, with_links
 from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
 from tests.shardlab.widgets.test_disk_moments import picture as two_saves
 
@@ -22,7 +22,7 @@ def guess() -> Picture:
 EXAMPLES: dict[type[Picture], Callable[[], Picture]] = {
     widgets.TrafficMap: lambda: widgets.traffic_map(with_links(ring_all_reduce(4), 2)),
     widgets.RingPlayer: lambda: widgets.ring_player(ring_all_reduce(4)),
-    widgets.Timeline: lambda: widgets.timeline(ring_all_reduce(4)),
+    widgets.Timeline: lambda: widgets.timeline(traced()),
     widgets.MemoryTimeline: lambda: widgets.memory_timeline(training(2)),
     widgets.ActivationTimeline: lambda: widgets.activation_timeline(lifetimes()),
     widgets.MemoryBars: widgets.memory_bars,
