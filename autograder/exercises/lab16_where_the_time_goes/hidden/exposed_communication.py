@@ -23,7 +23,8 @@ CASES = (
         ([[], [], []], [[(0, 5)], [(2, 5)], [(1, 4)]]),
     ),
     questions(
-        "intervals of nine recorded steps", *(bottlenecks.intervals(each) for each in bottlenecks.load().values())
+        "intervals of nine recorded steps",
+        *(bottlenecks.intervals(each) for each in bottlenecks.load().values()),
     ),
 )  # fmt: skip
 BOUNDARIES = {
