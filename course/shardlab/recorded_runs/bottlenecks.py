@@ -49,7 +49,7 @@ def intervals(recorded: Recorded) -> tuple[list[list[Interval]], list[list[Inter
 
 
 def as_run(recorded: Recorded) -> Run:
-    """For `timeline`: its computation and calls as the profiler's spans, and its loader's blocks."""
+    """For `timeline`: computation and calls as the profiler's spans, and blocks of the loader."""
     ranks = tuple(range(len(recorded[COMPUTE])))
     loading = tuple(
         MeasuredBlock(LOADER, rank, start_s, end_s, (0,) * len(ranks))
