@@ -447,7 +447,7 @@ def draw(compute, calls, seconds):
     figure, axes = plt.subplots(figsize=(7, 2.6))
     for rank, (computing, own) in enumerate(zip(compute, calls)):
         for start, end in computing:
-            axes.barh(4 * rank, end - start, left=start, color=palette.PHASES["forward"])
+            axes.barh(4 * rank, end - start, left=start, color=palette.STATES["compute"])
         for k, (start, end) in enumerate(own):
             entered = max(of_rank[k][0] for of_rank in calls)
             for left, right, alpha in ((start, entered, 0.35), (entered, end, 1)):
@@ -501,7 +501,7 @@ timeline(bottlenecks.as_run(steps["A"]))
 # - `step["compute_s"]`, `step["loader_s"]`: the seconds that each rank computes, or stands in its loader: lists by rank;
 # - `step["lines"]`: a dict for each line of `train.py` that makes collectives, with its `"line"`, `"op"`, number of `"calls"`, the sum of their `"bytes"` on one rank, and by rank `"exposed_s"` and `"waiting_s"`, as in exercise 5.
 #
-# Real steps have a little of everything: small collectives for a log, a barrier, a rank that has less to do than the others, a loader that takes its time. The cause is the one whose repair would save most. Grading uses other recorded steps, with other numbers of ranks, lines and sizes. Below are the numbers of A to E; change the letters for those of F to I.
+# Real steps have some of each: small collectives for a log, a barrier, a rank that has less to do than the others, a loader that takes its time. The cause is the one whose repair would save most. Grading uses other recorded steps, with other numbers of ranks, lines and sizes. Below are the numbers of A to E; change the letters for those of F to I.
 
 # %%
 def rows(step):
@@ -642,13 +642,13 @@ def repaired_step(model, optimizer, micro_batches):
     """The mean gradient of all ranks and micro-batches  ->  the mean loss; one all_reduce"""
     ### BEGIN SOLUTION
     optimizer.zero_grad()
-    total = torch.zeros(1)
+    loss_sum = torch.zeros(1)
     for inputs, targets in micro_batches:
         loss = model(inputs, targets) / len(micro_batches)
         loss.backward()
-        total += loss.detach()
+        loss_sum += loss.detach()
     parameters = [each for each in model.parameters() if each.requires_grad]
-    buffer = torch.cat([total, *(each.grad.flatten() for each in parameters)])
+    buffer = torch.cat([loss_sum, *(each.grad.flatten() for each in parameters)])
     dist.all_reduce(buffer)
     buffer /= dist.get_world_size()
     mean_loss, *parts = buffer.split([1, *(each.numel() for each in parameters)])

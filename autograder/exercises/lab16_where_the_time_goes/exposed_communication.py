@@ -21,7 +21,8 @@ def not_by_rank(question: Any, right: Any, got: Any) -> str | None:
 
 
 def as_list(answer: Any) -> Plain:
-    return list(answer) if isinstance(answer, tuple) else answer
+    """A tuple is as good; a dict, whatever its keys are, has the wrong form."""
+    return {} if isinstance(answer, dict) else list(answer) if isinstance(answer, tuple) else answer
 
 
 EXERCISE = Formula(

@@ -49,7 +49,7 @@ def intervals(recorded: Recorded) -> tuple[list[list[Interval]], list[list[Inter
 
 
 def as_run(recorded: Recorded) -> Run:
-    """For `timeline`: its computation and calls as the profiler's spans, and its loader's blocks."""
+    """For `timeline`: computation and calls as the profiler's spans, and blocks of the loader."""
     ranks = tuple(range(len(recorded[COMPUTE])))
     loading = tuple(
         MeasuredBlock(LOADER, rank, start_s, end_s, (0,) * len(ranks))
@@ -68,7 +68,8 @@ def as_run(recorded: Recorded) -> Run:
     spans = [
         Span(rank, COMPUTE, "compute", start_s, end_s)
         for rank in ranks
-        for start_s, end_s in recorded[COMPUTE][rank]
+        # An empty span: profiled from the beginning of the step, in which ranks may load first
+        for start_s, end_s in [(0.0, 0.0), *recorded[COMPUTE][rank]]
     ]
     spans += [
         Span(call.rank, f"gloo:{call.op}", "communication", call.start_s, call.end_s or 0.0)

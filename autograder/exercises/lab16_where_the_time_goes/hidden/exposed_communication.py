@@ -23,7 +23,8 @@ CASES = (
         ([[], [], []], [[(0, 5)], [(2, 5)], [(1, 4)]]),
     ),
     questions(
-        "recorded runs", *(bottlenecks.intervals(each) for each in bottlenecks.load().values())
+        "intervals of nine recorded steps",
+        *(bottlenecks.intervals(each) for each in bottlenecks.load().values()),
     ),
 )  # fmt: skip
 BOUNDARIES = {
@@ -125,15 +126,30 @@ def common_s(some: Sequence[Interval], others: Sequence[Interval]) -> float:
 
 
 def one_by_one(
-    compute: Any, waits: Any, moves: Any, merges_compute: bool, merges_calls: bool
+    merges_compute: bool,
+    merges_calls: bool,
+    waits_while_computing: bool,
+    compute: Any,
+    waits: Any,
+    moves: Any,
 ) -> Seconds:
     """Adds up calls, or operators, that overlap."""
     own = merged(compute) if merges_compute else compute
     if merges_calls:
         waits, moves = merged(waits), merged(moves)
     exposed_s = lengths_s(moves) - common_s(own, moves)
-    waiting_s = lengths_s(waits) - common_s(own, waits)
+    waiting_s = lengths_s(waits)
+    if not waits_while_computing:
+        waiting_s -= common_s(own, waits)
     return seconds_of(exposed_s, common_s(own, moves), waiting_s)
+
+
+def each_by_itself(waits_while_computing: bool) -> tuple[Any, ...]:
+    """`one_by_one` where calls, intervals of computation, or both may overlap."""
+    return tuple(
+        by_rank(partial(one_by_one, of_compute, of_calls, waits_while_computing))
+        for of_compute, of_calls in ((False, False), (False, True), (True, False))
+    )
 
 
 def waits_first(compute: Any, waits: Any, moves: Any) -> Seconds:
@@ -149,7 +165,7 @@ def waits_twice(compute: Any, waits: Any, moves: Any) -> Seconds:
     return parts(compute, waits, moves) | {"waiting_s": waiting_s}
 
 
-def waits_while_computing(length_s: Any, compute: Any, waits: Any, moves: Any) -> Seconds:
+def waiting_in_all(length_s: Any, compute: Any, waits: Any, moves: Any) -> Seconds:
     return parts(compute, waits, moves) | {"waiting_s": length_s(waits)}
 
 
@@ -192,12 +208,11 @@ MISTAKES = {
         parts, min, clips=False
     ),
     "counts time twice: two calls may be in flight at the same moment, and intervals of "
-    "computation may overlap, so take the length of their union, not the sum of their lengths": tuple(
-        by_rank(partial(one_by_one, merges_compute=of_compute, merges_calls=of_calls))
-        for of_compute in (False, True)
-        for of_calls in (False, True)
-        if not (of_compute and of_calls)
+    "computation may overlap, so take the length of their union, not the sum of lengths": (
+        each_by_itself(waits_while_computing=False)
     ),
+    "adds up call by call: a moment in which the rank computes is no wait, and one with two calls "
+    "in flight counts once, so take lengths of unions": each_by_itself(waits_while_computing=True),
     "takes intervals in the order given: sort them for the length of their union": by_rank(
         partial(with_union, partial(covered_s, is_sorted=False))
     ),
@@ -209,7 +224,7 @@ MISTAKES = {
         by_rank(waits_twice),
     ),
     "counts as waiting where the rank computes: then it does not wait": tuple(
-        by_rank(partial(waits_while_computing, length_s)) for length_s in (covered_s, lengths_s)
+        by_rank(partial(waiting_in_all, length_s)) for length_s in (covered_s, lengths_s)
     ),
     "counts as exposed where the rank computes: that is overlapped": tuple(
         by_rank(partial(exposed_while_computing, length_s)) for length_s in (covered_s, lengths_s)

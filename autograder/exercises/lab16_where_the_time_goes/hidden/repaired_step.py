@@ -117,9 +117,9 @@ Wrong = Callable[[Case, Any], list[Plain]]
 def in_both(*rules: Rule) -> tuple[Wrong, ...]:
     """In the gradient, in the loss, or in both, which share a buffer."""
     return tuple(
-        partial(reference, **wrong)
+        partial(reference, gradient=gradient, logged=logged)
         for rule in rules
-        for wrong in ({"gradient": rule, "logged": rule}, {"gradient": rule}, {"logged": rule})
+        for gradient, logged in ((rule, rule), (rule, mean), (mean, rule))
     )
 
 
