@@ -498,25 +498,21 @@ named = {
 predicted_mfu.compare(titan, named, "calculated")
 
 # %% [markdown]
-# Published numbers use both conventions, and often do not say which. Recomputed from what the papers print:
+# Published numbers use both conventions, and often do not say which. Here are four, recomputed from the throughput or the seconds per step that the papers print:
 
 # %%
-def megatron(layers, width, vocabulary, batch, seconds, gpus):
-    """MFU and HFU of full recomputation on A100s; sequences of 2,048 tokens."""
-    parameters = flops.transformer_parameters(layers, width, vocabulary)
-    used = mfu(parameters, batch * 2048 / seconds, gpus, 312e12, layers=layers, width=width, sequence=2048)
-    return used, used * flops.RECOMPUTED
-
 palm = mfu(540e9, 238.3e3, 6144, 275e12, layers=118, width=48 * 256, sequence=2048)
-mt_nlg = megatron(105, 20480, 51_200, batch=1920, seconds=60.1, gpus=2240)
-largest = megatron(128, 25600, 51_200, batch=3072, seconds=102.63, gpus=3072)
+shape = {"layers": 105, "width": 20_480}  # MT-NLG: 1,920 sequences in 60.1 s on 280 nodes of 8 A100
+parameters = flops.transformer_parameters(**shape, vocabulary=51_200)
+mt_nlg = mfu(parameters, 1920 * 2048 / 60.1, 2240, 312e12, **shape, sequence=2048)
+largest = 163 / 312  # Megatron's 1T model: TFLOP/s as the paper counts them, with recomputation
 
 # %%
 holds("PaLM 540B, MFU", palm, 0.462, rtol=0.01)
-holds("MT-NLG 530B, MFU (PaLM's table)", mt_nlg[0], 0.302, rtol=0.01)
-holds("MT-NLG 530B, HFU (126 of 312 TFLOP/s)", mt_nlg[1], 126 / 312, rtol=0.01)
-holds("Megatron 1T, HFU (the paper's 52 %)", largest[1], 0.52, rtol=0.01)
-print(f"Megatron 1T, MFU: {largest[0]:.1%}")
+holds("MT-NLG 530B, MFU (PaLM's table)", mt_nlg, 0.302, rtol=0.01)
+holds("MT-NLG 530B, HFU (126 of 312 TFLOP/s)", mt_nlg * flops.RECOMPUTED, 126 / 312, rtol=0.01)
+holds("Megatron 1T, HFU (the paper's 52 %)", largest, 0.52, rtol=0.01)
+print(f"Megatron 1T, MFU: {largest / flops.RECOMPUTED:.1%}")
 
 # %% [markdown]
 # So Megatron's 52 % and PaLM's 46 % are not comparable: by the same measure it is 39 % against 46 %. (PaLM's HFU is 57.8 %, less than $\frac43$ of its MFU: it does not recompute everything.) Four more cases from public discussions:
@@ -525,7 +521,7 @@ print(f"Megatron 1T, MFU: {largest[0]:.1%}")
 # |---|---|
 # | 104 % on an H100 ([nanoGPT #464](https://github.com/karpathy/nanoGPT/pull/464)) | the peak was the A100's, 312 |
 # | 24 % or 46 %? Llama 7B, 9,600 tokens/s on an H100 ([fms-fsdp #89](https://github.com/foundation-model-stack/fms-fsdp/issues/89)) | 1,979 TFLOP/s is the peak with sparsity; dense, it is 989 |
-# | 121 % ([torchtitan #341](https://github.com/pytorch/torchtitan/issues/341)) | all pairs of tokens were counted, but FlashAttention skips the half behind the causal mask |
+# | 121 %, FlashAttention alone ([torchtitan #341](https://github.com/pytorch/torchtitan/issues/341)) | all pairs of tokens were counted, but FlashAttention skips the half behind the causal mask |
 # | 133 % ([flame #7](https://github.com/fla-org/flame/issues/7)) | the formula for attention, used for models without it |
 #
 # The third is a convention, not an error: PaLM's formula counts all pairs, so that numbers stay comparable, and MFU grows with the sequence. Always report the formula. Check two of them:
@@ -539,18 +535,18 @@ print(f"by the dense peak: {attained / 989e12:.0%}")
 # %% [markdown]
 # A mixture of experts computes with a few experts per token, so N is the **active** parameters. DeepSeek-V3 has 671 billion, of which a token uses 37: with the wrong N, its MFU would be 18 times too high.
 #
-# And tables can be wrong. In the first version of the Llama 3 paper, this row had d = 4. Which number of GPUs does that give?
+# And tables can be wrong. In the first version of the Llama 3 paper, the row for sequences of 131,072 tokens has tensor 8, context 16, pipeline 16, data 4, and 16,384 GPUs:
 
 # %%
 tensor, context, pipeline = 8, 16, 16
-holds("printed: 16,384 GPUs; d = 8 gives", tensor * context * pipeline * 8, 16_384)
-print("d = 4 gives", tensor * context * pipeline * 4)
+print("data 4 gives", tensor * context * pipeline * 4, "GPUs")
+holds("GPUs with data 8, as in the next version", tensor * context * pipeline * 8, 16_384)
 holds("its 380 TFLOP/s of 989, printed as 38 %", 380 / 989, 0.38, atol=0.005)
 
 # %% [markdown]
 # ## A hang, in the flight recorder
 #
-# The extreme of waiting is a hang: one rank never enters a call. PyTorch has a **flight recorder** for that, a ring buffer of the last collectives on each rank. On GPUs, NCCL's watchdog writes it to disk when a call times out. gloo has the same buffer, but no watchdog, so here a timer writes it on each rank, half a second into the step in which rank 2's loader hangs. (The function's name begins with `_`, so it may change. gloo leaves the group's name empty in one place, which we fill in.)
+# The extreme of waiting is a hang: one rank never enters a call. PyTorch has a **flight recorder** for that, a ring buffer of the last collectives on each rank. On GPUs, NCCL's watchdog writes it to disk when a call times out. gloo has the same buffer, but no watchdog, so here a timer writes it on each rank, 0.3 s into the step in which rank 2's loader hangs. (The function's name begins with `_`, so it may change. gloo leaves the group's name empty in one place, which we fill in.)
 
 # %%
 def write_flight_recorder(folder):
@@ -570,13 +566,13 @@ def next_gradients(number):
 def train_until_it_hangs(folder):
     for number in range(4):
         if number == 2:
-            threading.Timer(0.5, write_flight_recorder, [folder]).start()
+            threading.Timer(0.3, write_flight_recorder, [folder]).start()
         dist.all_reduce(next_gradients(number))
 
 # %%
 dumps = tempfile.mkdtemp()
 try:
-    launch(train_until_it_hangs, dumps, world_size=4, device="cpu", timeout_s=4)
+    launch(train_until_it_hangs, dumps, world_size=4, device="cpu", timeout_s=5)
 except RunTimeout as error:
     hang = error
     print(error.detail)
