@@ -24,15 +24,6 @@ FREE_S = 1e-4  # a wait that is shorter has found its communication done: it dec
 
 
 @dataclass(frozen=True)
-class Stop:
-    """A rank stands still for one call."""
-
-    call: Call
-    start_s: float
-    end_s: float
-
-
-@dataclass(frozen=True)
 class Stretch:
     """A part of the path on one rank. call: the communication that it is; None: the rank's work."""
 
@@ -82,6 +73,7 @@ def _backwards(
             yield Stretch(rank, first_s, at_s, None)
             return
         stop = stops[rank].pop()
+        assert stop.call is not None  # see _stops
         free_s = min(stop.end_s, at_s)
         yield Stretch(rank, free_s, at_s, None)
         matched = matched_with[stop.call]
@@ -92,20 +84,11 @@ def _backwards(
             rank = matched.calls[-1].rank
 
 
-def _stops(states: Iterable[State]) -> Iterator[Stop]:
-    """By time, without those that decided nothing."""
-    last: Stop | None = None
+def _stops(states: Iterable[State]) -> Iterator[State]:
+    """When a rank stood still for a call, by time, without stops that decided nothing."""
     for state in states:
-        if state.name not in STILL or state.call is None:
-            continue
-        if last and last.call == state.call and last.end_s == state.start_s:
-            last = replace(last, end_s=state.end_s)
-            continue
-        if last and last.end_s - last.start_s >= FREE_S:
-            yield last
-        last = Stop(state.call, state.start_s, state.end_s)
-    if last and last.end_s - last.start_s >= FREE_S:
-        yield last
+        if state.name in STILL and state.call and state.end_s - state.start_s >= FREE_S:
+            yield state
 
 
 def _cut(states: Sequence[Sequence[State]], stretches: Iterable[Stretch]) -> Iterator[State]:

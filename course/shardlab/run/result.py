@@ -130,10 +130,10 @@ class Run:
         together, or in all of what is recorded.
 
         by="records": from the calls and measured blocks. A rank stands still from the start of a
-        blocking call, or of `work.wait()`, to its end; all other time counts as computing, also
-        where nothing runs. Waits in C++, such as DDP's at the end of backward, are not seen: they
-        count as overlapped or computing. On CPUs, an asynchronous send or receive counts as in
-        progress until it was waited for.
+        blocking call, or of `work.wait()`, to its end, with the handing over between threads; all
+        other time counts as computing, also where nothing runs. Waits in C++, such as DTensor's
+        and DDP's at the end of backward, are not seen: they count as overlapped. On CPUs, an
+        asynchronous send or receive counts as in progress until it was waited for.
 
         by="profiler": from the spans of ``with profile():``. A rank computes while one of its
         operators runs, and stands still while only communication does, whoever waits for it;

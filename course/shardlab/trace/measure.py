@@ -14,6 +14,7 @@ recorder: Recorder | None = None  # this rank's; None outside of launched ranks
 def measure(label: str) -> contextlib.AbstractContextManager[None]:
     """Mark a block of a rank's code: ``run.traffic[label]`` has the bytes that it sent.
 
-    Outside of a launched rank (under torchrun, say) this does nothing.
+    `Run.step_time` and `timeline` take blocks labeled "loader" as the time in which the rank gets
+    its next batch. Outside of a launched rank (under torchrun, say) this does nothing.
     """
     return contextlib.nullcontext() if recorder is None else recorder.block(label)

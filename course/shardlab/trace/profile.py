@@ -1,9 +1,10 @@
 """`with profile():` records this rank's operators with torch.profiler, on the clock of its calls.
 
 What is kept of a trace: the outermost operators of the thread in which the block runs, without
-annotations such as `Optimizer.step` and without those that only start or await communication; and
-communication itself, which gloo names "gloo:all_reduce" in threads of its own. With a GPU, its
-kernels instead, NCCL's as communication: operators of the host then only start them.
+annotations such as `Optimizer.step` and without those that start or await communication: of these,
+the operators within that do not. And communication itself, which gloo names "gloo:all_reduce" in
+threads of its own. With a GPU, its kernels instead, NCCL's as communication: operators of the host
+then only start them.
 """
 
 from __future__ import annotations
@@ -83,14 +84,23 @@ def spans_of(events: list[FunctionEvent], read_s: list[float]) -> list[Span]:
 
 
 def _operators(events: list[FunctionEvent]) -> Iterator[FunctionEvent]:
-    """The outermost ones that compute."""
+    """The outermost ones that compute, and do nothing else: FSDP gathers parameters within an
+    operator of the backward pass, and DTensor reduces within aten::linear."""
     for event in events:
-        if event.name == CLOCK or event.name.startswith(STARTS_OR_AWAITS):
+        if event.name == CLOCK or _is_communication(event):
             continue
-        if event.is_user_annotation:
+        if event.is_user_annotation or _communicates(event):
             yield from _operators(event.cpu_children)
         else:
             yield event
+
+
+def _communicates(event: FunctionEvent) -> bool:
+    return any(_is_communication(each) or _communicates(each) for each in event.cpu_children)
+
+
+def _is_communication(event: FunctionEvent) -> bool:
+    return event.name.startswith(STARTS_OR_AWAITS)
 
 
 def _is_kernel(event: Any) -> bool:

@@ -66,7 +66,7 @@ class Timeline(Picture):
             "margin": layout.margin,
             "state": layout.state,
             "state_height": layout.state_height,
-            "states": None if lane is None else lane.for_browser(self._names()),
+            "states": None if lane is None else lane.for_browser(self._names(), layout.end_s),
             "error_color": ERROR,
             "headline": "" if error is None else error.headline,
             "ops": [[op, op_color(op), ink_on(op_color(op))] for op in self._ops()],
@@ -105,7 +105,7 @@ class Timeline(Picture):
         if self._lane is None:
             return []
         tops = [layout.top_of_states(rank) for rank in range(self._run.world_size)]
-        return self._lane.marks(layout.x, tops, layout.state_height)
+        return self._lane.marks(layout.x, tops, layout.state_height, layout.end_s)
 
     def _names(self) -> list[str]:
         return [rank_name(self._layout.nodes, rank) for rank in range(self._run.world_size)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from shardlab.display.palette import STATES, WAIT
-from shardlab.run import Run, State, StepTime
+from shardlab.run import Call, Run, State, StepTime
 from shardlab.run.critical_path import hops, path_through
 from shardlab.widgets.picture import NAMED_RANKS
 from shardlab.widgets.scene import Mark, Path, Rect, Text, text_width
@@ -45,13 +45,26 @@ class StateLane:
     """One lane for each rank."""
 
     by: str  # "records", "profiler"
-    states: Sequence[Sequence[State]]  # by rank
+    states: Sequence[list[State]]  # by rank
     path: Sequence[State]
+    never_went_on: Mapping[int, Call]  # by rank: the call that it stood still for at the end
 
     @classmethod
     def of(cls, run: Run, by: str) -> StateLane:
         states = run.states(by=by)
-        return cls(by, states, path_through(run, states, by))
+        open_calls = (call for call in run.calls if call.end_s is None)
+        stuck = {call.rank: call for call in open_calls if call.wait_start_s is not None}
+        return cls(by, states, path_through(run, states, by), stuck if by == "records" else {})
+
+    def shown(self, end_s: float) -> Iterator[list[State]]:
+        """By rank. One that never went on waits until ``end_s``, the right edge of the picture."""
+        for rank, own in enumerate(self.states):
+            if (call := self.never_went_on.get(rank)) is None or call.wait_start_s is None:
+                yield own
+            else:
+                began_s = max(call.start_s, call.wait_start_s)
+                before = [state for state in own if state.start_s < began_s]
+                yield [*before, State(rank, "waiting", began_s, end_s, call)]
 
     @property
     def source(self) -> str:
@@ -65,12 +78,12 @@ class StateLane:
             if name in occurring and look.color != "none":
                 yield name, look
 
-    def for_browser(self, names: Sequence[str]) -> dict[str, Any]:
-        """``names``: of the ranks."""
+    def for_browser(self, names: Sequence[str], end_s: float) -> dict[str, Any]:
+        """``names``: of the ranks. ``end_s``: of the picture."""
         return {
             "looks": [[look.words, look.color, look.hatch] for look in LOOKS.values()],
             "source": self.source,
-            "ranks": [_packed(own) for own in self.states],
+            "ranks": [_packed(own) for own in self.shown(end_s)],
             "path": [[*stretch] for stretch in self.stretches()],
             "words": self.rank_words(names),
             "path_words": self.path_words(names),
@@ -95,10 +108,12 @@ class StateLane:
             left += 30 + text_width(look.words, 11)
         return marks
 
-    def marks(self, x: Callable[[float], float], top: Sequence[float], height: float) -> list[Mark]:
-        """The lanes of the static picture: one path for each state."""
+    def marks(
+        self, x: Callable[[float], float], top: Sequence[float], height: float, end_s: float
+    ) -> list[Mark]:
+        """The lanes of the static picture, which ends at ``end_s``: one path for each state."""
         parts: dict[str, list[str]] = defaultdict(list)
-        for own, y in zip(self.states, top, strict=True):
+        for own, y in zip(self.shown(end_s), top, strict=True):
             for left, right, name in merged((x(s.start_s), x(s.end_s), s.name) for s in own):
                 across = right - left
                 parts[name].append(f"M{left:.1f} {y:.1f}h{across:.1f}v{height:.1f}h{-across:.1f}z")

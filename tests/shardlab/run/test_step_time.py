@@ -102,6 +102,13 @@ def test_a_call_that_never_ended_is_waiting_as_long_as_anything_is_recorded() ->
     assert one == StepTime(overlapped_s=6)
 
 
+def test_a_call_that_all_began_and_none_ended_is_communication() -> None:
+    calls = [blocking("all_reduce", 0, 2, None), blocking("all_reduce", 1, 4, None)]
+    zero, one = run_of(calls, *step(0, 1)).step_time("step")
+    assert zero == StepTime(compute_s=2, waiting_s=2, exposed_s=6)
+    assert one == StepTime(compute_s=4, exposed_s=6)
+
+
 def test_a_message_that_left_before_its_receive_began_did_not_wait() -> None:
     send = replace(p2p("send", 0, 1, 8, start_s=1, end_s=2), wait_start_s=1.0)
     receive = replace(p2p("recv", 1, 0, 8, start_s=6, end_s=7), wait_start_s=6.0)
@@ -131,26 +138,53 @@ def test_the_profiler_sees_what_computes_and_what_communicates() -> None:
 
 
 def test_a_span_belongs_to_the_call_that_was_under_way() -> None:
-    """gloo reduces and scatters in an all_reduce, and its threads may begin out of order."""
-    times = [(0.0, "all_gather"), (0.001, "all_reduce"), (5.0, "reduce_scatter_single")]
-    late_s = 2.0
+    """gloo reduces and scatters in an all_reduce."""
+    late_s = 2
     calls = [
-        replace(blocking(op, rank, 1 + at + late_s * rank, 9 + at, seq), wait_start_s=None)
+        replace(blocking(op, rank, start_s + late_s * rank, end_s, seq), wait_start_s=None)
         for rank in (0, 1)
-        for seq, (at, op) in enumerate(times)
-    ]
-    names = {"all_gather": "gloo:all_gather"}
-    spans = [
-        replace(
-            moving(rank, 1 + late_s * rank + at + 1e-4 * (2 - seq), 9 + at),
-            name=names.get(op, "gloo:all_reduce"),
+        for seq, (op, start_s, end_s) in enumerate(
+            [("barrier", 1, 4), ("reduce_scatter_single", 5, 9), ("all_reduce", 12, 15)]
         )
+    ]
+    # Rank 1 comes late to each. Not profiled: the barrier.
+    spans = [
+        moving(rank, start_s + late_s * rank, end_s)
         for rank in (0, 1)
-        for seq, (at, op) in enumerate(times)
+        for start_s, end_s in ((5.25, 8.75), (12.25, 14.75))
     ]
     zero, one = run_of(calls, spans=spans).step_time(by="profiler")
-    assert zero.waiting_s == pytest.approx(late_s, abs=1e-3)
-    assert one.waiting_s == 0
+    assert zero == StepTime(waiting_s=4, exposed_s=2, other_s=3.5)
+    assert one == StepTime(exposed_s=2, other_s=5.5)
+
+
+def test_spans_that_begin_out_of_order_are_known_by_their_names() -> None:
+    """gloo takes calls in several threads."""
+    calls = [
+        replace(blocking(op, rank, 1, 9, seq), wait_start_s=None)
+        for rank in (0, 1)
+        for seq, op in enumerate(["all_gather", "all_reduce"])
+    ]
+    spans = [
+        Span(rank, f"gloo:{op}", "communication", start_s, end_s)
+        for rank in (0, 1)
+        for op, start_s, end_s in (("all_reduce", 2, 5), ("all_gather", 3, 8))
+    ]
+    zero, _ = run_of(calls, spans=spans).states(by="profiler")
+    assert [(state.call and state.call.op, state.end_s) for state in zero] == [
+        ("all_reduce", 5),
+        ("all_gather", 8),
+    ]
+
+
+@pytest.mark.parametrize("early_s", [0.0005, -2.0005])
+def test_the_profilers_clock_may_be_a_little_off(early_s: float) -> None:
+    calls = [replace(blocking("all_reduce", rank, 4, 6), wait_start_s=None) for rank in (0, 1)]
+    spans = [moving(0, 4 - early_s, 7), moving(1, 5, 7)]
+    [zero, _] = run_of(calls, spans=spans).step_time(by="profiler")
+    assert zero.waiting_s == pytest.approx(max(5 - (4 - early_s), 0))
+    [state, *_] = run_of(calls, spans=spans).states(by="profiler")[0]
+    assert state.call is not None
 
 
 def test_only_what_was_profiled_counts_without_a_label() -> None:

@@ -61,6 +61,34 @@ def test_operators_are_outermost_and_start_no_communication(run: Run, rank: int)
         assert block.start_s <= one.start_s <= one.end_s <= after.start_s + 1e-6
 
 
+class ReducedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # type: ignore[no-untyped-def]
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+        gradient = gradient * 2
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def test_an_operator_that_communicates_is_only_what_it_computes() -> None:
+    def backward() -> None:
+        x = torch.ones(1 << 18, requires_grad=True)
+        with profile():
+            ReducedBackward.apply(x).sum().backward()
+
+    run = launch(backward, world_size=2, quiet=True, timeout_s=120)
+    for rank in (0, 1):
+        operators = spans_of(run, rank, "compute")
+        names = [span.name for span in operators]
+        assert "aten::mul" in names  # and not the backward pass of ReducedBackward around it
+        [call] = run.calls_of(rank)
+        middle_s = (call.start_s + call.end_s) / 2
+        assert not any(span.start_s < middle_s < span.end_s for span in operators)
+
+
 def test_only_ranks_that_ask_are_profiled() -> None:
     def on_one() -> None:
         x = torch.ones(8)

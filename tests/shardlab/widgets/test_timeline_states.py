@@ -11,7 +11,7 @@ from shardlab.display.palette import STATES, WAIT
 from shardlab.run import Run, Span
 from shardlab.widgets import timeline
 from shardlab.widgets.timeline_states import LOOKS, TICK_S, merged
-from tests.shardlab.run.test_step_time import blocking, run_of
+from tests.shardlab.run.test_step_time import blocking, run_of, step
 from tests.shardlab.widgets.synthetic import (
     dense,
     make_run,
@@ -45,6 +45,16 @@ def test_a_lane_comes_from_the_profiler_or_else_from_records() -> None:
     assert timeline(run).scene["states"]["source"] == "states by torch.profiler"
     run.spans = []
     assert timeline(run).scene["states"]["source"] == "states by records of calls"
+
+
+def test_a_rank_that_never_goes_on_waits_until_the_right_edge() -> None:
+    calls = [blocking("all_reduce", 0, 2, None), blocking("all_gather", 1, 10, None)]
+    widget = timeline(run_of(calls, *step(1)), by="records")
+    lanes = [unpacked(packed) for packed in widget.scene["states"]["ranks"]]
+    assert lanes[0] == [("waiting", pytest.approx(2), pytest.approx(18))]
+    assert lanes[1][1] == ("waiting", pytest.approx(10), pytest.approx(18))
+    assert widget.scene["end_s"] == pytest.approx(18)
+    assert "never ended" in widget.summary()
 
 
 def unpacked(packed: list) -> list[tuple[str, float, float]]:  # type: ignore[type-arg]
