@@ -195,7 +195,7 @@ def show_steps(**runs):
 # %% [markdown]
 # ### A straggler
 #
-# One rank also evaluates the model on twelve batches in each step, as if "rank 0 does the evaluation" had been the easiest way to write it. Here it is another rank:
+# A **straggler** is a rank that is slower than the others. Here one rank also evaluates the model on twelve batches in each step, as if "rank 0 does the evaluation" had been the easiest way to write it (here it is rank 2):
 
 # %%
 def train_and_evaluate(evaluating, steps=4):
@@ -427,7 +427,7 @@ holds("FLOP/s with 64 rows, over those with one row", timed[64].flops_per_s / ti
 # | pipeline, L layers per stage | per token: 24LD² | D elements: 2D | 12LD > C/W |
 # | ring attention, T tokens per device | one block of keys: 4T²D | keys and values: 4TD | T > C/W |
 #
-# In the first two rows the model's size drops out: only the tokens **per device** count. More devices for the same batch mean fewer tokens on each, and at some number the traffic no longer hides. These are published thresholds, and ours:
+# All per device; a ring all-reduce sends about twice its tensor (chapter 03), and a block of width D has 12D² parameters. In the first two rows the model's size drops out: only the tokens **per device** count. More devices for the same batch mean fewer tokens on each, and at some number the traffic no longer hides. These are published thresholds, and ours:
 
 # %%
 H100_PUBLISHED, A100_PUBLISHED = 2475, 1.0e3  # tokens: Austin et al., part 12; Liu et al., table 2
