@@ -75,7 +75,7 @@ plt.style.use(palette.PLOT_STYLE)
 # | state | what the rank does |
 # |---|---|
 # | **compute** | it computes, and no communication is in progress |
-# | **overlapped** | it computes while communication is in progress: that communication costs no time |
+# | **overlapped** | it computes while communication is in progress, which is then hidden |
 # | **exposed** | it stands still for a communication that all its ranks have begun |
 # | **waiting** | it stands still in a call that another rank has not begun yet |
 # | **loader** | it gets its next batch |
