@@ -89,16 +89,16 @@ def test_by_the_profiler_it_sees_a_wait_in_cpp() -> None:
 
 def test_of_ranks_that_began_at_the_same_time_it_stays_on_its_own() -> None:
     calls = [blocking("all_reduce", rank, 2, 4) for rank in (0, 1)]
-    assert {state.rank for state in critical_path(run_of(calls, *step(0)))} == {0}
+    assert {state.rank for state in critical_path(run_of(calls, *step(0, 1)))} == {0}
 
 
 def test_a_communication_may_begin_while_its_rank_stands_still_for_another() -> None:
     """gloo begins it in a thread of its own: what held rank 1 up at 5 is what came before."""
     calls = [
-        *(started(0, 1, None, 8), started(1, 1.5, None, 7)),
+        *(started(0, 1.5, None, 8), started(1, 1, None, 7)),
         *(started(0, 2, None, 9, seq=1), started(1, 2, None, 9, seq=1)),
     ]
-    of_ranks = {0: [(1, 5), (2, 9)], 1: [(1.5, 7), (5, 9)]}
+    of_ranks = {0: [(1.5, 5), (2, 9)], 1: [(1, 7), (5, 9)]}
     spans = [Span(rank, "aten::mm", "compute", 0, 3) for rank in (0, 1)]
     spans += [
         Span(rank, "gloo:all_reduce", "communication", *times)
@@ -110,7 +110,7 @@ def test_a_communication_may_begin_while_its_rank_stands_still_for_another() -> 
     )
     assert all(one.end_s == after.start_s for one, after in pairwise(path))
     assert [(path[0].start_s, path[-1].end_s)] == [(0, 10)]
-    assert hops(path)[-1] == (1, 0, 5)
+    assert hops(path) == [(0, 1, 1.5), (1, 0, 5)]
     assert [state.end_s for state in path if state.rank == 1 and state.name == "exposed"] == [5]
 
 
