@@ -114,7 +114,7 @@ def test_published_utilization_is_recomputed(chapter):
     assert printed.count("✓") == 4
     assert "Megatron 1T, MFU: 39.2%" in printed
     assert "by the dense peak: 49%" in chapter.text_of("nanoGPT's 104")
-    assert "d = 4 gives 8192" in chapter.text_of("d = 4 gives")
+    assert "data 4 gives 8192 GPUs" in chapter.text_of("data 4 gives")
 
 
 def test_the_flight_recorder_and_our_report_name_the_same_rank(chapter):
