@@ -1,7 +1,7 @@
 """The course's colors, in one place: one color, one meaning, in every chapter and widget.
 
-There are six scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, parts
-of a model. All colors have a contrast of at least 3:1 with JupyterLab's light and dark pages. Two
+There are eight scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, axes
+of parallelism, work of a device, parts of a model. All colors have a contrast of at least 3:1 with JupyterLab's light and dark pages. Two
 that can appear in the same picture also differ for color-blind readers, or are distinguished by
 something else: ranks by their number, an error by stripes or an outline. tests/…/test_palette.py
 measures this. The colors come from a computer search under these conditions, so that no shade of
@@ -59,6 +59,22 @@ PHASES = {
     "backward": "#B74A46",
     "weights": "#9F7FD7",
     "update": "#5E9E4B",
+}
+
+# Axes of parallelism: of a mesh, and of a step the traffic that waits for them.
+AXES = {
+    "data": "#1A66A9",
+    "tensor": "#E46D7B",
+    "pipeline": "#847DCE",
+    "context": "#BC61A9",
+    "expert": "#A8403E",
+}
+
+# What a device does in a step by what sets its time, where forward and backward are not apart.
+WORK = {
+    "products": "#1D714E",
+    "memory-bound work": "#907018",
+    "overhead": "#785585",
 }
 
 # Calls of torch.distributed. The first name that an op starts with gives its color:

@@ -63,6 +63,8 @@ def scales() -> dict[str, list[Entry]]:
             ("backward, weights only", {"fill": palette.PHASES["weights"]}),
         ],
         "memory": _filled(palette.MEMORY),
+        "axes": _filled(palette.AXES),
+        "work": _filled(palette.WORK),
         "calls": [
             *_filled(palette.CALLS),
             ("gathered, waits in its buffer", {"fill": palette.CALLS["all_gather"], "hatch": True}),
