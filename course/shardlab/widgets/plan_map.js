@@ -7,6 +7,7 @@ function build(model, signal) {
   let shown = []; // the items that the filters let through, from the least memory on
   let selected = null; // an item
   let hovered = null;
+  let scatter = null; // kept while the filters stay
 
   const controls = names.map((name) => choice({
     label: name, options: filters[name].map((value) => [value, value]), value: settings[name], signal,
@@ -45,6 +46,8 @@ function build(model, signal) {
     hovered = null;
     selected = shown.find(({ name }) => name === settings.layout) ?? fastest() ?? null;
     root.dataset.shown = shown.length;
+    scatter = keptPicture(scene.width, (context, theme) =>
+      paint(context, scene.background, theme) + paint(context, planMapPoints(scene, shown), theme));
     refresh(`${scene.summary} ${selected?.text ?? scene.none}`);
     describe();
   }
@@ -67,22 +70,21 @@ function build(model, signal) {
     };
     const frontier = planMapFrontier(shown);
     // From a layout that is not on the frontier, to the neighbor on it.
-    const place = selected ? frontier.filter(({ x }) => x <= selected.x).length - 1 : 0;
-    const aside = (step) => () => {
-      const isOn = frontier[place] === selected;
-      select(frontier[clamp(isOn || step < 0 ? place + step + (isOn ? 0 : 1) : place + 1, 0, frontier.length - 1)]);
-    };
+    const isBefore = (item) => shown.indexOf(item) <= shown.indexOf(selected);
+    const place = frontier.filter(isBefore).length - 1;
+    const aside = (to) => () => select(frontier[clamp(to, 0, frontier.length - 1)]);
     const bySeconds = planMapBySeconds(shown);
     const published = shown.filter(({ measured }) => measured !== undefined);
     return {
-      ArrowLeft: aside(-1), ArrowRight: aside(1), ArrowUp: along(bySeconds, 1), ArrowDown: along(bySeconds, -1),
+      ArrowLeft: aside(frontier[place] === selected ? place - 1 : place), ArrowRight: aside(place + 1),
+      ArrowUp: along(bySeconds, 1), ArrowDown: along(bySeconds, -1),
       p: () => select(published[(published.indexOf(selected) + 1) % published.length]),
       Home: () => select(fastest()), Escape: () => select(fastest()),
     };
   }
 
   function draw(context, theme) {
-    let drawn = paint(context, scene.background, theme) + paint(context, planMapPoints(scene, shown), theme);
+    let drawn = scatter?.(context, theme) ?? 0;
     if (hovered && hovered !== selected) drawn += paint(context, planMapRing(hovered), theme);
     if (!selected) return drawn;
     drawn += paint(context, planMapRing(selected), theme) + paint(context, scene.meshes[selected.mesh], theme);

@@ -18,7 +18,7 @@ from shardlab.widgets.units import format_seconds, format_si
 
 WIDTH = bars.WIDTH
 MESH = (486.0, 0.0)  # left and top of the selected layout's mesh
-BARS_TOP = 292.0
+BARS_TOP = 266.0
 NO_LAYOUT = "No layout has these settings."
 
 
@@ -52,7 +52,7 @@ class PlanMap(Adjustable):
         self._meshes = [Mesh(*each).marks(*MESH) for each in meshes]
         scene = {
             "width": WIDTH,
-            "height": self.bars[-1].bottom,
+            "height": self.bars[-1].bottom + 8,
             "plot": [drawing.LEFT, drawing.TOP, drawing.RIGHT, drawing.BOTTOM],
             "background": as_json(self._background),
             "point": as_json([drawing.point(0, 0, fits=True)])[0],
@@ -69,6 +69,7 @@ class PlanMap(Adjustable):
         }
         anything = dict.fromkeys(choice.FILTERS, choice.ANY)
         super().__init__(scene=scene, settings={**anything, "layout": ""})
+        self.observe(self.refresh, "settings")  # a saved notebook has the reader's choice
 
     def check(self, settings: dict[str, Any]) -> None:
         known = {**self.scene["filters"], "layout": ["", *(each["name"] for each in self._items)]}
@@ -81,7 +82,7 @@ class PlanMap(Adjustable):
 
     def static_svg(self) -> str:
         footer, subtitle = self._small_print(), self._filtered()
-        height = self.bars[-1].bottom
+        height = self.scene["height"]
         title = "Memory and time of layouts"
         return to_svg(self.marks(), WIDTH, height, title=title, subtitle=subtitle, footer=footer)
 
@@ -191,15 +192,13 @@ class PlanMap(Adjustable):
 
     def _small_print(self) -> str:
         capacity = f"{self.plans.cluster.capacity_bytes / 1e9:g} GB"
-        words = (
-            f"Dashed: {(1 - RESERVE) * 100:.0f} % of a device's {capacity}; the rest is left for "
-            "fragmentation and buffers. Bars are scaled to the selected layout. "
-        )
+        words = f"Dashed: {(1 - RESERVE) * 100:.0f} % of {capacity}; the rest is kept free. "
         if len(self.shown) == len(self.plans):
             return f"{words}All {len(self.plans):,} legal layouts are shown."
         return (
-            f"{words}Shown: {len(self.shown):,} of {len(self.plans):,} legal layouts, among them the "
-            "frontier, also with one filter, and the fastest of each mesh."
+            f"{words}Shown: {len(self.shown):,} of {len(self.plans):,} legal layouts: up to "
+            f"{choice.MOST_MEMORY:g} × that memory and {choice.MOST_TIME:g} × the fastest step, first "
+            "the frontier, also with one filter, then the best few of each mesh."
         )
 
 

@@ -12,7 +12,7 @@ from shardlab.plan.layouts import RECOMPUTE, Layout, Layouts
 from shardlab.plan.plans import RESERVE, Plans
 
 MOST_LAYOUTS = 600
-MOST_MEMORY, MOST_TIME = 4.0, 30.0  # of a device's memory, and of the fastest layout's time
+MOST_MEMORY, MOST_TIME = 4.0, 8.0  # of a device's memory, and of the fastest layout's time
 ANY = "any"
 # The controls: name, and the field of a layout that each one filters by.
 FILTERS = {"tensor": "tensor", "pipeline": "pipeline", "recompute": "recompute", "ZeRO": "stage"}
@@ -67,8 +67,9 @@ def fastest(plans: Plans) -> int:
 def thinned(plans: Plans, measured: Mapping[int, Measured]) -> list[int]:
     """Indices of at most MOST_LAYOUTS layouts, from the least memory on.
 
-    The frontier, all published ones, and the frontier of each filter alone; then the fastest for
-    each combination of filters; then for each mesh the fastest few and the one with least memory.
+    The frontier, all published ones, and the frontier of each filter alone; then for each mesh the
+    fastest and the one with the least memory, the fastest for each combination of filters, and more
+    of each mesh.  None beyond MOST_MEMORY and MOST_TIME, unless published.
     """
     seconds, memory = plans.step.seconds, plans.total_bytes
     first = fastest(plans)
@@ -91,10 +92,11 @@ def thinned(plans: Plans, measured: Mapping[int, Measured]) -> list[int]:
     mesh = [each[inside] for each in (layouts.tensor, layouts.pipeline, layouts.context)]
     # Of those that fit the fastest come first, then those that do not.
     by_time = np.lexsort((seconds[inside], ~plans.fits[inside]))
-    prefer(inside[_firsts(columns, by_time, 1)], 2)
-    prefer(inside[_firsts(mesh, np.argsort(memory[inside], kind="stable"), 1)], 3)
-    for count in (1, 2, 4):
-        prefer(inside[_firsts(mesh, by_time, count)], 2 + count)
+    by_memory = np.lexsort((seconds[inside], memory[inside]))
+    picks = [(mesh, by_time, 1), (mesh, by_memory, 1), (columns, by_time, 1)]
+    picks += [(mesh, by_time, count) for count in (2, 4, 8)]
+    for level, (groups, way, count) in enumerate(picks):
+        prefer(inside[_firsts(groups, way, count)], 2 + level)
     order = inside[np.lexsort((seconds[inside], priority[inside]))]
     kept = order[priority[order] < 9][:MOST_LAYOUTS]
     return [int(at) for at in kept[np.lexsort((seconds[kept], memory[kept]))]]

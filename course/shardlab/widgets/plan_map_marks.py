@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from shardlab.display.palette import ERROR, MEASURED, PREDICTED
 from shardlab.widgets.scene import Mark, Path, Rect, Text, line
 
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 462.0, 26.0, 252.0
-RADIUS = 3.0  # of a point
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 462.0, 26.0, 228.0
+RADIUS = 2.5  # of a point
 FAINT = 0.3  # of one that does not fit
 
 Range = tuple[float, float]
@@ -126,7 +126,7 @@ def staircase(items: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 def ring(x: float, y: float) -> list[Mark]:
     """The selected layout."""
-    size = 2 * RADIUS + 8
+    size = 14.0
     box = {"x": x - size / 2, "y": y - size / 2, "width": size, "height": size, "radius": size / 2}
     return [
         Rect(**box, stroke="surface", stroke_width=4.0),

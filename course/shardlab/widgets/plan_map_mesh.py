@@ -11,7 +11,7 @@ from shardlab.display.palette import AXES, WAIT
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 
 MOST_ROWS, MOST_COLUMNS = 10, 16  # that are drawn
-ROW_WIDTH, ROWS_HEIGHT = 172.0, 140.0  # room for them
+ROW_WIDTH, ROWS_HEIGHT = 172.0, 124.0  # room for them
 GAP = 5.0  # between tensor-parallel groups
 
 
@@ -24,7 +24,7 @@ class Mesh:
     per_node: int
 
     def marks(self, left: float, top: float) -> list[Mark]:
-        """In a box of 214 × 252."""
+        """In a box of 214 × 230."""
         degrees = {
             "data": self.data,
             "tensor": self.tensor,
@@ -41,7 +41,7 @@ class Mesh:
             marks.append(Text(x=left, y=top + 12, text="one device", size=12))
         marks += self._replica(left + 18, top + 62)
         for row, words in enumerate(self.words()):
-            marks.append(Text(x=left, y=top + 226 + 15 * row, text=words, size=11, fill="muted"))
+            marks.append(Text(x=left, y=top + 212 + 15 * row, text=words, size=11, fill="muted"))
         return marks
 
     def words(self) -> list[str]:
@@ -84,20 +84,21 @@ class Mesh:
                 fill="surface", stroke=outline, stroke_width=1.5,
             )
         )  # fmt: skip
-        cell = size - 1.5
-        d = "".join(
-            f"M{left + group * group_width + size * rank:.1f} {top + size * row:.1f}"
-            f"h{cell:.1f}v{cell:.1f}h-{cell:.1f}z"
-            for row in range(rows)
-            for group in range(groups)
-            for rank in range(self.tensor)
-        )
+        starts = [left + group * group_width for group in range(groups)]
+        block = group_width - GAP
+        d = "".join(f"M{x:.1f} {top:.1f}h{block:.1f}v{height:.1f}h-{block:.1f}z" for x in starts)
         marks.append(Path(d=d, fill=AXES["tensor"] if self.tensor > 1 else WAIT))
+        d = "".join(
+            f"M{x + size * rank:.1f} {top:.1f}v{height:.1f}"
+            for x in starts
+            for rank in range(1, self.tensor)
+        )
+        d += "".join(f"M{left:.1f} {top + size * row:.1f}h{width:.1f}" for row in range(1, rows))
+        marks.append(Path(d=d, stroke="surface", stroke_width=1.5))
         bottom = top + height + 9
         if self.context > 1:
             d = "".join(
-                f"M{left + at * group_width:.1f} {bottom:.1f}h{group_width - GAP - 1.5:.1f}"
-                for at in range(groups)
+                f"M{x:.1f} {bottom:.1f}h{block:.1f}" for x in starts
             )
             marks.append(Path(d=d, stroke=AXES["context"], stroke_width=3))
             if groups < self.context:
