@@ -41,14 +41,15 @@ class PlanMap(Adjustable):
         self.bars = self._bars(kept, plans[choice.fastest(plans)])
         self.axes = drawing.Axes.around(
             [self.limit, *(each.total_bytes for each in self.shown)],
-            [each.step_s for each in self.shown]
-            + [run.seconds for run in self.measured.values()],
+            [each.step_s for each in self.shown] + [run.seconds for run in self.measured.values()],
         )
         self._background = drawing.background(
             self.axes, self.limit, is_published=bool(self.measured)
         )
         meshes = list(dict.fromkeys(self._mesh(each) for each in self.shown))
-        self._items = [self._item(each, run, meshes) for each, run in zip(self.shown, self.runs, strict=True)]
+        self._items = [
+            self._item(each, run, meshes) for each, run in zip(self.shown, self.runs, strict=True)
+        ]
         self._meshes = [Mesh(*each).marks(*MESH) for each in meshes]
         scene = {
             "width": WIDTH,
@@ -105,7 +106,9 @@ class PlanMap(Adjustable):
         return [
             each
             for each in self._items
-            if all(want in (choice.ANY, has) for want, has in zip(wanted, each["filters"], strict=True))
+            if all(
+                want in (choice.ANY, has) for want, has in zip(wanted, each["filters"], strict=True)
+            )
         ]
 
     def selected(self) -> int | None:
@@ -132,7 +135,7 @@ class PlanMap(Adjustable):
         """What the line below the picture says about a layout."""
         fits = "" if each.fits else ", does not fit"
         words = f"{each.layout}: {each.total_bytes / 1e9:.3g} GB{fits}, step {format_seconds(each.step_s)}"
-        words += f", MFU {each.mfu:.0%}.".replace("%", " %")
+        words += f", MFU {each.mfu:.0%}.".replace("%", "\u00a0%")
         if run is None:
             return words
         error = each.step_s / run.seconds - 1
@@ -176,7 +179,7 @@ class PlanMap(Adjustable):
             "row": [
                 f"{each.total_bytes / 1e9:.3g}",
                 format_seconds(each.step_s),
-                f"{each.mfu:.0%}".replace("%", " %"),
+                f"{each.mfu:.0%}".replace("%", "\u00a0%"),
                 "yes" if each.fits else "no",
                 format_seconds(run.seconds) if run else "",
             ],

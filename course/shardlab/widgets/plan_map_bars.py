@@ -16,7 +16,7 @@ BAR, ROW = 16.0, 15.0
 # {name in the legend: (parts of shardlab.plan.step, color)}
 STEP: dict[str, tuple[tuple[str, ...], str]] = {
     "products": (("products", "logits"), WORK["products"]),
-    "memory-bound work": (("memory-bound work",), WORK["memory-bound work"]),
+    "memory-bound": (("memory-bound work",), WORK["memory-bound work"]),
     "overhead": (("overhead",), WORK["overhead"]),
     "tensor traffic": (("tensor parallelism",), AXES["tensor"]),
     "context traffic": (("context parallelism",), AXES["context"]),
@@ -61,7 +61,11 @@ class Bar:
         for value in sums:
             parts.append([round(x, 1), round(value * scale, 1), self.write(value) if value else ""])
             x += value * scale
-        return {"whole": self.write(whole), "line": round(self.compare[1] * scale, 1), "parts": parts}
+        return {
+            "whole": self.write(whole),
+            "line": round(self.compare[1] * scale, 1),
+            "parts": parts,
+        }
 
     def scene(self) -> dict[str, Any]:
         """What planMapBar in the browser needs to draw any layout's bar."""

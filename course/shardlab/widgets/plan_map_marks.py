@@ -11,7 +11,7 @@ from shardlab.widgets.scene import Mark, Path, Rect, Text, line
 
 LEFT, RIGHT, TOP, BOTTOM = 52.0, 462.0, 26.0, 228.0
 RADIUS = 2.5  # of a point
-FAINT = 0.3  # of one that does not fit
+FAINT = 0.4  # of one that does not fit
 
 Range = tuple[float, float]
 
@@ -40,10 +40,10 @@ def _share(value: float, span: Range) -> float:
 
 
 def ticks(span: Range, most: int = 7) -> list[float]:
-    """Round numbers within the span: 1, 2 and 5 times powers of ten, or fewer if those are many."""
+    """Round numbers within the span, at most so many if powers of ten are not more."""
     powers = range(math.floor(math.log10(span[0])), math.ceil(math.log10(span[1])) + 1)
     found: list[float] = []
-    for digits in ((1, 2, 5), (1, 3), (1,)):
+    for digits in ((1, 1.5, 2, 3, 5, 7), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         every = (digit * 10.0**power for power in powers for digit in digits)
         found = [value for value in every if span[0] <= value <= span[1]]
         if len(found) <= most:
@@ -77,7 +77,10 @@ def background(axes: Axes, limit: float, *, is_published: bool) -> list[Mark]:
         _small(LEFT + 182, 15, "frontier", "start"),
     ]
     if is_published:
-        marks += [diamond(LEFT + 246, 11), _small(LEFT + 255, 15, "published run, measured", "start")]
+        marks += [
+            diamond(LEFT + 246, 11),
+            _small(LEFT + 255, 15, "published run, measured", "start"),
+        ]
     return marks
 
 

@@ -39,16 +39,17 @@ class Mesh:
             marks.append(Text(x=x + 15, y=y, text=f"{name} {degree:,}", size=12))
         if not used:
             marks.append(Text(x=left, y=top + 12, text="one device", size=12))
-        marks += self._replica(left + 18, top + 62)
+        replica, bottom = self._replica(left + 18, top + 62)
         for row, words in enumerate(self.words()):
-            marks.append(Text(x=left, y=top + 212 + 15 * row, text=words, size=11, fill="muted"))
-        return marks
+            y = bottom + 22 + 15 * row
+            marks.append(Text(x=left, y=y, text=words, size=11, fill="muted"))
+        return marks + replica
 
     def words(self) -> list[str]:
         """What is drawn, and what a node holds."""
         replica = self.tensor * self.context * self.pipeline
         drawn = "one device" if replica == 1 else f"{replica:,} devices"
-        return [f"A replica is {drawn}.", self._node()]
+        return [words for words in (f"A replica is {drawn}.", self._node()) if words]
 
     def _node(self) -> str:
         group, node = self.tensor * self.context, self.per_node
@@ -61,7 +62,8 @@ class Mesh:
         stages = node // (group * self.data)
         return "" if node % (group * self.data) else f"A node: {stages} stages of all replicas."
 
-    def _replica(self, left: float, top: float) -> list[Mark]:
+    def _replica(self, left: float, top: float) -> tuple[list[Mark], float]:
+        """Its marks and where they end."""
         groups = max(1, min(self.context, MOST_COLUMNS // self.tensor))
         rows = min(self.pipeline, MOST_ROWS)
         room = ROW_WIDTH - GAP * (groups - 1) - (14 if groups < self.context else 0)
@@ -97,9 +99,7 @@ class Mesh:
         marks.append(Path(d=d, stroke="surface", stroke_width=1.5))
         bottom = top + height + 9
         if self.context > 1:
-            d = "".join(
-                f"M{x:.1f} {bottom:.1f}h{block:.1f}" for x in starts
-            )
+            d = "".join(f"M{x:.1f} {bottom:.1f}h{block:.1f}" for x in starts)
             marks.append(Path(d=d, stroke=AXES["context"], stroke_width=3))
             if groups < self.context:
                 marks.append(Text(x=left + width + 6, y=bottom + 2, text="…", size=12))
@@ -109,7 +109,7 @@ class Mesh:
             marks.append(Path(d=d, stroke=AXES["pipeline"], stroke_width=2))
             if rows < self.pipeline:
                 marks.append(Text(x=x - 4, y=top + height + 10, text="⋮", size=12))
-        return marks + self._nodes(left, top, size, group_width, rows, groups)
+        return marks + self._nodes(left, top, size, group_width, rows, groups), bottom
 
     def _nodes(
         self, left: float, top: float, size: float, group_width: float, rows: int, groups: int
