@@ -1,11 +1,12 @@
 """The course's colors, in one place: one color, one meaning, in every chapter and widget.
 
-There are eight scales: predicted and measured, ranks, kinds of memory, calls, phases of a step, axes
-of parallelism, work of a device, parts of a model. All colors have a contrast of at least 3:1 with JupyterLab's light and dark pages. Two
-that can appear in the same picture also differ for color-blind readers, or are distinguished by
-something else: ranks by their number, an error by stripes or an outline. tests/…/test_palette.py
-measures this. The colors come from a computer search under these conditions, so that no shade of
-one suggests the meaning of another: if you change one, run that test.
+There are eight scales: predicted and measured, ranks, kinds of memory, calls, phases of a step,
+axes of parallelism, work of a device, parts of a model. All colors have a contrast of at least 3:1
+with JupyterLab's light and dark pages. Two that can appear in the same picture also differ for
+color-blind readers, or are distinguished by something else: ranks by their number, an error by
+stripes or an outline. tests/…/test_palette.py measures this. The colors come from a computer search
+under these conditions, so that no shade of one suggests the meaning of another: if you change one,
+run that test.
 """
 
 from __future__ import annotations

@@ -134,8 +134,8 @@ class PlanMap(Adjustable):
     def describe(self, each: Plan, run: Measured | None = None) -> str:
         """What the line below the picture says about a layout."""
         fits = "" if each.fits else ", does not fit"
-        words = f"{each.layout}: {each.total_bytes / 1e9:.3g} GB{fits}, step {format_seconds(each.step_s)}"
-        words += f", MFU {each.mfu:.0%}.".replace("%", "\u00a0%")
+        words = f"{each.layout}: {each.total_bytes / 1e9:.3g} GB{fits}, "
+        words += f"step {format_seconds(each.step_s)}, MFU {each.mfu:.0%}.".replace("%", "\u00a0%")
         if run is None:
             return words
         error = each.step_s / run.seconds - 1
@@ -200,8 +200,8 @@ class PlanMap(Adjustable):
             return f"{words}All {len(self.plans):,} legal layouts are shown."
         return (
             f"{words}Shown: {len(self.shown):,} of {len(self.plans):,} legal layouts: up to "
-            f"{choice.MOST_MEMORY:g} × that memory and {choice.MOST_TIME:g} × the fastest step, first "
-            "the frontier, also with one filter, then the best few of each mesh."
+            f"{choice.MOST_MEMORY:g} × a device's memory and {choice.MOST_TIME:g} × the fastest "
+            "step, first the frontier, also of each filter alone, then the best few of each mesh."
         )
 
 

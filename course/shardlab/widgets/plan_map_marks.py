@@ -129,9 +129,9 @@ def staircase(items: Sequence[dict[str, float]]) -> list[dict[str, float]]:
 
 def ring(x: float, y: float) -> list[Mark]:
     """The selected layout."""
-    size = 14.0
-    box = {"x": x - size / 2, "y": y - size / 2, "width": size, "height": size, "radius": size / 2}
     return [
-        Rect(**box, stroke="surface", stroke_width=4.0),
-        Rect(**box, stroke="text", stroke_width=2.0),
-    ]
+        Rect(
+            x=x - 7, y=y - 7, width=14, height=14, radius=7, stroke=stroke, stroke_width=width
+        )
+        for stroke, width in (("surface", 4.0), ("text", 2.0))
+    ]  # fmt: skip

@@ -39,11 +39,13 @@ class Mesh:
             marks.append(Text(x=x + 15, y=y, text=f"{name} {degree:,}", size=12))
         if not used:
             marks.append(Text(x=left, y=top + 12, text="one device", size=12))
-        replica, bottom = self._replica(left + 18, top + 62)
+        grid = self._grid(left + 18, top + 62)
+        marks += self._replicas(grid)
+        marks += self._arrows(grid)
         for row, words in enumerate(self.words()):
-            y = bottom + 22 + 15 * row
+            y = grid.top + grid.height + 31 + 15 * row
             marks.append(Text(x=left, y=y, text=words, size=11, fill="muted"))
-        return marks + replica
+        return marks + grid.nodes()
 
     def words(self) -> list[str]:
         """What is drawn, and what a node holds."""
@@ -56,74 +58,114 @@ class Mesh:
         if group * self.data * self.pipeline <= node:
             return "All are in one node."
         if group >= node:
-            return "" if group % node else "Dashed: nodes."
+            drawn = "Dashed: nodes." if self._grid(0, 0).node_groups else ""
+            return "" if group % node else drawn or f"A row: {group // node} nodes."
         if group * self.data >= node:
             return "" if node % group else f"A node: this stage of {node // group} replicas."
         stages = node // (group * self.data)
         return "" if node % (group * self.data) else f"A node: {stages} stages of all replicas."
 
-    def _replica(self, left: float, top: float) -> tuple[list[Mark], float]:
-        """Its marks and where they end."""
+    def _grid(self, left: float, top: float) -> Grid:
         groups = max(1, min(self.context, MOST_COLUMNS // self.tensor))
         rows = min(self.pipeline, MOST_ROWS)
         room = ROW_WIDTH - GAP * (groups - 1) - (14 if groups < self.context else 0)
         size = min(16.0, room / (groups * self.tensor), ROWS_HEIGHT / (rows + 0.2))
-        group_width = size * self.tensor + GAP
-        width, height = groups * group_width - GAP, size * rows
-        marks: list[Mark] = []
-        for copy in range(min(self.data, 4) - 1, 0, -1):
-            x, y = left + 5 * copy, top - 5 * copy
-            marks.append(
-                Rect(
-                    x=x - 4, y=y - 4, width=width + 8, height=height + 8, radius=3,
-                    fill="surface", stroke=AXES["data"], stroke_width=1.5,
-                )
-            )  # fmt: skip
+        group, node = self.tensor * self.context, self.per_node
+        each = node // self.tensor
+        is_drawn = group % node == 0 and node % self.tensor == 0 and each <= groups
+        is_one = group * self.pipeline * self.data <= node
+        node_groups = each if is_drawn and not is_one else 0
+        return Grid(left, top, size, rows, groups, self.tensor, node_groups)
+
+    def _replicas(self, grid: Grid) -> list[Mark]:
+        """The first one, and the borders of some others behind it."""
         outline = AXES["data"] if self.data > 1 else "rule"
-        marks.append(
-            Rect(
-                x=left - 4, y=top - 4, width=width + 8, height=height + 8, radius=3,
-                fill="surface", stroke=outline, stroke_width=1.5,
-            )
+        color = AXES["tensor"] if self.tensor > 1 else WAIT
+        copies = range(min(self.data, 4) - 1, -1, -1)
+        return [*(grid.border(5.0 * copy, outline) for copy in copies), *grid.cells(color)]
+
+    def _arrows(self, grid: Grid) -> list[Mark]:
+        """Along the stages, and below the groups of context parallelism."""
+        marks: list[Mark] = []
+        end, below = grid.top + grid.height, grid.top + grid.height + 9
+        if self.context > 1:
+            d = "".join(f"M{x:.1f} {below:.1f}h{grid.block:.1f}" for x in grid.starts)
+            marks.append(Path(d=d, stroke=AXES["context"], stroke_width=3))
+            if grid.groups < self.context:
+                x = grid.left + grid.width + 6
+                marks.append(Text(x=x, y=below + 2, text="…", size=12))
+        if self.pipeline > 1:
+            x = grid.left - 10
+            d = f"M{x} {grid.top}V{end - 4:.1f}m-3 -4l3 4l3 -4"
+            marks.append(Path(d=d, stroke=AXES["pipeline"], stroke_width=2))
+            if grid.rows < self.pipeline:
+                marks.append(Text(x=x - 4, y=end + 10, text="⋮", size=12))
+        return marks
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The ranks of one replica that are drawn: ``rows`` of ``groups`` of ``tensor`` squares."""
+
+    left: float
+    top: float
+    size: float
+    rows: int
+    groups: int
+    tensor: int
+    node_groups: int  # in a node; 0: nodes are not drawn
+
+    @property
+    def block(self) -> float:
+        """The width of a group."""
+        return self.size * self.tensor
+
+    @property
+    def starts(self) -> list[float]:
+        return [self.left + at * (self.block + GAP) for at in range(self.groups)]
+
+    @property
+    def width(self) -> float:
+        return self.starts[-1] + self.block - self.left
+
+    @property
+    def height(self) -> float:
+        return self.size * self.rows
+
+    def border(self, shift: float, stroke: str) -> Mark:
+        return Rect(
+            x=self.left - 4 + shift, y=self.top - 4 - shift,
+            width=self.width + 8, height=self.height + 8, radius=3,
+            fill="surface", stroke=stroke, stroke_width=1.5,
         )  # fmt: skip
-        starts = [left + group * group_width for group in range(groups)]
-        block = group_width - GAP
-        d = "".join(f"M{x:.1f} {top:.1f}h{block:.1f}v{height:.1f}h-{block:.1f}z" for x in starts)
-        marks.append(Path(d=d, fill=AXES["tensor"] if self.tensor > 1 else WAIT))
-        d = "".join(
-            f"M{x + size * rank:.1f} {top:.1f}v{height:.1f}"
-            for x in starts
+
+    def cells(self, fill: str) -> list[Mark]:
+        """Two paths for all squares, since a scene has hundreds of meshes."""
+        blocks = "".join(
+            f"M{x:.1f} {self.top:.1f}h{self.block:.1f}v{self.height:.1f}h-{self.block:.1f}z"
+            for x in self.starts
+        )
+        between = "".join(
+            f"M{x + self.size * rank:.1f} {self.top:.1f}v{self.height:.1f}"
+            for x in self.starts
             for rank in range(1, self.tensor)
         )
-        d += "".join(f"M{left:.1f} {top + size * row:.1f}h{width:.1f}" for row in range(1, rows))
-        marks.append(Path(d=d, stroke="surface", stroke_width=1.5))
-        bottom = top + height + 9
-        if self.context > 1:
-            d = "".join(f"M{x:.1f} {bottom:.1f}h{block:.1f}" for x in starts)
-            marks.append(Path(d=d, stroke=AXES["context"], stroke_width=3))
-            if groups < self.context:
-                marks.append(Text(x=left + width + 6, y=bottom + 2, text="…", size=12))
-        if self.pipeline > 1:
-            x = left - 10
-            d = f"M{x} {top}V{top + height - 4:.1f}m-3 -4l3 4l3 -4"
-            marks.append(Path(d=d, stroke=AXES["pipeline"], stroke_width=2))
-            if rows < self.pipeline:
-                marks.append(Text(x=x - 4, y=top + height + 10, text="⋮", size=12))
-        return marks + self._nodes(left, top, size, group_width, rows, groups), bottom
+        between += "".join(
+            f"M{self.left:.1f} {self.top + self.size * row:.1f}h{self.width:.1f}"
+            for row in range(1, self.rows)
+        )
+        return [Path(d=blocks, fill=fill), Path(d=between, stroke="surface", stroke_width=1.5)]
 
-    def _nodes(
-        self, left: float, top: float, size: float, group_width: float, rows: int, groups: int
-    ) -> list[Mark]:
-        """Borders between nodes, where a stage of a replica fills one or several."""
-        group, node = self.tensor * self.context, self.per_node
-        if group % node or group * self.pipeline * self.data <= node or node % self.tensor:
+    def nodes(self) -> list[Mark]:
+        """Their borders, where a node holds one or several groups of a stage."""
+        if not self.node_groups:
             return []
-        each = node // self.tensor  # tensor-parallel groups
+        width = self.node_groups * (self.block + GAP) - GAP + 2.5
+        whole = self.groups - self.groups % self.node_groups
         d = "".join(
-            f"M{left + start * group_width - 2:.1f} {top + size * row - 1.2:.1f}"
-            f"h{(min(start + each, groups) - start) * group_width - GAP + 2.5:.1f}"
-            f"v{size + 0.4:.1f}h-{(min(start + each, groups) - start) * group_width - GAP + 2.5:.1f}z"
-            for row in range(rows)
-            for start in range(0, groups, each)
+            f"M{x - 2:.1f} {self.top + self.size * row - 1.2:.1f}"
+            f"h{width:.1f}v{self.size + 0.4:.1f}h-{width:.1f}z"
+            for row in range(self.rows)
+            for x in self.starts[: whole : self.node_groups]
         )
         return [Path(d=d, stroke="text", dash="3 2")]

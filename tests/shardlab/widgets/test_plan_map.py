@@ -1,4 +1,4 @@
-"""The planner's map: which layouts it shows and where, their mesh and bars, filters and selection."""
+"""The planner's map: what it shows and where, a layout's mesh and bars, filters and selection."""
 
 from __future__ import annotations
 
@@ -161,12 +161,21 @@ def test_the_bars_have_all_of_a_step_and_of_memory() -> None:
         (Mesh(8, 1, 1, 1, 8), ["A replica is one device.", "All are in one node."]),
         (Mesh(8, 4, 12, 1, 8), ["A replica is 48 devices.", "A node: this stage of 2 replicas."]),
         (Mesh(2, 8, 2, 16, 8), ["A replica is 256 devices.", "Dashed: nodes."]),
+        (Mesh(2, 1, 2, 64, 32), ["A replica is 128 devices.", "A row: 2 nodes."]),
         (Mesh(2, 2, 4, 1, 8), ["A replica is 8 devices.", "A node: 2 stages of all replicas."]),
         (Mesh(3, 3, 12, 1, 8), ["A replica is 36 devices."]),
     ],
 )
 def test_words_about_a_mesh(mesh, words) -> None:
     assert mesh.words() == words
+
+
+def test_borders_of_nodes_are_drawn_where_words_say_so() -> None:
+    for degrees in [(2, 8, 2, 16), (2, 4, 3, 4), (2, 4, 12, 1), (8, 1, 1, 1), (2, 1, 2, 64)]:
+        for per_node in (4, 6, 8, 32):
+            mesh = Mesh(*degrees, per_node)
+            dashed = [mark for mark in mesh.marks(0, 0) if mark.dash]
+            assert bool(dashed) == ("Dashed: nodes." in mesh.words()), mesh
 
 
 def test_a_mesh_has_its_axes_colors_and_fits() -> None:
@@ -178,7 +187,7 @@ def test_a_mesh_has_its_axes_colors_and_fits() -> None:
             assert (AXES[name] in fills) == (degree > 1), (degrees, name)
         for mark in marks:
             if isinstance(mark, Rect):
-                assert 0 <= mark.x
+                assert mark.x >= 0
                 assert mark.x + mark.width <= 214
             elif isinstance(mark, Text):
                 assert mark.x + text_width(mark.text, mark.size) <= 214, mark.text
@@ -255,7 +264,7 @@ def test_filters_select_in_the_browser(show: Show) -> None:
     root = show(widget)
     first = root.get_attribute("data-selected")
     assert first == str(bloom().best(1)[0].layout)
-    root.get_by_role("radiogroup", name="tensor").get_by_text("8", exact=True).click()
+    root.get_by_role("radiogroup", name="tensor").get_by_role("radio", name="8").check()
     assert root.page.evaluate("window.model.get('settings').tensor") == "8"
     widget.settings = {"tensor": "8"}
     assert root.get_attribute("data-shown") == str(len(widget.items()))
