@@ -19,7 +19,7 @@ function build(model, signal) {
     label:
       "Layouts by memory and time. Left and right arrow keys go along the frontier to less and more memory, up and " +
       "down to the next slower and faster layout, P to the next published run, Home and Escape to the fastest that " +
-      "fits.",
+      "fits, End to the least memory.",
     hint: scene.none,
     headings: () => scene.headings,
     rows: () => shown.map(({ name, row }) => [name, ...row]),
@@ -79,7 +79,7 @@ function build(model, signal) {
       ArrowLeft: aside(frontier[place] === selected ? place - 1 : place), ArrowRight: aside(place + 1),
       ArrowUp: along(bySeconds, 1), ArrowDown: along(bySeconds, -1),
       p: () => select(published[(published.indexOf(selected) + 1) % published.length]),
-      Home: () => select(fastest()), Escape: () => select(fastest()),
+      Home: () => select(fastest()), Escape: () => select(fastest()), End: () => select(frontier[0]),
     };
   }
 

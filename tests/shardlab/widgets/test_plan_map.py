@@ -303,6 +303,8 @@ def test_click_and_keyboard_select_layouts(show: Show) -> None:
     assert root.get_attribute("data-selected") == by_time[-1]
     press(root, "ArrowDown")
     assert root.get_attribute("data-selected") == by_time[-2]
+    press(root, "End")
+    assert root.get_attribute("data-selected") == names[0]
     press(root, "Escape")
     assert root.get_attribute("data-selected") == fastest
 
