@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import Any, ClassVar
 
 from shardlab.plan.calibrate import Measured
@@ -50,7 +49,7 @@ class PlanMap(Adjustable):
         self._items = [
             self._item(each, run, meshes) for each, run in zip(self.shown, self.runs, strict=True)
         ]
-        self._meshes = [Mesh(*each).marks(*MESH) for each in meshes]
+        self._meshes = [each.marks(*MESH) for each in meshes]
         scene = {
             "width": WIDTH,
             "height": self.bars[-1].bottom + 8,
@@ -157,13 +156,12 @@ class PlanMap(Adjustable):
         )  # fmt: skip
         return [step, memory]
 
-    def _mesh(self, each: Plan) -> tuple[int, int, int, int, int]:
-        data, tensor, pipeline, context, *_ = astuple(each.layout)
-        return data, tensor, pipeline, context, self.plans.cluster.per_node
+    def _mesh(self, each: Plan) -> Mesh:
+        at = each.layout
+        nodes = self.plans.cluster.per_node
+        return Mesh(at.data, at.tensor, at.pipeline, at.context, nodes, at.expert)
 
-    def _item(
-        self, each: Plan, run: Measured | None, meshes: Sequence[tuple[int, ...]]
-    ) -> dict[str, Any]:
+    def _item(self, each: Plan, run: Measured | None, meshes: Sequence[Mesh]) -> dict[str, Any]:
         layout = each.layout
         step, memory = self.bars
         item: dict[str, Any] = {

@@ -22,6 +22,7 @@ class Mesh:
     pipeline: int
     context: int
     per_node: int
+    expert: int = 1  # of the data · context ranks
 
     def marks(self, left: float, top: float) -> list[Mark]:
         """In a box of 214 × 230."""
@@ -30,6 +31,7 @@ class Mesh:
             "tensor": self.tensor,
             "pipeline": self.pipeline,
             "context": self.context,
+            "expert": self.expert,
         }
         marks: list[Mark] = []
         used = [(name, degree) for name, degree in degrees.items() if degree > 1]
@@ -39,7 +41,7 @@ class Mesh:
             marks.append(Text(x=x + 15, y=y, text=f"{name} {degree:,}", size=12))
         if not used:
             marks.append(Text(x=left, y=top + 12, text="one device", size=12))
-        grid = self._grid(left + 18, top + 62)
+        grid = self._grid(left + 18, top + 66)
         marks += self._replicas(grid)
         marks += self._arrows(grid)
         for row, words in enumerate(self.words()):
@@ -61,7 +63,8 @@ class Mesh:
             drawn = "Dashed: nodes." if self._grid(0, 0).node_groups else ""
             return "" if group % node else drawn or f"A row: {group // node} nodes."
         if group * self.data >= node:
-            return "" if node % group else f"A node: this stage of {node // group} replicas."
+            stage = "this stage of " if self.pipeline > 1 else ""
+            return "" if node % group else f"A node: {stage}{node // group} replicas."
         stages = node // (group * self.data)
         return "" if node % (group * self.data) else f"A node: {stages} stages of all replicas."
 

@@ -160,6 +160,7 @@ def test_the_bars_have_all_of_a_step_and_of_memory() -> None:
         (Mesh(1, 1, 1, 1, 8), ["A replica is one device.", "All are in one node."]),
         (Mesh(8, 1, 1, 1, 8), ["A replica is one device.", "All are in one node."]),
         (Mesh(8, 4, 12, 1, 8), ["A replica is 48 devices.", "A node: this stage of 2 replicas."]),
+        (Mesh(32, 1, 1, 2, 8), ["A replica is 2 devices.", "A node: 4 replicas."]),
         (Mesh(2, 8, 2, 16, 8), ["A replica is 256 devices.", "Dashed: nodes."]),
         (Mesh(2, 1, 2, 64, 32), ["A replica is 128 devices.", "A row: 2 nodes."]),
         (Mesh(2, 2, 4, 1, 8), ["A replica is 8 devices.", "A node: 2 stages of all replicas."]),
@@ -192,6 +193,14 @@ def test_a_mesh_has_its_axes_colors_and_fits() -> None:
             elif isinstance(mark, Text):
                 assert mark.x + text_width(mark.text, mark.size) <= 214, mark.text
                 assert mark.y <= 260
+
+
+def test_experts_are_an_axis() -> None:
+    model = replace(MODELS["llama-3-8b"], experts=8, experts_per_token=2)
+    widget = plan_map(plan(model, Cluster.of("H100", 16), 64))
+    for each, item in zip(widget.shown, widget.scene["items"], strict=True):
+        words = [mark.get("text") for mark in widget.scene["meshes"][item["mesh"]]]
+        assert (f"expert {each.layout.expert}" in words) == (each.layout.expert > 1)
 
 
 def test_no_text_of_the_legends_is_wider_than_its_place() -> None:
