@@ -34,10 +34,11 @@ class PlanMap(Adjustable):
         self.plans = plans
         self.measured = choice.measured_layouts(plans, published)
         kept = choice.thinned(plans, self.measured)
-        self.shown = [plans[at] for at in kept]
+        few = choice.only(plans, kept)
+        self.shown = [few[at] for at in range(len(few))]
         self.limit = choice.limit_bytes(plans)
         self.runs = [self.measured.get(at) for at in kept]
-        self.bars = self._bars(kept, plans[choice.fastest(plans)])
+        self.bars = self._bars(few, plans[choice.fastest(plans)])
         self.axes = drawing.Axes.around(
             [self.limit, *(each.total_bytes for each in self.shown)],
             [each.step_s for each in self.shown] + [run.seconds for run in self.measured.values()],
@@ -61,7 +62,7 @@ class PlanMap(Adjustable):
             "items": self._items,
             "meshes": [as_json(each) for each in self._meshes],
             "bars": [each.scene() for each in self.bars],
-            "filters": choice.choices(plans, kept),
+            "filters": choice.choices(few),
             "summary": self.summary(),
             "none": NO_LAYOUT,
             "small": self._small_print(),
@@ -144,15 +145,15 @@ class PlanMap(Adjustable):
             f"{abs(error) * 100:.1f} % {than}."
         )
 
-    def _bars(self, kept: Sequence[int], best: Plan) -> list[bars.Bar]:
+    def _bars(self, few: Plans, best: Plan) -> list[bars.Bar]:
         step = bars.Bar(
             "Step", BARS_TOP, bars.STEP, format_seconds,
             ("fastest that fits" if best.fits else "least memory", best.step_s),
-            bars.used(bars.STEP, self.plans.step.parts, kept),
+            bars.used(bars.STEP, few.step.parts),
         )  # fmt: skip
         memory = bars.Bar(
             "Memory", step.bottom + 8, bars.STORED, _gigabytes, ("at most", self.limit),
-            bars.used(bars.STORED, self.plans.memory_bytes, kept),
+            bars.used(bars.STORED, few.memory_bytes),
         )  # fmt: skip
         return [step, memory]
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from shardlab.display.palette import AXES, MEMORY, PHASES, WAIT, WORK
 from shardlab.widgets.scene import Mark, Path, Rect, Text
 
@@ -114,11 +116,11 @@ class Bar:
 
 
 def used(
-    kinds: Mapping[str, tuple[Sequence[str], str]], values: Mapping[str, Any], kept: Sequence[int]
+    kinds: Mapping[str, tuple[Sequence[str], str]], values: Mapping[str, np.ndarray]
 ) -> list[str]:
-    """The names of what at least one of these layouts has."""
+    """The names of what at least one layout has."""
     return [
         name
         for name, (parts, _) in kinds.items()
-        if any((values[part][list(kept)] > 0).any() for part in parts if part in values)
+        if any((values[part] > 0).any() for part in parts if part in values)
     ]

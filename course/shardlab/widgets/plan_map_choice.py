@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -111,12 +111,24 @@ def _firsts(columns: Sequence[np.ndarray], order: np.ndarray, count: int) -> np.
     return order[stable[np.arange(len(order)) - starts < count]]
 
 
-def choices(plans: Plans, kept: Sequence[int]) -> dict[str, list[str]]:
-    """The values of each filter that some of these layouts have, as text."""
+def only(plans: Plans, kept: Sequence[int]) -> Plans:
+    """These layouts alone, of which one is read fast: Step sums whole arrays each time."""
+    at, step = np.array(kept), plans.step
+    few = replace(
+        step,
+        parts={name: part[at] for name, part in step.parts.items()},
+        hardware_flops=step.hardware_flops[at],
+    )
+    memory = {name: part[at] for name, part in plans.memory_bytes.items()}
+    return replace(plans, layouts=plans.layouts.where(at), step=few, memory_bytes=memory)
+
+
+def choices(plans: Plans) -> dict[str, list[str]]:
+    """The values of each filter that some layouts have, as text."""
     return {
         name: [ANY, *(filter_value(field, value) for value in np.unique(column))]
         for name, field in FILTERS.items()
-        for column in [vars(plans.layouts)[field][list(kept)]]
+        for column in [vars(plans.layouts)[field]]
     }
 
 
