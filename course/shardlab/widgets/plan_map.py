@@ -200,7 +200,8 @@ class PlanMap(Adjustable):
         return (
             f"{words}Shown: {len(self.shown):,} of {len(self.plans):,} legal layouts: up to "
             f"{choice.MOST_MEMORY:g} × a device's memory and {choice.MOST_TIME:g} × the fastest "
-            "step, first the frontier, also of each filter alone, then the best few of each mesh."
+            "step, first the frontier, also of each filter alone, then the best few of each mesh. "
+            "With several filters, the frontier is that of the layouts shown."
         )
 
 
