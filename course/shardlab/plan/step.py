@@ -189,16 +189,15 @@ def _data_s(
     model: Model, layouts: Layouts, links: _Links, m: np.ndarray, work_s: np.ndarray
 ) -> np.ndarray:
     """Exposed traffic of gradients, once a step; of ZeRO-3's parameters, for each micro-batch."""
-    found = np.zeros(len(layouts))
     dense, experts = rank_parameters(model, layouts)
     ranks = layouts.data * layouts.context
+    all_reduce_s = np.zeros(len(layouts))
     for held, among in ((dense, ranks), (experts, ranks // layouts.expert)):
-        per_s = links.within(among, layouts.tensor)
-        all_reduce_s = HALF_BYTES * held * _ring_share(among) / per_s
-        # Gathered forward and backward, and gradients scattered: each half an all-reduce.
-        exposed_s = np.maximum(1.5 * all_reduce_s - work_s, 0.0)
-        found += all_reduce_s + np.where(layouts.stage == 3, m * exposed_s, 0.0)
-    return found
+        sent_bytes = HALF_BYTES * held * _ring_share(among)
+        all_reduce_s += sent_bytes / links.within(among, layouts.tensor)
+    # ZeRO-3 gathers in forward and backward, and scatters gradients: each is half an all-reduce.
+    exposed_s = np.maximum(1.5 * all_reduce_s - work_s, 0.0)
+    return np.where(layouts.stage == 3, m * exposed_s, all_reduce_s)
 
 
 def _ring_share(ranks: np.ndarray) -> np.ndarray:
