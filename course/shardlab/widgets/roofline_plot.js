@@ -57,6 +57,9 @@ function build(model, signal) {
 
   function draw(context, theme) {
     let drawn = paint(context, scene.background, theme);
+    // From back to front: no line crosses a label.
+    for (const { below } of moving()) drawn += paint(context, below, theme);
+    drawn += paint(context, scene.foreground, theme);
     for (const { marks } of moving()) drawn += paint(context, marks, theme);
     const size = 2 * scene.radius + 6;
     const chosen = selected === null ? [] : points()[selected].spots;

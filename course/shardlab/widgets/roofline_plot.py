@@ -41,28 +41,32 @@ class RooflinePlot(Adjustable):
         self.slider, self.bytes_of = slider, bytes_of
         works = [*points, *moving.values()]
         axes = Axes.around(machines, works)
-        axes.avoid(machines, points)
+        axes.avoid(machines, points, moving.values())
         self._background = [
-            *drawing.background(machines, axes, works, bytes_of),
+            *drawing.background(machines, axes, bytes_of),
+            *drawing.legend(works),
             *drawing.trail(axes, moving.values()),
-            *(mark for each in points for mark in drawing.point(machines, axes, each)),
         ]
-        # Each on its own, so that their labels avoid those of the background only.
-        self._at = {
-            value: drawing.point(machines, deepcopy(axes), work, moves=True)
-            for value, work in moving.items()
+        self._foreground = drawing.foreground(machines, axes, points)
+        spots = {
+            value: drawing.spots(machines, axes, work, moves=True) for value, work in moving.items()
         }
+        self._below = {value: drawing.drop(axes, each) for value, each in spots.items()}
+        # Each on its own, so that their labels avoid those of the foreground only.
+        self._at = {value: self._moved(deepcopy(axes), value) for value in moving}
         scene = {
             "width": WIDTH,
             "height": HEIGHT,
             "radius": drawing.RADIUS,
             "background": as_json(self._background),
+            "foreground": as_json(self._foreground),
             "points": [self._item(axes, each) for each in points],
             "slider": slider,
             # As a list: JSON has no numbers as keys.
             "moving": [
                 {
                     "at": value,
+                    "below": as_json(self._below[value]),
                     "marks": as_json(self._at[value]),
                     **self._item(axes, work, moves=True),
                 }
@@ -74,14 +78,25 @@ class RooflinePlot(Adjustable):
         }
         super().__init__(scene=scene, settings={"at": at})
 
+    def _moved(self, axes: Axes, value: float) -> list[Mark]:
+        """The point that the slider moves, and the labels of the others."""
+        marks = drawing.point(self.machines, axes, self.moving[value], moves=True)
+        return [*marks, *drawing.trail_labels(axes, self.moving, self.slider, value)]
+
+    def marks(self, at: float | None) -> list[Mark]:
+        """All marks with the slider at this value, from back to front."""
+        return [
+            *self._background, *self._below.get(at, []), *self._foreground, *self._at.get(at, []),
+        ]  # fmt: skip
+
     def check(self, settings: dict[str, Any]) -> None:
         if self.moving and settings["at"] not in self.moving:
             known = ", ".join(f"{value:g}" for value in self.moving)
             raise ValueError(f"at={settings['at']!r}: must be one of {known}")
 
     def static_svg(self) -> str:
-        marks: list[Mark] = [*self._background, *self._at.get(self.settings["at"], [])]
         title, footer = "Roofline", SMALL_PRINT[self.bytes_of]
+        marks = self.marks(self.settings["at"])
         return to_svg(marks, WIDTH, HEIGHT, title=title, subtitle=self._position(), footer=footer)
 
     def summary(self) -> str:
