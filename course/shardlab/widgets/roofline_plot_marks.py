@@ -65,10 +65,11 @@ class Axes:
                 *(() if moves else ((x, y + 22, "middle"), (x, y - 12, "middle"))),
             )
         ]  # fmt: skip
-        if moves:  # there is also space along its line
-            down = [(x, y + 15 + 14 * row) for row in range(1, 20) for x, y in spots]
-            places += [(x + 9, base, "start") for x, base in down]
-            places += [(x - 9, base, "end") for x, base in down]
+        if moves:  # there is also space along its line, and on it
+            middle = min(max(spots[0][0], LEFT + width / 2), RIGHT - width / 2)
+            for base in (y + 15 + 14 * row for row in range(1, 20) for _, y in spots):
+                x = spots[0][0]
+                places += [(x + 9, base, "start"), (x - 9, base, "end"), (middle, base, "middle")]
         for over_roofs in (False, True) if moves else (False,):
             for at, base, anchor in places:
                 if self.claim(start_of(at, width, anchor), base, width, over_roofs=over_roofs):
@@ -183,7 +184,7 @@ def _ridges(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
 
 
 def _names(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
-    """A name at the slope of roofs that have none at their flat part: the upper one's left of it."""
+    """A name at the slope of roofs without one at their flat part: the upper one's to the left."""
     peaks = [roof.flops_per_s for roof in machines.values()]
     unnamed = [item for item in machines.items() if peaks.count(item[1].flops_per_s) > 1]
     marks: list[Mark] = []
