@@ -158,6 +158,7 @@ class RooflinePlot(Adjustable):
         return {
             "name": work.name,
             "intensity": work.intensity,
+            "measured": work.seconds is not None,
             "spots": drawing.spots(self.machines, axes, work, moves=moves),
             "text": self.describe(work, moves=moves),
             "row": [

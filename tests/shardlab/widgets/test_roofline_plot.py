@@ -346,6 +346,19 @@ def test_mouse_and_keyboard_select_points(show: Show) -> None:
 
 
 @pytest.mark.browser
+def test_small_points_say_what_was_measured(show: Show) -> None:
+    widget = PICTURES["measured"]()
+    root = show(widget)
+    x, y = widget.scene["moving"][1]["spots"][0]
+    hover(root, x, y + 3)
+    assert root.get_attribute("data-selected") == "[4, 1024] @ [1024, 1024]"
+    assert "measured 570 µs" in root.locator(".shardlab-detail").inner_text()
+    hover(root, x, y + 40)
+    assert root.get_attribute("data-selected") is None
+    assert "[16, 1024]" in root.locator(".shardlab-detail").inner_text()
+
+
+@pytest.mark.browser
 def test_without_a_slider(show: Show) -> None:
     root = show(roofline_plot(H100, [Work("a copy", 1e9, 1e9)]))
     expect(root.get_by_role("slider")).to_have_count(0)
