@@ -51,9 +51,13 @@ class RooflinePlot(Adjustable):
         spots = {
             value: drawing.spots(machines, axes, work, moves=True) for value, work in moving.items()
         }
-        self._below = {value: drawing.drop(axes, each) for value, each in spots.items()}
+        self._below: dict[float | None, list[Mark]] = {
+            value: drawing.drop(axes, each) for value, each in spots.items()
+        }
         # Each on its own, so that their labels avoid those of the foreground only.
-        self._at = {value: self._moved(deepcopy(axes), value) for value in moving}
+        self._at: dict[float | None, list[Mark]] = {
+            value: self._moved(deepcopy(axes), value) for value in moving
+        }
         scene = {
             "width": WIDTH,
             "height": HEIGHT,
