@@ -21,7 +21,7 @@ function build(model, signal) {
     hint: "Hover over a point, or use the arrow keys, for its numbers.",
     headings: () => scene.headings,
     rows: () => [...scene.points, ...scene.moving].map(({ row }) => row),
-    point: (pointer) => select(pointer && under(pointer)),
+    point: hover,
   });
 
   function show(next) {
@@ -41,9 +41,20 @@ function build(model, signal) {
   }
 
   function under({ x, y }) {
-    const near = points().findIndex(({ spots }) =>
-      spots.some(([left, top]) => Math.hypot(left - x, top - y) <= scene.radius + 5));
+    const near = points().findIndex(({ spots }) => spots.some(closeTo(x, y)));
     return near < 0 ? null : near;
+  }
+
+  function closeTo(x, y) {
+    return ([left, top]) => Math.hypot(left - x, top - y) <= scene.radius + 5;
+  }
+
+  /** Small points, too, say what was measured; the keyboard reaches them with the slider. */
+  function hover(pointer) {
+    select(pointer && under(pointer));
+    if (!pointer || selected !== null) return;
+    const small = scene.moving.find(({ measured, spots }) => measured && closeTo(pointer.x, pointer.y)(spots[0]));
+    if (small) mark(small.text, { selected: small.name, intensity: small.intensity });
   }
 
   function keys() {
@@ -57,6 +68,9 @@ function build(model, signal) {
 
   function draw(context, theme) {
     let drawn = paint(context, scene.background, theme);
+    // From back to front: no line crosses a label.
+    for (const { below } of moving()) drawn += paint(context, below, theme);
+    drawn += paint(context, scene.foreground, theme);
     for (const { marks } of moving()) drawn += paint(context, marks, theme);
     const size = 2 * scene.radius + 6;
     const chosen = selected === null ? [] : points()[selected].spots;

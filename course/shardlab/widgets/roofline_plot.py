@@ -41,28 +41,36 @@ class RooflinePlot(Adjustable):
         self.slider, self.bytes_of = slider, bytes_of
         works = [*points, *moving.values()]
         axes = Axes.around(machines, works)
-        axes.avoid(machines, points)
+        axes.avoid(machines, points, moving.values())
         self._background = [
-            *drawing.background(machines, axes, works, bytes_of),
+            *drawing.background(machines, axes, bytes_of),
+            *drawing.legend(works),
             *drawing.trail(axes, moving.values()),
-            *(mark for each in points for mark in drawing.point(machines, axes, each)),
         ]
-        # Each on its own, so that their labels avoid those of the background only.
-        self._at = {
-            value: drawing.point(machines, deepcopy(axes), work, moves=True)
-            for value, work in moving.items()
+        self._foreground = drawing.foreground(machines, axes, points)
+        spots = {
+            value: drawing.spots(machines, axes, work, moves=True) for value, work in moving.items()
+        }
+        self._below: dict[float | None, list[Mark]] = {
+            value: drawing.drop(axes, each) for value, each in spots.items()
+        }
+        # Each on its own, so that their labels avoid those of the foreground only.
+        self._at: dict[float | None, list[Mark]] = {
+            value: self._moved(deepcopy(axes), value) for value in moving
         }
         scene = {
             "width": WIDTH,
             "height": HEIGHT,
             "radius": drawing.RADIUS,
             "background": as_json(self._background),
+            "foreground": as_json(self._foreground),
             "points": [self._item(axes, each) for each in points],
             "slider": slider,
             # As a list: JSON has no numbers as keys.
             "moving": [
                 {
                     "at": value,
+                    "below": as_json(self._below[value]),
                     "marks": as_json(self._at[value]),
                     **self._item(axes, work, moves=True),
                 }
@@ -74,14 +82,25 @@ class RooflinePlot(Adjustable):
         }
         super().__init__(scene=scene, settings={"at": at})
 
+    def _moved(self, axes: Axes, value: float) -> list[Mark]:
+        """The point that the slider moves, and the labels of the others."""
+        marks = drawing.point(self.machines, axes, self.moving[value], moves=True)
+        return [*marks, *drawing.trail_labels(axes, self.moving, self.slider, value)]
+
+    def marks(self, at: float | None) -> list[Mark]:
+        """All marks with the slider at this value, from back to front."""
+        return [
+            *self._background, *self._below.get(at, []), *self._foreground, *self._at.get(at, []),
+        ]  # fmt: skip
+
     def check(self, settings: dict[str, Any]) -> None:
         if self.moving and settings["at"] not in self.moving:
             known = ", ".join(f"{value:g}" for value in self.moving)
             raise ValueError(f"at={settings['at']!r}: must be one of {known}")
 
     def static_svg(self) -> str:
-        marks: list[Mark] = [*self._background, *self._at.get(self.settings["at"], [])]
         title, footer = "Roofline", SMALL_PRINT[self.bytes_of]
+        marks = self.marks(self.settings["at"])
         return to_svg(marks, WIDTH, HEIGHT, title=title, subtitle=self._position(), footer=footer)
 
     def summary(self) -> str:
@@ -135,13 +154,15 @@ class RooflinePlot(Adjustable):
         return [*(f"at least{f', {name}' * bool(name)}" for name in self.machines), "measured"]
 
     def _item(self, axes: Axes, work: Work, *, moves: bool = False) -> dict[str, Any]:
+        its_own = work.machines or self.machines
         seconds = [
-            format_seconds(roof.seconds(work.flops, work.moved_bytes))
-            for roof in self.machines.values()
+            format_seconds(roof.seconds(work.flops, work.moved_bytes)) if name in its_own else ""
+            for name, roof in self.machines.items()
         ]
         return {
             "name": work.name,
             "intensity": work.intensity,
+            "measured": work.seconds is not None,
             "spots": drawing.spots(self.machines, axes, work, moves=moves),
             "text": self.describe(work, moves=moves),
             "row": [
@@ -168,6 +189,7 @@ def roofline_plot(
 
     machines: one, or several by name. What was measured was measured on the first.
     points: drawn on each roof; measured ones where they were measured and on the first roof.
+        ``work.on("NVLink")`` belongs to the roof of this name only; several names may be given.
     moving: one more point for each value of a slider, which starts at ``at``, or the first value.
         It is drawn on each roof. Small points show all those that were measured.
     slider: its name.
@@ -181,6 +203,9 @@ def roofline_plot(
         raise ValueError("roofline_plot needs at least one machine and one point")
     if bytes_of not in BOUND:
         raise ValueError(f'bytes_of={bytes_of!r}: must be "memory" or "link"')
+    for work in [*points, *values.values()]:
+        if unknown := set(work.machines) - named.keys():
+            raise ValueError(f"{work.name}: no machine is called {', '.join(sorted(unknown))}")
     start = next(iter(values), None) if at is None else _plain(at)
     if start is not None and start not in values:
         raise ValueError(f"at={at!r}: must be one of {[*values]}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.estimate.roofline import Roofline
@@ -15,7 +15,7 @@ from shardlab.widgets.units import format_count, format_si
 
 WIDTH, HEIGHT = 700.0, 378.0
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 692.0, 34.0, 328.0
-RADIUS = 5.0  # of a point
+RADIUS, SMALL_RADIUS = 5.0, 3.5  # of a point
 DASHES = ("", "7 4", "2 3", "9 3 2 3")  # roofs of different machines
 TICKS = 8  # at most on an axis
 
@@ -28,7 +28,8 @@ class Axes:
 
     x_range: tuple[float, float]
     y_range: tuple[float, float]
-    taken: list[Box] = field(default_factory=list)  # by labels
+    taken: list[Box] = field(default_factory=list)  # by labels and points
+    roofs: list[Box] = field(default_factory=list)  # pieces of them
 
     @classmethod
     def around(cls, machines: Mapping[str, Roofline], works: Sequence[Work]) -> Axes:
@@ -47,29 +48,41 @@ class Axes:
     def y(self, flops_per_s: float) -> float:
         return BOTTOM - (BOTTOM - TOP) * _share(flops_per_s, self.y_range)
 
-    def label(self, x: float, y: float, text: str, *, moves: bool = False) -> list[Mark]:
-        """A label next to a point, where nothing else is written; else none.
+    def label(
+        self, spots: Sequence[tuple[float, float]], text: str, *, moves: bool = False
+    ) -> list[Mark]:
+        """A label next to one of a point's spots, where nothing else is written; else none.
 
-        moves: of the point that has a vertical line, along which there is more space.
+        moves: of the point that has a vertical line. It is always there, if need be over a roof.
         """
         width = text_width(text, 11)
-        left, right = x - 9 - width, x + 9
-        places = [(right, y + 15), (left, y - 7), (left, y + 15), (right, y - 8)]
-        places += [(right, y + 4), (left, y + 4), (x - width / 2, y + 22), (x - width / 2, y - 12)]
-        if moves:
-            bases = range(round(BOTTOM) - 7, round(TOP), -14)
-            places += [(side, base) for base in bases for side in (right, left)]
-        for start, base in places:
-            if self.claim(start, base, width):
-                return written(start, base, text, weight=600 if moves else 400)
+        places = [
+            (at, base, anchor)
+            for x, y in spots
+            for at, base, anchor in (
+                (x + 9, y + 15, "start"), (x + 9, y - 8, "start"), (x - 9, y - 7, "end"),
+                (x - 9, y + 15, "end"), (x + 9, y + 4, "start"), (x - 9, y + 4, "end"),
+                *(() if moves else ((x, y + 22, "middle"), (x, y - 12, "middle"))),
+            )
+        ]  # fmt: skip
+        if moves:  # there is also space along its line, and on it
+            middle = min(max(spots[0][0], LEFT + width / 2), RIGHT - width / 2)
+            for base in (y + 15 + 14 * row for row in range(1, 20) for _, y in spots):
+                x = spots[0][0]
+                places += [(x + 9, base, "start"), (x - 9, base, "end"), (middle, base, "middle")]
+        for over_roofs in (False, True) if moves else (False,):
+            for at, base, anchor in places:
+                if self.claim(start_of(at, width, anchor), base, width, over_roofs=over_roofs):
+                    return written(at, base, text, weight=600 if moves else 400, anchor=anchor)
         return []
 
-    def claim(self, left: float, base: float, width: float) -> bool:
+    def claim(self, left: float, base: float, width: float, *, over_roofs: bool = False) -> bool:
         """Whether a line of text fits here: it is then taken."""
         right, top, bottom = left + width, base - 10, base + 3
         if left < LEFT or right > RIGHT + 1 or top < TOP - 6 or bottom > BOTTOM:
             return False
-        if any(left < r and l < right and top < b and t < bottom for l, t, r, b in self.taken):  # noqa: E741
+        taken = self.taken if over_roofs else [*self.taken, *self.roofs]
+        if any(left < r and l < right and top < b and t < bottom for l, t, r, b in taken):  # noqa: E741
             return False
         self.taken.append((left, top, right, bottom))
         return True
@@ -84,7 +97,9 @@ class Axes:
             (RIGHT, y),
         )
 
-    def avoid(self, machines: Mapping[str, Roofline], points: Iterable[Work]) -> None:
+    def avoid(
+        self, machines: Mapping[str, Roofline], points: Iterable[Work], moving: Iterable[Work]
+    ) -> None:
         """No label is written over roofs and points."""
         for roof in machines.values():
             corners = self.corners(roof)
@@ -92,16 +107,16 @@ class Axes:
                 steps = max(1, round((x1 - x0) / 4))
                 for step in range(steps + 1):
                     x, y = x0 + (x1 - x0) * step / steps, y0 + (y1 - y0) * step / steps
-                    self.taken.append((x - 2, y - 2, x + 2, y + 2))
+                    self.roofs.append((x - 2, y - 2, x + 2, y + 2))
         for work in points:
             for x, y in spots(machines, self, work):
                 self.taken.append((x - 6, y - 6, x + 6, y + 6))
+        for x, y in measured_at(self, moving):
+            self.taken.append((x - 4, y - 4, x + 4, y + 4))
 
 
-def background(
-    machines: Mapping[str, Roofline], axes: Axes, works: Sequence[Work], bytes_of: str
-) -> list[Mark]:
-    """Axes, roofs and ridges, and a legend for the points."""
+def background(machines: Mapping[str, Roofline], axes: Axes, bytes_of: str) -> list[Mark]:
+    """Axes, roofs and ridges."""
     marks: list[Mark] = []
     for at in decades(axes.x_range):
         x, text = axes.x(at), format_intensity(at)
@@ -116,7 +131,13 @@ def background(
     marks.append(_small((LEFT + RIGHT) / 2, BOTTOM + 36, f"FLOP per {per}", "middle"))
     for index, roof in enumerate(machines.values()):
         marks += _roof(axes, roof, DASHES[index % len(DASHES)])
-    return marks + _peaks(machines, axes) + _ridges(machines, axes) + _legend(works)
+    return marks
+
+
+def foreground(machines: Mapping[str, Roofline], axes: Axes, points: Sequence[Work]) -> list[Mark]:
+    """What no line crosses: the names of roofs and ridges, and the points that do not move."""
+    marks = [*_peaks(machines, axes), *_ridges(machines, axes), *_names(machines, axes)]
+    return [*marks, *(mark for each in points for mark in point(machines, axes, each))]
 
 
 def _roof(axes: Axes, roof: Roofline, dash: str) -> list[Mark]:
@@ -142,7 +163,7 @@ def _peaks(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
         y, width = axes.y(peak), text_width(text, 11)
         for base in (y - 7, y + 15, y + 29, y - 21):
             if axes.claim(RIGHT - width, base, width):
-                marks += written(RIGHT - width, base, text, anchor="end")
+                marks += written(RIGHT, base, text, anchor="end")
                 break
     return marks
 
@@ -162,19 +183,41 @@ def _ridges(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
     return marks
 
 
+def _names(machines: Mapping[str, Roofline], axes: Axes) -> list[Mark]:
+    """A name at the slope of roofs without one at their flat part: the upper one's to the left."""
+    peaks = [roof.flops_per_s for roof in machines.values()]
+    unnamed = [item for item in machines.items() if peaks.count(item[1].flops_per_s) > 1]
+    marks: list[Mark] = []
+    for index, (name, roof) in enumerate(sorted(unnamed, key=lambda item: item[1].ridge)):
+        (x0, y0), (x1, y1), _ = axes.corners(roof)
+        anchor, width, aside = "start" if index else "end", text_width(name, 11), 10
+        for share in (0.5, 0.4, 0.6, 0.3, 0.7, 0.2, 0.8):
+            x, base = x0 + (x1 - x0) * share, y0 + (y1 - y0) * share + 4
+            x += aside if index else -aside
+            if axes.claim(start_of(x, width, anchor), base, width):
+                marks += written(x, base, name, weight=600, anchor=anchor)
+                break
+    return marks
+
+
+def start_of(x: float, width: float, anchor: str) -> float:
+    """Where a text of this width begins."""
+    return x - {"start": 0, "middle": width / 2, "end": width}[anchor]
+
+
 def written(
-    left: float, base: float, text: str, *, weight: int = 400, anchor: str = "start"
+    x: float, base: float, text: str, *, weight: int = 400, anchor: str = "start"
 ) -> list[Mark]:
     """Text on the page's color, so that no line crosses it."""
     width = text_width(text, 11)
-    x = left if anchor == "start" else left + width
+    left = start_of(x, width, anchor)
     return [
-        Rect(x=left - 2, y=base - 11, width=width + 4, height=14, fill="surface", opacity=0.8),
+        Rect(x=left - 2, y=base - 11, width=width + 4, height=14, fill="surface", opacity=0.9),
         Text(x=x, y=base, text=text, size=11, weight=weight, anchor=anchor),
     ]
 
 
-def _legend(works: Sequence[Work]) -> list[Mark]:
+def legend(works: Sequence[Work]) -> list[Mark]:
     """What the colors of the points mean."""
     marks: list[Mark] = [disc(LEFT + 5, 12, PREDICTED), _small(LEFT + 16, 16, "at most", "start")]
     if any(work.seconds is not None for work in works):
@@ -183,9 +226,11 @@ def _legend(works: Sequence[Work]) -> list[Mark]:
 
 
 def compared_with(machines: Mapping[str, Roofline], work: Work, moves: bool) -> dict[str, Roofline]:
-    """The machines on whose roofs a point is drawn: for one that does not move and was measured,
-    only the first, where it was measured."""
-    return dict(islice(machines.items(), None if moves or work.seconds is None else 1))
+    """The machines on whose roofs a point is drawn: those that it belongs to; for one that does not
+    move and was measured, only the first, where it was measured."""
+    names = [name for name in machines if not work.machines or name in work.machines]
+    where = names if moves or work.seconds is None else names[:1]
+    return {name: machines[name] for name in where}
 
 
 def spots(
@@ -204,24 +249,40 @@ def spots(
 def point(
     machines: Mapping[str, Roofline], axes: Axes, work: Work, *, moves: bool = False
 ) -> list[Mark]:
-    """A point with its label; one that was measured is joined to the first machine's roof."""
+    """A point with its label; one that was measured is joined to the roof of its machine."""
     found = spots(machines, axes, work, moves=moves)
     (x, y), measured = found[0], work.seconds is not None
     marks: list[Mark] = [disc(*each, PREDICTED) for each in found[measured:]]
     if measured:
         joint = line(x, y, *found[1], stroke="muted")
         marks = [joint, *marks, disc(x, y, MEASURED)]
-    if moves:
-        marks = [line(x, TOP, x, BOTTOM, stroke="muted", opacity=0.7), *marks]
-    return marks + axes.label(x, y, work.name, moves=moves)
+    label = f"{work.name} ({work.machines[0]})" if len(work.machines) == 1 else work.name
+    return marks + axes.label(found, label, moves=moves)
+
+
+def drop(axes: Axes, spots: Sequence[tuple[float, float]]) -> list[Mark]:
+    """From the highest spot of the point that moves down to its FLOP per byte."""
+    x = spots[0][0]
+    return [line(x, min(y for _, y in spots), x, BOTTOM, stroke="muted", opacity=0.7)]
 
 
 def trail(axes: Axes, works: Iterable[Work]) -> list[Mark]:
     """Small points where the moving one has been measured."""
+    return [disc(*spot, MEASURED, SMALL_RADIUS) for spot in measured_at(axes, works)]
+
+
+def trail_labels(axes: Axes, moving: Mapping[float, Work], slider: str, at: float) -> list[Mark]:
+    """Values of the slider at the small points, except where it is."""
+    marks: list[Mark] = []
+    for value, work in moving.items():
+        if value != at and work.flops_per_s:
+            marks += axes.label(measured_at(axes, [work]), f"{slider} = {value:,}")
+    return marks
+
+
+def measured_at(axes: Axes, works: Iterable[Work]) -> list[tuple[float, float]]:
     return [
-        disc(axes.x(each.intensity), axes.y(each.flops_per_s), MEASURED, 2.5, 0.7)
-        for each in works
-        if each.flops_per_s
+        (axes.x(each.intensity), axes.y(each.flops_per_s)) for each in works if each.flops_per_s
     ]
 
 

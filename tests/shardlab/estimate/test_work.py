@@ -77,6 +77,13 @@ def test_a_product_knows_what_it_attained() -> None:
     assert product.measured(2.0).name == product.name
 
 
+def test_work_belongs_to_any_machine_or_to_some() -> None:
+    product = work.product(512, 4096, 4096)
+    assert product.machines == ()
+    assert product.on("NVLink", "node").measured(2.0).machines == ("NVLink", "node")
+    assert product.on("NVLink").flops == product.flops
+
+
 def test_impossible_work_raises() -> None:
     for wrong in ((0, 1), (1, 0), (1, 1, 0)):
         with pytest.raises(ValueError, match="nothing: flops, moved_bytes and seconds"):

@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.estimate.devices import DEVICES
 from shardlab.estimate.roofline import Roofline, data_parallel_tokens
-from shardlab.estimate.work import Work, data_parallel, product, tensor_parallel
+from shardlab.estimate.work import Work, data_parallel, pipeline_parallel, product, tensor_parallel
 from shardlab.widgets import RooflinePlot, roofline_plot
 from shardlab.widgets import roofline_plot_marks as drawing
 from shardlab.widgets.roofline_plot_marks import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Axes
@@ -26,7 +26,7 @@ from tests.shardlab.widgets.interaction import Show, hover, press
 H100, A100 = DEVICES["H100"], DEVICES["A100"]
 ROWS = [2**power for power in range(13)]
 PRODUCTS = {rows: product(rows, 4096, 4096) for rows in ROWS}
-TOKENS = {2**power: data_parallel(70e9, 2**power) for power in range(8, 15)}
+TOKENS = {2**power: data_parallel(70e9, 2**power) for power in range(8, 18)}
 
 
 def example(**options: Any) -> RooflinePlot:
@@ -34,6 +34,22 @@ def example(**options: Any) -> RooflinePlot:
     return roofline_plot({"H100": H100, "A100": A100}, moving=PRODUCTS, **given | options)
 
 
+def three_links(at: int = 1024) -> RooflinePlot:
+    """As in chapter 16."""
+    links = {"NVLink": H100.over("NVLink"), "8 adapters": H100.over("node")}
+    links["1 adapter"] = H100.over("one adapter")
+    between = ("8 adapters", "1 adapter")
+    splits = [tensor_parallel(16_384, 53_248, 8).on("NVLink")]
+    splits.append(pipeline_parallel(8, 16_384).on(*between))
+    moving = {tokens: work.on(*between) for tokens, work in TOKENS.items()}
+    return roofline_plot(links, splits, moving=moving, at=at, bytes_of="link")
+
+
+# Made up, between a fifth and all of what the roof allows.
+TIMED = {
+    rows: product(rows, 1024, 1024, 4).measured(seconds)
+    for rows, seconds in ((1, 34e-5), (4, 57e-5), (16, 88e-5), (64, 133e-5), (128, 260e-5))
+}
 PICTURES = {
     "one machine": lambda: roofline_plot(H100, [product(1, 4096, 4096)]),
     "two machines": example,
@@ -44,6 +60,8 @@ PICTURES = {
         slider="tokens per device",
         bytes_of="link",
     ),
+    "three links": lambda: three_links(),
+    "measured": lambda: roofline_plot({"here": Roofline(1.6e11, 1.3e10)}, moving=TIMED, at=16),
     "far apart": lambda: roofline_plot(
         {"here": Roofline(1e10, 1e10), "H100": H100, "other": Roofline(1.1e10, 1e10)}, [PRODUCTS[1]]
     ),
@@ -130,6 +148,8 @@ def test_measured_points_that_the_slider_reaches_are_all_shown() -> None:
         if each.get("fill") == MEASURED and each["width"] < 2 * drawing.RADIUS
     ]  # fmt: skip
     assert len(small) == len(ROWS)
+    values = [text.text for text in texts(PICTURES["measured"](), 16) if "rows" in text.text]
+    assert values == ["rows = 1", "rows = 4", "rows = 64", "rows = 128"]
     assert "measured" in text_of(widget)
     assert "measured" not in text_of(roofline_plot(H100, moving=PRODUCTS))
 
@@ -137,23 +157,85 @@ def test_measured_points_that_the_slider_reaches_are_all_shown() -> None:
 @pytest.mark.parametrize("name", PICTURES)
 def test_everything_fits_and_no_texts_overlap(name) -> None:
     widget = PICTURES[name]()
-    boxes = []
-    for mark in [*widget._background, *widget._at.get(widget.settings["at"], [])]:
-        if isinstance(mark, Text):
-            width = text_width(mark.text, mark.size)
-            left = mark.x - {"start": 0, "middle": width / 2, "end": width}[mark.anchor]
-            boxes.append((mark.text, left, mark.y - 10, left + width, mark.y + 3))
-            assert left >= 0, mark.text
-            assert left + width <= WIDTH, mark.text
-        elif isinstance(mark, Rect):
-            assert 0 <= mark.x < mark.x + mark.width <= WIDTH
-    for (one, l1, t1, r1, b1), (other, l2, t2, r2, b2) in combinations(boxes, 2):
-        assert not (l1 < r2 and l2 < r1 and t1 < b2 and t2 < b1), (one, other)
+    for at in widget.moving or (None,):
+        boxes = []
+        for mark in widget.marks(at):
+            if isinstance(mark, Text):
+                boxes.append((mark.text, *box_of(mark)))
+                assert mark.x >= 0, mark.text
+                assert box_of(mark)[2] <= WIDTH, mark.text
+            elif isinstance(mark, Rect):
+                assert 0 <= mark.x < mark.x + mark.width <= WIDTH
+        for (one, l1, t1, r1, b1), (other, l2, t2, r2, b2) in combinations(boxes, 2):
+            assert not (l1 < r2 and l2 < r1 and t1 < b2 and t2 < b1), (at, one, other)
+
+
+def box_of(text: Text) -> tuple[float, float, float, float]:
+    width = text_width(text.text, text.size)
+    left = text.x - {"start": 0, "middle": width / 2, "end": width}[text.anchor]
+    return left, text.y - 10, left + width, text.y + 3
+
+
+@pytest.mark.parametrize("name", ["two machines", "a link", "three links", "measured"])
+def test_the_moving_point_has_its_label_near_it_wherever_it_is(name) -> None:
+    widget = PICTURES[name]()
+    for item in widget.scene["moving"]:
+        label = next(text for text in texts(widget, item["at"]) if text.text == item["name"])
+        left, top, right, bottom = box_of(label)
+        gaps = [
+            math.hypot(max(left - x, 0, x - right), max(top - y, 0, y - bottom))
+            for x, y in item["spots"]
+        ]
+        assert min(gaps) < 50, item["at"]
+
+
+def texts(widget: RooflinePlot, at: float | None = None) -> list[Text]:
+    return [mark for mark in widget.marks(at) if isinstance(mark, Text)]
+
+
+def test_no_label_is_below_the_line_of_the_slider() -> None:
+    marks = three_links().marks(2048)
+    (line,) = three_links()._below[2048]
+    behind = marks[: marks.index(line)]
+    names = {mark.text for mark in behind if isinstance(mark, Text)}
+    assert not names & {"NVLink", "8 adapters: 2,474", "pipeline, 8 layers per stage"}
+
+
+def test_a_work_may_belong_to_some_machines_only() -> None:
+    widget = three_links()
+    tensor, pipeline = widget.scene["points"]
+    assert [len(tensor["spots"]), len(pipeline["spots"])] == [1, 2]
+    assert "NVLink: compute-bound" in tensor["text"]
+    assert "adapter" not in tensor["text"]
+    # name, FLOP, bytes, FLOP/byte, and for each machine the seconds
+    assert [bool(cell) for cell in tensor["row"]] == [*[True] * 5, False, False, False]
+    assert [bool(cell) for cell in pipeline["row"][4:]] == [False, True, True, False]
+    assert "tensor parallel, 8 ranks (NVLink)" in text_of(widget)
+    assert all(len(item["spots"]) == 2 for item in widget.scene["moving"])
+    with pytest.raises(ValueError, match="a copy: no machine is called Infinity"):
+        roofline_plot({"H100": H100}, [Work("a copy", 1, 1).on("Infinity")])
+
+
+def test_measured_work_is_measured_on_the_first_of_its_machines() -> None:
+    machines = {"H100": H100, "A100": A100}
+    work = PRODUCTS[64].measured(20e-6).on("A100")
+    assert drawing.compared_with(machines, work, False) == {"A100": A100}
+    words = roofline_plot(machines, [work]).describe(work)
+    assert "A100: memory-bound, at least 17.0 µs, measured 20.0 µs: 85 % of the roof" in words
+
+
+def test_roofs_with_a_common_peak_have_a_name_at_their_slope() -> None:
+    widget = three_links()
+    places = {text.text: text for text in texts(widget)}
+    assert places["NVLink"].anchor == "end"  # left of the upper one
+    assert places["8 adapters"].x < places["1 adapter"].x
+    # With a peak of their own they have their name there.
+    assert not {"H100", "A100"} & {text.text for text in texts(example())}
 
 
 def test_roofs_stay_in_the_picture() -> None:
     for make in PICTURES.values():
-        for mark in make()._background:
+        for mark in make().marks(None):
             if isinstance(mark, Path):
                 numbers = [float(n) for n in mark.d.replace("M", " ").replace("L", " ").split()]
                 assert all(LEFT - 0.1 <= x <= RIGHT + 0.1 for x in numbers[::2])
@@ -261,6 +343,19 @@ def test_mouse_and_keyboard_select_points(show: Show) -> None:
     root.locator("summary").click()
     expect(root.locator("tbody tr")).to_have_count(1 + len(ROWS))
     assert "250 µs" in root.locator("tbody tr").first.inner_text()
+
+
+@pytest.mark.browser
+def test_small_points_say_what_was_measured(show: Show) -> None:
+    widget = PICTURES["measured"]()
+    root = show(widget)
+    x, y = widget.scene["moving"][1]["spots"][0]
+    hover(root, x, y + 3)
+    assert root.get_attribute("data-selected") == "[4, 1024] @ [1024, 1024]"
+    assert "measured 570 µs" in root.locator(".shardlab-detail").inner_text()
+    hover(root, x, y + 40)
+    assert root.get_attribute("data-selected") is None
+    assert "[16, 1024]" in root.locator(".shardlab-detail").inner_text()
 
 
 @pytest.mark.browser
