@@ -5,8 +5,8 @@ The rooms in order; each imports only from those above it:
     linux          what Linux knows about a process
     data           real text that ships with Python
     models         models to train, split, measure and count by hand
-    recorded_runs  runs recorded once, which labs ask about
     run, errors    the result of a launch, and what it raises
+    recorded_runs  runs recorded once, which labs ask about
     trace          what happened on a rank: wire bytes, calls, memory
     nodes          network namespaces joined by links, for ranks on several nodes
     ranks, launch  real ranks: start, stream, stop, explain

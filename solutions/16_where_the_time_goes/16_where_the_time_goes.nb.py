@@ -21,7 +21,7 @@
 # - derive the least time of a layer, and the sizes from which its communication hides;
 # - take a step of all ranks apart, find its bottleneck and repair it.
 #
-# **You need:** [chapter 16](../../course/chapters/16_where_the_time_goes.ipynb).
+# **You need:** [chapter 16](../../course/chapters/16_where_the_time_goes.ipynb). Exercises 1 and 2 use [chapter 10](../../course/chapters/10_activation_checkpointing.ipynb) (full activation checkpointing), exercises 3 and 4 [chapter 08](../../course/chapters/08_tensor_parallel.ipynb) (tensor parallelism).
 #
 # <!-- table of points -->
 #
@@ -103,7 +103,7 @@ layer_flops_spec(width=1024, heads=16, sequence=128), layer_flops_spec(1024, 16,
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
-# `forward = 2 * parameters + 4 * layers * heads * head_width * sequence`, without the parameters that are only looked up and without those of the experts that a token does not use: of these there are `expert_parameters * (1 - experts_per_token / experts)`.
+# Compare your forward with the spec, which has one layer, `parameters` = 12 · width² and `heads * head_width` = width. Then take out the parameters that no product uses: those that are only looked up, and those of the experts that a token does not use. Of Mixtral's parameters, 12.75 billion remain.
 # </details>
 
 # %% nbgrader={"grade_id": "mfu", "solution": true}
@@ -128,7 +128,7 @@ def mfu(log, model, cluster, recomputed=False):
     ### END SOLUTION
 
 # %% [markdown]
-# Your numbers next to those that were published. BLOOM was trained with Megatron-LM, whose formula does not count the logits as recomputed: 48.0%. PaLM recomputed a part of its forward, so its HFU is between the two that this exercise knows, 57.8%. The throughput of Mixtral is made up.
+# Your numbers next to those that were published. BLOOM was trained with Megatron-LM, whose formula does not count the logits as recomputed: 48.0%. PaLM recomputed a part of its forward, so its HFU is between the two that this exercise knows, 57.8%. torchtitan gives one range for Llama on 8 and 128 GPUs, without and with `torch.compile`: the two runs here are without it, at the lower end. The throughput of Mixtral is made up.
 
 # %%
 show_table(
@@ -140,7 +140,7 @@ show_table(
 )
 
 # %% [markdown]
-# What the devices could have computed, and what they did. Without layers, `mfu` gives the share of the parameters; attention is the rest of MFU. Chapter 16 and the rest of this lab are about the white part.
+# What the devices could have computed, and what they did. Without layers, `mfu` gives the share of the parameters; attention is the rest of MFU. Chapter 16 and the rest of this lab are about the part that is not used.
 
 # %%
 def plot_shares(runs):
@@ -277,7 +277,7 @@ check("where_the_time_goes.roofline_time", roofline_time)
 #
 # - `"data"`: **tokens per device** of each step. All nodes have the same parameters. While backward runs, their gradients, `gradient_bytes` each, are all-reduced: first added up within each node over NVLink, then in a ring across `nodes`. Only what crosses the network counts here, in which each of the `devices_per_node` devices has its own adapter, and all send at the same time, each a part of the gradients.
 # - `"zero3"`: **tokens per device** again. The parameters, 2 bytes each, are sharded over the nodes: they are all-gathered for forward and once more for backward, and backward reduce-scatters the gradients, `gradient_bytes` each. Forward must hide its own traffic, and backward its own.
-# - `"tensor"`: **ranks** t within a node. An MLP has two matrices, [D, `hidden_width`] and [`hidden_width`, D], both split over t ranks. In forward, the time of both products on each rank hides one ring all-reduce of their result, [tokens, D] in 16 bit. `nvlink_bytes_per_s` is printed as datasheets do: what a device sends and what it receives, added up.
+# - `"tensor"`: **ranks** t within a node. An MLP has two matrices, [D, `hidden_width`] and [`hidden_width`, D], both split over t ranks. In forward, the time of both products on each rank hides one ring all-reduce of their result, [tokens, D] in 16 bit. `nvlink_bytes_per_s` is printed as datasheets do: what a device sends and what it receives, added up. Count what the ring really sends, with its $\frac{t-1}{t}$: chapter 16's $\frac{F W}{C}$, F for the hidden width, leaves this factor out, so it is the limit for many ranks.
 #
 # Operations are counted as in exercise 1, without attention. The result does not depend on the number of parameters, on D or, for `"tensor"`, on the tokens. Do not round it. The spec counts the operations of a linear layer:
 
@@ -308,11 +308,11 @@ linear_flops_spec(tokens=100, parameters_in=10, parameters_out=1000)
 # </details>
 # <details><summary>Hint 3 · tensor</summary>
 #
-# For each token, a rank computes $\frac{2 \cdot 2 D F}{t}$ operations, with F the hidden width, and sends $\frac{2(t-1)}{t}$ of D elements. D and the t below the fractions cancel; t − 1 remains.
+# For each token, a rank computes $\frac{2 \cdot 2 D F}{t}$ operations, with F the hidden width, and sends $\frac{2(t-1)}{t}$ of D elements. Set both times equal: what cancels?
 # </details>
 # <details><summary>Hint 4 · nearly there</summary>
 #
-# With C the operations and W the bytes per second, `"data"` is $\frac{M-1}{M} \cdot \frac{2 \cdot \text{gradient bytes}}{4} \cdot \frac{C}{W}$, where W is that of a node: `devices_per_node * link_bits_per_s / 8`.
+# For `"data"`, N cancels, and three factors remain: the bytes that leave a node for each parameter, the operations of backward for each parameter and token, and $\frac{C}{W}$, with C of one device and W of its whole node, in bytes per second. Which of them multiply, and which divide? If $\frac{C}{W}$ were 1, two nodes with gradients of 4 bytes would need 1 token.
 # </details>
 
 # %% nbgrader={"grade_id": "threshold", "solution": true}
@@ -340,12 +340,12 @@ def plot_threshold(machine, nodes, parameters=8e9):
     backward_s = 4 * parameters / machine["flops_per_s"]  # for each token
     tokens = [0, 1.3 * met[4]]
     axes.plot(tokens, [backward_s * n for n in tokens], color=palette.PHASES["backward"])
-    axes.text(tokens[1], backward_s * tokens[1], "backward", va="center")
+    axes.text(tokens[1], backward_s * tokens[1], " backward", va="center")
     for size, meeting in met.items():
         axes.axhline(backward_s * meeting, color=palette.op_color("all_reduce"))
         axes.plot(meeting, backward_s * meeting, "o", color=palette.MEASURED)
-        words = f" {size} bytes: {meeting:,.0f} tokens"
-        axes.text(0, backward_s * meeting, words, va="bottom")
+        words = f"{size} bytes: {meeting:,.0f} tokens"
+        axes.annotate(words, (0, backward_s * meeting), (6, 3), textcoords="offset points")
         axes.text(tokens[1], backward_s * meeting, "all-reduce", ha="right", va="bottom")
     axes.set(xlabel="tokens per device", ylabel="seconds", xlim=(0, tokens[1]))
     figure.tight_layout()
@@ -444,7 +444,7 @@ def exposed_communication(compute, calls):
 
 # %%
 def draw(compute, calls, seconds):
-    figure, axes = plt.subplots(figsize=(7, 2.6))
+    _, axes = plt.subplots(figsize=(7, 2.6))
     for rank, (computing, own) in enumerate(zip(compute, calls)):
         for start, end in computing:
             axes.barh(4 * rank, end - start, left=start, color=palette.STATES["compute"])

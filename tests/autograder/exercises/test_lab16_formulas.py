@@ -61,8 +61,11 @@ def test_a_22b_model_with_selective_recomputation_has_the_papers_mfu():
 
 
 def test_mixtral_has_the_published_number_of_active_parameters():
-    """Jiang et al., arXiv 2401.04088: 12.9 of 46.7 billion."""
-    assert mfu.active_parameters(PUBLISHED["Mixtral 8x7B"].model) == pytest.approx(12.9e9, rel=5e-3)
+    """Jiang et al., arXiv 2401.04088: 12.9 of 46.7 billion; a hint states those in products."""
+    model = PUBLISHED["Mixtral 8x7B"].model
+    active = mfu.active_parameters(model)
+    assert active == pytest.approx(12.9e9, rel=5e-3)
+    assert active - model["lookup_parameters"] == pytest.approx(12.75e9, rel=5e-4)
 
 
 @pytest.mark.parametrize("recomputed", [False, True])
@@ -151,6 +154,11 @@ def test_at_the_threshold_traffic_takes_as_long_as_what_hides_it(parallelism, gr
     else:
         late_s = [2 * one_pass_s - forward_s, (2 + gradient_bytes) * one_pass_s - 2 * forward_s]
         assert max(late_s) == pytest.approx(0, abs=1e-9 * forward_s)
+
+
+def test_a_hints_example_of_a_threshold():
+    node_of_one = {"flops_per_s": 1, "devices_per_node": 1, "link_bits_per_s": 8}
+    assert threshold.right("data", node_of_one, nodes=2, gradient_bytes=4) == 1
 
 
 def test_at_the_threshold_the_mlps_products_take_as_long_as_its_all_reduce():
