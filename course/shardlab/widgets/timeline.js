@@ -24,7 +24,7 @@ function build(model, signal) {
     worldSize: n, calls: calls.length, pending: calls.filter((call) => call.end === null).length,
     waits: scene.waits.map(([waiter, awaited]) => `${waiter}>${awaited}`).join(" "),
   });
-  sub.textContent = [`${calls.length} calls`, scene.states?.source, scene.label && `shown: ${scene.label}`].filter(Boolean).join(" · ");
+  sub.textContent = [`${calls.length} calls`, scene.states?.source, scene.label && `starts at ${scene.label}`].filter(Boolean).join(" · ");
   refresh(summarizeCalls(scene, calls));
   if (scene.headline) plot.before(make("p", { class: "shardlab-error" }, scene.headline));
   if (!calls.length) {

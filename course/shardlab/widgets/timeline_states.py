@@ -158,7 +158,7 @@ class StateLane:
             for rank, name in longest[:NAMED_PARTS]
         ]
         if rest := sum(seconds[part] for part in longest[NAMED_PARTS:]):
-            parts.append(f"other parts {format_seconds(rest)}")
+            parts.append(f"the rest {format_seconds(rest)}")
         whole = format_seconds(sum(seconds.values()))
         changes = len(hops(self.path))
         times = {0: "on one rank", 1: "changes rank once"}

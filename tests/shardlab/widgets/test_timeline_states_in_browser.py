@@ -97,7 +97,7 @@ def test_zooming_covers_the_lane_and_the_path(show: Show) -> None:
 
 def test_a_label_starts_the_view_and_zooming_out_shows_all(show: Show) -> None:
     root = show(timeline(two_steps(), label="second"))
-    assert "shown: second" in root.inner_text()
+    assert "starts at second" in root.inner_text()
     assert float(root.get_attribute("data-view-start-s") or 0) == pytest.approx(19.9)
     assert float(root.get_attribute("data-view-end-s") or 0) == pytest.approx(30.1)
     press(root, "c")
