@@ -66,7 +66,7 @@ PHASES = {
 # is in progress.
 STATES = {
     "compute": "#5A648C",
-    "exposed": "#C86EDC",
+    "exposed": "#0092B8",
     "loader": "#508200",
 }
 

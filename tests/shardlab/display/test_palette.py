@@ -135,6 +135,11 @@ def test_predicted_and_measured_differ_clearly_with_any_color_vision() -> None:
     assert all(distance(*COMPARED, vision) > 0.15 for vision in ("", *_COLOR_BLIND))
 
 
+def test_exposed_time_differs_clearly_from_the_call_below_it() -> None:
+    calls = some("call all_reduce", "call all_gather", "call reduce_scatter")
+    assert all(distance(palette.STATES["exposed"], call) > 0.15 for call in calls)
+
+
 def test_measured_is_readable_on_a_dark_page() -> None:
     assert contrast(palette.MEASURED, DARK_PAGE) >= 4.5
     assert contrast(palette.MEASURED, LIGHT_PAGE) >= 4

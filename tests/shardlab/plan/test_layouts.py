@@ -131,6 +131,14 @@ def test_the_best_fit_and_the_fastest_that_does_not():
     assert sum(best[0].memory_bytes.values()) == pytest.approx(best[0].total_bytes)
 
 
+def test_reading_one_layout_does_not_sum_all_of_them_again():
+    plans = plan(MODEL, CLUSTER, 64)
+    assert plans[0].mfu == plans.step.mfu[0]
+    assert plans.step.mfu is plans.step.mfu
+    assert plans.step.hfu is plans.step.hfu
+    assert plans.step.seconds is plans.step.seconds
+
+
 def test_bad_numbers_are_refused():
     with pytest.raises(ValueError, match="layers=0"):
         replace(MODEL, layers=0)

@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from shardlab.display.palette import STATES, WAIT
-from shardlab.run import Run, Span
+from shardlab.recorded_runs import bottlenecks
+from shardlab.run import MeasuredBlock, Run, Span, StepTime, critical_path
 from shardlab.widgets import timeline
 from shardlab.widgets.timeline_states import LOOKS, TICK_S, merged
 from tests.shardlab.run.test_step_time import blocking, run_of, step
@@ -75,32 +76,87 @@ def test_the_browser_gets_each_ranks_states() -> None:
 
 
 def test_lanes_are_above_the_calls_and_below_the_rank_before() -> None:
-    for run in (traced(), traced(64, 1)):
+    for run in (traced(), traced(64, 1), many_calls_at_once()):
         widget = timeline(run)
         scene, layout = widget.scene, widget._layout
         _, top, _, height = layout.box(widget._calls[0])
         assert scene["plot"]["top"] < layout.top_of_states(0)
         assert layout.top_of_states(0) + layout.state_height <= top
         assert top + height <= scene["plot"]["top"] + scene["row"]
-        assert layout.state_height >= 3
+        assert layout.state_height >= (3 if run.world_size > 4 else 13)
+
+
+def many_calls_at_once() -> Run:
+    calls = [blocking("all_reduce", rank, 2, 8) for rank in (0, 1) for _ in range(4)]
+    return run_of(calls, *step(2), spans=[Span(0, "aten::mm", "compute", 0.0, 9.0)])
+
+
+def test_a_label_chooses_the_view_the_sums_and_the_path() -> None:
+    run = two_steps()
+    everything, second = timeline(run), timeline(run, label="second")
+    assert everything.scene["view"] == (0, everything.scene["end_s"])
+    assert second.scene["view"] == pytest.approx((19.9, 30.1))  # 1 % of room on both sides
+    assert second.scene["end_s"] == everything.scene["end_s"]
+    assert second.scene["states"]["ranks"] == everything.scene["states"]["ranks"]
+    path = critical_path(run, "second", by="profiler")
+    assert sum(end - start for _, start, end in second.scene["states"]["path"]) == pytest.approx(
+        StepTime.of(path).total_s
+    )
+    assert "in second: rank 0: compute 50 %" in second.alternative()
+    assert "Critical path of 10.0 s in second" in second.alternative()
+    assert second.summary().endswith(", shown: second")
+    with pytest.raises(KeyError, match="no measured block is labeled 'third'"):
+        timeline(run, label="third")
+
+
+def test_the_static_picture_shows_the_passes_of_the_label() -> None:
+    layout = timeline(two_steps(), label="second")._layout
+    width = layout.right - layout.left
+    assert layout.x(20) - layout.left == pytest.approx(layout.right - layout.x(30))
+    assert layout.x(30) - layout.x(20) > 0.97 * width
+    assert layout.x(3) == layout.left
+    svg = timeline(two_steps(), label="second").static_svg()
+    ElementTree.fromstring(svg)
+    assert ">second<" in svg
+    assert ">first<" not in svg
+    assert ">20 s<" in svg
+    assert ">0 s<" not in svg
+
+
+def two_steps() -> Run:
+    """Two ranks; the first step is from 0 to 10 s, the second from 20 to 30."""
+    calls, spans, blocks = [], [], []
+    for rank in (0, 1):
+        for label, at in (("first", 0.0), ("second", 20.0)):
+            blocks.append(MeasuredBlock(label, rank, at, at + 10, (0, 0)))
+            calls.append(blocking("all_reduce", rank, at + 5, at + 10))
+            spans.append(Span(rank, "aten::mm", "compute", at, at + 5))
+            spans.append(Span(rank, "gloo:all_reduce", "communication", at + 5, at + 10))
+    return run_of(calls, *blocks, spans=spans)
+
+
+def test_recorded_steps_say_that_they_slept() -> None:
+    widget = timeline(bottlenecks.as_run(bottlenecks.load()["A"]))
+    assert "torch.profiler" not in widget.alternative()
+    assert "states by measured blocks; compute and loader are sleeps" in widget.summary()
 
 
 def test_the_static_picture_has_all_states_and_their_legend() -> None:
     svg = timeline(traced()).static_svg()
     ElementTree.fromstring(svg)
-    for name, look in LOOKS.items():
-        assert (f">{look.words}<" in svg) == (name != "other")
+    for name in LOOKS:  # "other", too: where the lane is empty
+        assert f">{name}<" in svg
     for color in (*STATES.values(), WAIT, f"url(#shardlab-hatch-{STATES['compute'].lstrip('#')})"):
         assert svg.count(f'"{color}"') >= 2
     # On nodes, rank names need room: the legend must still fit.
     layout = timeline(on_nodes(traced(), 2))._layout
-    words = layout.legend_of_states[0] + sum(30 + 6.4 * len(look.words) for look in LOOKS.values())
-    assert words - 30 - 6.4 * len(LOOKS["other"].words) < 800
+    words = layout.legend_of_states[0] + sum(30 + 6.4 * len(name) for name in LOOKS)
+    assert words < 800
 
 
 def test_the_alternative_names_shares_and_the_critical_path() -> None:
     words = timeline(on_nodes(traced(), 2)).alternative()
-    assert "States by torch.profiler: rank 0 on node 0: computing 2" in words
+    assert "States by torch.profiler: rank 0 on node 0: compute 2" in words
     assert "Critical path of 35.0 ms, changes rank once: rank 3 on node 1 " in words
     assert timeline(make_run(2, []), by="records").scene["states"]["path_words"].startswith("No ")
 

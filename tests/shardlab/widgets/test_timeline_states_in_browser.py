@@ -14,6 +14,7 @@ from shardlab.widgets import timeline
 from shardlab.widgets.timeline_states import LOOKS, merged
 from tests.shardlab.widgets.interaction import Show, hover, press
 from tests.shardlab.widgets.synthetic import many_spans, ring_all_reduce, traced
+from tests.shardlab.widgets.test_timeline_states import two_steps
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +29,10 @@ def test_the_mouse_shows_a_state_and_the_call_below_it(show: Show) -> None:
     late = next(state for state in widget._lane.states[1] if state.name == "waiting")
     x = layout.x((late.start_s + late.end_s) / 2)
     hover(root, x, layout.top_of_states(1) + layout.state_height / 2)
-    assert detail(root) == "rank 1 · waiting · 1.50 ms – 3.00 ms (1.50 ms)"
+    assert (
+        detail(root)
+        == f"rank 1 · waiting: {LOOKS['waiting'].meaning} · 1.50 ms – 3.00 ms (1.50 ms)"
+    )
     assert root.get_attribute("data-selected-state") == "waiting"
     hover(root, x, layout.top_of_states(1) + layout.state + 5)
     assert "rank 1 · all_reduce all ranks" in detail(root)
@@ -38,11 +42,11 @@ def test_the_mouse_shows_a_state_and_the_call_below_it(show: Show) -> None:
 def test_the_keyboard_moves_in_the_lane_of_states_and_back(show: Show) -> None:
     widget = timeline(traced())
     root = show(widget)
-    first, second, *_ = (LOOKS[state.name].words for state in widget._lane.states[0])
+    first, second, *_ = (state.name for state in widget._lane.states[0])
     press(root, "s")
     assert root.get_attribute("data-selected-state") == first
     press(root, "ArrowRight")
-    assert detail(root).startswith(f"rank 0 · {second} · ")
+    assert detail(root).startswith(f"rank 0 · {second}: {LOOKS[second].meaning} · ")
     press(root, "ArrowDown", "ArrowDown")
     assert root.get_attribute("data-selected-rank") == "2"
     press(root, "End")
@@ -85,10 +89,31 @@ def test_zooming_covers_the_lane_and_the_path(show: Show) -> None:
     start_s, end_s = (float(root.get_attribute(f"data-view-{e}-s") or 0) for e in ("start", "end"))
     hover(root, layout.left + 1, layout.top_of_states(3) + 3)
     found = next(s for s in widget._lane.states[3] if s.start_s <= start_s + 1e-5 < s.end_s)
-    assert f"rank 3 · {LOOKS[found.name].words} · " in detail(root)
+    assert f"rank 3 · {found.name}: " in detail(root)
     assert detail(root).endswith("on the critical path")
     press(root, "0")
     assert float(root.get_attribute("data-view-end-s") or 0) > end_s
+
+
+def test_a_label_starts_the_view_and_zooming_out_shows_all(show: Show) -> None:
+    root = show(timeline(two_steps(), label="second"))
+    assert "starts at second" in root.inner_text()
+    assert float(root.get_attribute("data-view-start-s") or 0) == pytest.approx(19.9)
+    assert float(root.get_attribute("data-view-end-s") or 0) == pytest.approx(30.1)
+    press(root, "c")
+    assert detail(root).startswith("Critical path of 10.0 s in second")
+    press(root, "0")
+    assert float(root.get_attribute("data-view-start-s") or 0) == 0
+
+
+def test_words_say_where_the_path_is_when_the_view_shows_none_of_it(show: Show) -> None:
+    root = show(timeline(two_steps(), label="second"))
+    press(root, "c", "0", "+", "+", *["Shift+ArrowLeft"] * 12)
+    assert detail(root).startswith("The critical path is to the right of what is shown: press 0")
+    press(root, "0")
+    assert detail(root).startswith("Critical path of ")
+    press(root, "c", "+", "+")
+    assert detail(root) == ""
 
 
 def test_a_run_without_states_has_no_button_and_no_keys_for_them(show: Show) -> None:
