@@ -47,6 +47,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from torch.func import functional_call
 
 from shardlab import data, holds, show_table
+from shardlab.estimate.devices import DEVICES
 from shardlab.estimate.quantization import FORMATS, Format
 from shardlab.models import pretrained
 from shardlab.widgets import palette, predict, quantization_grid
@@ -722,18 +723,18 @@ holds("feedback over plain rounding: error of the outputs", of_outputs, below=0.
 # Each of the programs in `grid` computes a block of y. `x` and the others are pointers, `tl.load` reads a block from memory, and GROUP has to divide K. For each weight, the fused kernel reads 1 byte of codes. Dequantize first reads 1, writes 2 and reads 2 again: *more* than no quantization at all. If the memory's bandwidth is the limit, the time for one token follows. For 7 billion weights on an H100, whose memory moves at most 3.35 TB/s according to its data sheet:
 
 # %%
-GROUP, H100_BYTES_PER_S, H100_FLOPS_PER_S = 64, 3.35e12, 989e12
+GROUP, H100 = 64, DEVICES["H100"]
 bytes_per_weight = {
     "fp16, no quantization": 2,
     "int8, dequantize first": 1 + 2 + 2 + 2 / GROUP,
     "int8, fused": 1 + 2 / GROUP,
     "4 bits, fused (Q4_0)": FORMATS["Q4_0"].bits_per_weight / 8,
 }
-rows = [(n, b, 1e3 * 7e9 * b / H100_BYTES_PER_S) for n, b in bytes_per_weight.items()]
+rows = [(n, b, 1e3 * 7e9 * b / H100.memory_bytes_per_s) for n, b in bytes_per_weight.items()]
 columns = {"bytes for each weight": ".2f", "minimum ms per token": ".2f"}
 show_table({"weights": "", **columns}, rows, caption="Predicted from bandwidth alone")
-reading_s = bytes_per_weight["int8, fused"] / H100_BYTES_PER_S  # of one weight
-computing_s = 2 / H100_FLOPS_PER_S  # one weight with one token
+reading_s = bytes_per_weight["int8, fused"] / H100.memory_bytes_per_s  # of one weight
+computing_s = 2 / H100.flops_per_s  # one weight with one token
 print(f"reading takes as long as computing with {reading_s / computing_s:.0f} tokens")
 
 # %% [markdown]

@@ -703,6 +703,30 @@ def stored_bytes(matrix: torch.Tensor, wanted: Any) -> int:
     return codes.nbytes + scales.nbytes
 
 
+def where_the_time_goes() -> Opener:
+    run = launch(steps_with_a_straggler, world_size=4, device="cpu", quiet=True)
+    return of_calls(
+        run,
+        "The rank that never waits is the one that all others wait for",
+        "Three steps of four ranks. Each computes and then enters an all-reduce; it is pale while "
+        "another rank has not entered it yet. Rank 2 has three times as much to compute: it has "
+        "the shortest all-reduces, and it decides how long a step takes.",
+    )
+
+
+def steps_with_a_straggler() -> None:
+    torch.set_num_threads(1)
+    compute(2)  # the first time includes one-time setup
+    gradients = torch.zeros(1 << 18)
+    for _ in range(3):
+        dist.all_reduce(gradients)
+    dist.barrier()
+    for _ in range(3):
+        with measure("compute"):
+            compute(6 if dist.get_rank() == 2 else 2)
+        dist.all_reduce(gradients)
+
+
 RECIPES: dict[str, Callable[[], Opener]] = {
     "00_start_here": start_here,
     "01_one_device": one_device,
@@ -720,4 +744,5 @@ RECIPES: dict[str, Callable[[], Opener]] = {
     "13_accelerate": accelerate,
     "14_lora": lora,
     "15_quantization": quantization,
+    "16_where_the_time_goes": where_the_time_goes,
 }

@@ -10,6 +10,7 @@ then only start them.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CLOCK = "shardlab: clock"  # a span that begins just before time.monotonic() is read
 READINGS = 5  # of both clocks: a rank may be paused in between
+QUIET = ("KINETO_LOG_LEVEL", "6")  # or each rank prints "USDT: profiler_start" to its stderr
 STARTS_OR_AWAITS = ("c10d::", "_c10d_functional::", "record_param_comms")
 
 
@@ -37,6 +39,7 @@ def profile() -> Iterator[None]:
     import torch
     from torch.profiler import ProfilerActivity, record_function
 
+    os.environ.setdefault(*QUIET)
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)

@@ -10,9 +10,11 @@ from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedule
+from shardlab.widgets.plan_map import PlanMap, plan_map
 from shardlab.widgets.prediction import Prediction, predict
 from shardlab.widgets.quantization_grid import QuantizationGrid, quantization_grid
 from shardlab.widgets.ring_player import RingPlayer, ring_player
+from shardlab.widgets.roofline_plot import RooflinePlot, roofline_plot
 from shardlab.widgets.shard_map import ShardMap, shard_map
 from shardlab.widgets.tensor_split import TensorSplit, tensor_split
 from shardlab.widgets.timeline import Timeline, timeline
@@ -31,9 +33,11 @@ __all__ = [
     "MemoryTimeline",
     "OffloadTimes",
     "PipelineSchedule",
+    "PlanMap",
     "Prediction",
     "QuantizationGrid",
     "RingPlayer",
+    "RooflinePlot",
     "ShardMap",
     "TensorSplit",
     "Timeline",
@@ -49,9 +53,11 @@ __all__ = [
     "offload_times",
     "palette",
     "pipeline_schedule",
+    "plan_map",
     "predict",
     "quantization_grid",
     "ring_player",
+    "roofline_plot",
     "shard_map",
     "tensor_split",
     "timeline",

@@ -6,9 +6,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from shardlab.estimate import flops
+from shardlab.estimate.devices import DEVICES
 from shardlab.models import GPT, GPTConfig
 
-A100, H100, TPU_V4 = 312e12, 989.4e12, 275e12
+A100, H100, TPU_V4 = (DEVICES[name].flops_per_s for name in ("A100", "H100", "TPU v4"))
 
 # Narayanan et al., table 1: layers, width, batch, GPUs, TFLOP/s for each GPU, % of the peak (HFU).
 PTD_P = [

@@ -89,6 +89,10 @@ def test_an_operator_that_communicates_is_only_what_it_computes() -> None:
         assert not any(span.start_s < middle_s < span.end_s for span in operators)
 
 
+def test_the_profiler_prints_nothing(run: Run) -> None:
+    assert run.stderr == ["", ""]
+
+
 def test_only_ranks_that_ask_are_profiled() -> None:
     def on_one() -> None:
         x = torch.ones(8)
