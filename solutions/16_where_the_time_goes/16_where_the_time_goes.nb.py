@@ -459,6 +459,7 @@ def draw(compute, calls, seconds):
             f"rank {rank}: {words}", (0, 4 * rank + 2.9), (6, 0), textcoords="offset points", va="center"
         )
     axes.set(xlabel="seconds", yticks=[], ylim=(4 * len(calls) - 0.5, -0.7))
+    figure.tight_layout()
 
 if (mine := exposed_communication(compute, calls)) is not None:
     draw(compute, calls, mine)
@@ -475,7 +476,7 @@ check("where_the_time_goes.exposed_communication", exposed_communication)
 # |---|---|---|
 # | `"straggler"` | one rank computes longer than all others | that rank, an int |
 # | `"slow loader"` | ranks stand still until their loader has the next batch | the rank whose loader takes longest |
-# | `"small messages"` | many calls of less than 64 KiB each | their line |
+# | `"small messages"` | many calls of less than 64 KiB (65,536 bytes) each | their line |
 # | `"synchronization"` | the ranks meet in every micro-batch, for nothing that the step needs; each time another rank comes last | the line where they meet |
 # | `"no overlap"` | calls of 64 KiB or more begin when nothing is left to compute | their line |
 #
