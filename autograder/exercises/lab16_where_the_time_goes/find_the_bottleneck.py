@@ -20,14 +20,10 @@ IN_THESE_CALLS = (
 )
 # (the right cause, the answer): why it is another one
 CONFUSED = {
-    (SLOW_LOADER, STRAGGLER): "takes a slow loader for a straggler: the rank that the others wait "
-    "for computes hardly longer than the next one",
+    (SLOW_LOADER, STRAGGLER): "takes a slow loader for a straggler: the two ranks that compute "
+    "longest differ by less than what the slowest loader takes, and all ranks wait for that one",
     (STRAGGLER, SLOW_LOADER): "takes a straggler for a slow loader: one rank computes longer than "
     "the next one, by more than any rank's loader takes",
-    (STRAGGLER, SYNC): "takes a straggler for a synchronization: the one rank that computes longer "
-    "hardly ever waits; a needless synchronization makes every rank wait in turn",
-    (SLOW_LOADER, SYNC): "takes a slow loader for a synchronization: the one rank whose loader is "
-    "slow hardly ever waits; a needless synchronization makes every rank wait in turn",
     (
         SYNC,
         STRAGGLER,
@@ -82,9 +78,24 @@ def not_an_answer(question: Any, right: Any, got: Any) -> str | None:
     return None
 
 
+def of_some_ranks(step: Any, cause: str, line: str) -> tuple[str, str] | None:
+    """Where the minimum of the ranks' seconds at that line is a small part of the largest."""
+    key = "waiting_s" if cause == SYNC else "exposed_s"
+    found = next((each[key] for each in step["lines"] if each["line"] == line), [0.0])
+    if min(found) > max(found) / 2:
+        return None
+    return (
+        "counts what only some ranks lose: by a repair, a step gains what every rank loses there, "
+        f"the minimum of {key!r} over the ranks",
+        f"{line}: {found}",
+    )
+
+
 def not_the_cause(question: Any, right: Any, got: Any) -> MistakeText:
     if got[0] == right[0]:
         return PLACES[right[0]]
+    if got[0] not in BY_RANK and (some := of_some_ranks(question[0], *got)):
+        return some
     otherwise = NO_STRAGGLER if got[0] == STRAGGLER else OTHERWISE[right[0]]
     return CONFUSED.get((right[0], got[0]), otherwise)
 

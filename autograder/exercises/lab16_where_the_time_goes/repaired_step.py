@@ -55,6 +55,7 @@ LR, MOMENTUM = 0.02, 0.9
 TOLERANCE = 1e-4
 CALLS = "collectives"  # heading of a budget
 LOSS_BYTES = 8  # at most
+ONCE = "micro_batches can be iterated over once"
 
 
 def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
@@ -71,10 +72,10 @@ def draw_inputs(case: Case, rng: np.random.Generator) -> list[Plain]:
 
 
 class MicroBatches:
-    """Those of a step. The last rank's first one comes after all others' last one."""
+    """Those of a step, once. The last rank's first one comes after all others' last one."""
 
     def __init__(self, batches: Sequence[Sequence[Tensor]], group: Any) -> None:
-        self.batches, self.group, self.met = batches, group, False
+        self.batches, self.group, self.is_used = batches, group, False
         is_late = dist.get_rank() == dist.get_world_size() - 1
         self.meets_at = 0 if is_late else len(batches) - 1
 
@@ -82,9 +83,15 @@ class MicroBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[Sequence[Tensor]]:
+        """Raises RuntimeError the second time."""
+        if self.is_used:
+            raise RuntimeError(ONCE)
+        self.is_used = True
+        return self._one_by_one()
+
+    def _one_by_one(self) -> Iterator[Sequence[Tensor]]:
         for index, batch in enumerate(self.batches):
-            if index == self.meets_at and not self.met:
-                self.met = True
+            if index == self.meets_at:
                 barrier(self.group)
             yield batch
 
@@ -165,6 +172,21 @@ def too_many_calls(rank: int, case: Case, attempt: Attempt) -> MistakeText:
     )
 
 
+@on_each_rank
+def sends_frozen(rank: int, case: Case, attempt: Attempt) -> MistakeText:
+    every = parameter_bytes(case)
+    if attempt.run is None or every == parameter_bytes(case, trained=True):
+        return None
+    sizes = {call.bytes for call in calls_of(attempt.run, rank)}
+    if rank not in is_over(attempt) or every + FLOAT_BYTES not in sizes:
+        return None
+    return (
+        "sends gradients of frozen parameters, which have none: take the parameters with "
+        "requires_grad",
+        f"{every + FLOAT_BYTES:,} bytes in a call, {step_bytes(case):,} are enough",
+    )
+
+
 def case_of(
     name: str, world_size: int, micro_batches: int, widths: list[int], **layout: Any
 ) -> Case:
@@ -175,7 +197,7 @@ EXERCISE = OnRanks(
     points=4,
     cases=(
         case_of("2 ranks, 3 micro-batches, 0.8 MB of gradients", 2, 3, [256, 512, 128]),
-        case_of("3 ranks, 2 micro-batches, a frozen layer", 3, 2, [24, 16, 16, 8], frozen=1),
+        case_of("3 ranks, 2 micro-batches, a frozen layer", 3, 2, [128, 256, 256, 128], frozen=1),
     ),
     inputs=draw_inputs,
     drive=drive,
@@ -196,6 +218,12 @@ EXERCISE = OnRanks(
             "uses a .grad that is None: a frozen parameter has none",
             quoted=True,
         ),
+        raises(
+            ONCE,
+            "iterates over the micro-batches a second time: a real loader would read all of them "
+            "again, so do everything in one loop",
+        ),
+        sends_frozen,
         NAMED_MISTAKES,
         too_many_calls,
     ),

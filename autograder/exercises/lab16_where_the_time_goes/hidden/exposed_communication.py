@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -72,8 +72,8 @@ def covered_s(
     return total_s
 
 
-def lengths_s(intervals: Sequence[Interval]) -> float:
-    return sum(end_s - start_s for start_s, end_s in intervals)
+def lengths_s(*intervals: Sequence[Interval]) -> float:
+    return sum(end_s - start_s for group in intervals for start_s, end_s in group)
 
 
 def by_rank(
@@ -152,6 +152,42 @@ def each_by_itself(waits_while_computing: bool) -> tuple[Any, ...]:
     )
 
 
+# (compute, waits, moves, the right seconds)  ->  seconds with a sum of lengths in it
+SUMS: dict[str, tuple[Callable[..., float], ...]] = {
+    "exposed_s": (
+        lambda compute, waits, moves, right: lengths_s(moves) - common_s(compute, moves),
+        lambda compute, waits, moves, right: lengths_s(moves) - right["overlapped_s"],
+        lambda compute, waits, moves, right: covered_s(moves) - common_s(compute, moves),
+    ),
+    "overlapped_s": (
+        lambda compute, waits, moves, right: common_s(compute, moves),
+        lambda compute, waits, moves, right: lengths_s(moves) - right["exposed_s"],
+    ),
+    "waiting_s": (
+        lambda compute, waits, moves, right: lengths_s(waits) - common_s(merged(compute), waits),
+        lambda compute, waits, moves, right: lengths_s(waits) - common_s(compute, waits),
+        lambda compute, waits, moves, right: covered_s(waits) - common_s(compute, waits),
+        lambda compute, waits, moves, right: waits_twice(compute, waits, moves)["waiting_s"],
+    ),
+}
+
+
+def with_sums(
+    chosen: Mapping[str, Callable[..., float]], compute: Any, waits: Any, moves: Any
+) -> Seconds:
+    right = parts(compute, waits, moves)
+    return right | {key: each(compute, waits, moves, right) for key, each in chosen.items()}
+
+
+def all_with_sums() -> list[Any]:
+    """In one, two or all of a rank's seconds."""
+    ways = (
+        {key: each for key, each in zip(SUMS, chosen, strict=True) if each}
+        for chosen in product(*((None, *each) for each in SUMS.values()))
+    )
+    return [by_rank(partial(with_sums, each)) for each in ways if each]
+
+
 def waits_first(compute: Any, waits: Any, moves: Any) -> Seconds:
     """Where one call waits and another moves bytes: waiting."""
     waiting_s = covered_s(compute, waits) - covered_s(compute)
@@ -167,6 +203,11 @@ def waits_twice(compute: Any, waits: Any, moves: Any) -> Seconds:
 
 def waiting_in_all(length_s: Any, compute: Any, waits: Any, moves: Any) -> Seconds:
     return parts(compute, waits, moves) | {"waiting_s": length_s(waits)}
+
+
+def waiting_beyond_moves(compute: Any, waits: Any, moves: Any) -> Seconds:
+    waiting_s = covered_s(waits, moves) - covered_s(moves)
+    return parts(compute, waits, moves) | {"waiting_s": waiting_s}
 
 
 def exposed_while_computing(length_s: Any, compute: Any, waits: Any, moves: Any) -> Seconds:
@@ -194,6 +235,11 @@ def without_waiting(compute: Any, waits: Any, moves: Any) -> Seconds:
     return found | {"exposed_s": found["exposed_s"] + found["waiting_s"]}
 
 
+def lengths_of_parts(compute: Any, waits: Any, moves: Any) -> Seconds:
+    """Hint 3 with sums: what computes drops out."""
+    return seconds_of(lengths_s(moves), 0.0, lengths_s(waits))
+
+
 def own_start(starts: Any) -> float:
     return -float("inf")
 
@@ -207,28 +253,33 @@ MISTAKES = {
     "waits only for the first rank: a call moves bytes once the last rank has entered it": by_rank(
         parts, min, clips=False
     ),
-    "counts time twice: two calls may be in flight at the same moment, and intervals of "
-    "computation may overlap, so take the length of their union, not the sum of lengths": (
-        each_by_itself(waits_while_computing=False)
+    "counts as waiting where another call moves bytes: a moment in which bytes move is not "
+    "waiting": (
+        by_rank(waits_first),
+        by_rank(waits_twice),
     ),
-    "adds up call by call: a moment in which the rank computes is no wait, and one with two calls "
-    "in flight counts once, so take lengths of unions": each_by_itself(waits_while_computing=True),
     "takes intervals in the order given: sort them for the length of their union": by_rank(
         partial(with_union, partial(covered_s, is_sorted=False))
     ),
     "forgets that an interval may contain the next ones: keep the latest end so far": by_rank(
         partial(with_union, partial(covered_s, keeps_latest=False))
     ),
-    "counts as waiting where another call moves bytes: such a moment is exposed": (
-        by_rank(waits_first),
-        by_rank(waits_twice),
-    ),
-    "counts as waiting where the rank computes: then it does not wait": tuple(
-        by_rank(partial(waiting_in_all, length_s)) for length_s in (covered_s, lengths_s)
+    "counts as waiting where the rank computes: then it does not wait": (
+        *(by_rank(partial(waiting_in_all, length_s)) for length_s in (covered_s, lengths_s)),
+        by_rank(waiting_beyond_moves),
     ),
     "counts as exposed where the rank computes: that is overlapped": tuple(
         by_rank(partial(exposed_while_computing, length_s)) for length_s in (covered_s, lengths_s)
     ),
     "counts as overlapped where a call still waits for a rank: it moves no bytes yet that "
     "computation could hide": by_rank(overlapped_before_it_moves),
+    "counts time twice: two calls may be in flight at the same moment, and intervals of "
+    "computation may overlap, so take the length of their union, not the sum of lengths": (
+        *each_by_itself(waits_while_computing=False),
+        by_rank(partial(with_union, lengths_s)),
+        by_rank(lengths_of_parts),
+        *all_with_sums(),
+    ),
+    "adds up call by call: a moment in which the rank computes is no wait, and one with two calls "
+    "in flight counts once, so take lengths of unions": each_by_itself(waits_while_computing=True),
 }

@@ -37,10 +37,10 @@ BOUNDARIES = {
     "one rank": "not tested: it waits for nobody",
     "more ranks than elements": "not tested, as above",
     "two ranks": "the five causes, in other steps",
-    "a rank that computes less than the others": "one rank has less to do",
+    "a rank that computes less than the others": "ranks with less to do",
     "synchronizations that cost little": "collectives in every micro-batch",
     "many small calls that cost little": "collectives in every micro-batch",
-    "calls of 40 KiB": "one rank has less to do",
+    "calls of 40 KiB": "ranks with less to do",
     "calls of 100 KiB": "collectives in every micro-batch",
 }
 EQUIVALENT_ANSWERS = (

@@ -284,14 +284,20 @@ OF_CASES = {
             overlaps=False,
         ),
     },
-    "one rank has less to do": {
-        STRAGGLER: Recipe(STRAGGLER, slow=(1, 0.3, 1.5)),
-        SLOW_LOADER: Recipe(SLOW_LOADER, slow=(1, 0.3, 1), loader_s=(0.012, 0.008, 0.018)),
+    # What only some ranks lose, or lose on average, is more than the cause
+    "ranks with less to do": {
+        STRAGGLER: Recipe(STRAGGLER, world_size=4, slow=(0.3, 1, 0.3, 1.5)),
+        SLOW_LOADER: Recipe(
+            SLOW_LOADER, world_size=4, layers=8, slow=(0.3, 1, 1, 1.2),
+            loader_s=(0.002, 0.002, 0.002, 0.022),
+        ),
         SMALL: Recipe(SMALL, slow=(0.3, 1, 1), layer_bytes=2**19, buckets=13),
-        SYNC: Recipe(SYNC, slow=(1, 1, 0.6), logs="loss", uneven_s=0.03),
+        SYNC: Recipe(
+            SYNC, world_size=4, slow=(1, 1, 0.3, 0.3), layers=10, compute_s=0.007, logs="loss",
+            uneven_s=0.02, micro_batches=2,
+        ),
         NO_OVERLAP: Recipe(
-            NO_OVERLAP, slow=(0.4, 1, 1), layers=6, compute_s=0.007, layer_bytes=2**19,
-            overlaps=False,
+            NO_OVERLAP, slow=(0.1, 1, 1), layers=6, compute_s=0.008, overlaps=False,
         ),
     },
     "collectives in every micro-batch": {
