@@ -17,11 +17,6 @@ Seconds = dict[str, float]
 
 CASES = (
     questions("drawn intervals"),
-    questions("one rank, no calls, no computation",
-        ([[(0, 2), (3, 5)]], [[(1, 4)]]),
-        ([[(0, 2)], [(0, 1)]], [[], []]),
-        ([[], [], []], [[(0, 5)], [(2, 5)], [(1, 4)]]),
-    ),
     questions(
         "intervals of nine recorded steps",
         *(bottlenecks.intervals(each) for each in bottlenecks.load().values()),
