@@ -146,7 +146,7 @@ for source in ("records", "profiler"):
 show_table({"by": "", "rank": "d", **dict.fromkeys(STATES, ".0%"), "ms": ".0f"}, rows)
 
 # %% [markdown]
-# The sources see different things. The profiler also knows when no operator runs: that is Python between two operators, **other**, or exposed if communication is in progress meanwhile. Our records count it as compute or overlapped. So the profiler finds more time in which a rank stands still. In 24 runs, some on a busy machine, the difference was 4 % of the step on average; the worst single rank had 13 %, the worst mean over ranks 7 %. (With an all-reduce for each of the 52 gradients it was 20 % on average: more Python in between.) The check below allows 20 %.
+# The sources see different things. The profiler also knows when no operator runs: that is Python between two operators, **other**, or exposed if communication is in progress meanwhile. Our records count it as compute or overlapped. So the profiler finds more time in which a rank stands still. In 48 runs, most on a busy machine, the difference was 4 % of the step on average; the worst single rank had 13 %, the worst mean over ranks 7 %. (With an all-reduce for each of the 52 gradients it was 20 % on average: more Python in between.) The check below allows 20 %.
 
 # %%
 def still(source):
