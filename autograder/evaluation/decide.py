@@ -71,7 +71,7 @@ def decide(
             timeouts += isinstance(attempt.error, RunTimeout)
             if timeouts == MAX_TIMEOUTS:
                 skipped = f"{MAX_TIMEOUTS} earlier cases timed out"
-        results, mistake = _with_one_mistake(found, trust)
+        results, mistake = _with_one_mistake(found, trust, exercise.separate_mistakes)
         if trust is Trust.OWN and first_failed and not unwritten:
             at, attempt = first_failed
             is_unexplained = _is_unexplained(attempt, found[at], results[at])
@@ -87,9 +87,11 @@ def decide(
     )
 
 
-def _with_one_mistake(found: list[Judged], trust: Trust) -> tuple[list[CaseResult], str | None]:
+def _with_one_mistake(
+    found: list[Judged], trust: Trust, separate: bool = False
+) -> tuple[list[CaseResult], str | None]:
     """A mistake is named if it explains every case with wrong outputs; of several, the first.
-    Otherwise each case reports its own finding."""
+    Otherwise each case reports its own finding, with its own mistake if they are ``separate``."""
     by_outputs = [each.named for each in found if each.named is not None]
     explain = [{one.finding.mistake for one in named} for named in by_outputs]
     certain = [one.finding.mistake for named in by_outputs for one in named if one.is_certain]
@@ -99,6 +101,8 @@ def _with_one_mistake(found: list[Judged], trust: Trust) -> tuple[list[CaseResul
         result = each.result
         if each.named is not None:
             findings = [one.finding for one in each.named if one.finding.mistake == mistake]
+            if separate:
+                findings += [one.finding for one in each.named if one.is_certain]
             own = each.by_sign or each.otherwise
             result = explained(result, findings[0] if findings else own, trust)
         results.append(result)

@@ -127,9 +127,11 @@ class _Row:
 def _rows(verdict: Verdict) -> Iterator[_Row]:
     """A row for each case; cases that were not run share one.
 
-    The same finding is not written out again, unless it quotes another error's message.
+    The same finding is not written out again, unless it quotes another error's message, or another
+    one is in between: then it is clear only with a case's name, which hidden cases do not have.
     """
-    shown: set[tuple[str, bool, str]] = set()
+    shown: dict[tuple[str, bool, str], str] = {}  # the first case with this finding
+    above: tuple[str, bool, str] | None = None
     for (was_run, why), group in groupby(verdict.cases, lambda c: (c.was_run, c.diagnosis)):
         cases = list(group)
         if not was_run and len(cases) > 1:
@@ -137,10 +139,14 @@ def _rows(verdict: Verdict) -> Iterator[_Row]:
             continue
         for case in cases:
             key = (case.mistake, case.hidden, case.diagnosis if case.quotes else "")
-            is_repeated = case.diagnosis and key in shown
-            lines = "as above" if is_repeated else case.diagnosis, case.calls_differ
-            yield _Row(case, case.title, tuple(filter(None, lines)))
-            shown.add(key)
+            finding = case.diagnosis
+            if finding and key == above:
+                finding = "as above"
+            elif finding and key in shown and not case.hidden:
+                finding = f"as in the case “{shown[key]}”"
+            yield _Row(case, case.title, tuple(filter(None, (finding, case.calls_differ))))
+            shown.setdefault(key, case.title)
+            above = key if case.diagnosis else above
 
 
 def _css(good: bool) -> str:

@@ -100,6 +100,9 @@ class Exercise:
     # Whether a check may compare calls with the solution's: not where right answers make others, or
     # where `drive` replaces earlier answers by ours, whose calls are not those of the task.
     compares_calls: bool = True
+    # Whether the cases may have different named mistakes, because they test separate branches or
+    # rules of the answer.  Otherwise a mistake is named only if it explains all wrong cases.
+    separate_mistakes: bool = False
     # Whether feedback draws messages: not where `drive` gives the answer functions of ours that
     # send them in another way than the task's, which would be taken for the student's.
     draws_messages: bool = True

@@ -16,6 +16,7 @@ from autograder.exercise.signs import MistakeText
 from autograder.guest.case import Case, Plain
 from autograder.guest.on_rank import formula_results, identity
 
+BOTH = "; and "  # joins the messages of two mistakes
 Question = Any  # a list of arguments, or a dict of named ones
 # (question, right answer, answer) -> what is wrong with the form of the answer, not its numbers;
 # without evidence, the first difference is shown
@@ -41,8 +42,10 @@ class Formula(Exercise):
     """``read``: converts an answer to plain data, for instance lists to pairs.
 
     A named mistake is reported if its wrong formula reproduces every wrong answer exactly; of
-    several, the first that reproduces the right answers too, or else the first.  Without one, the
-    first wrong question is shown with both answers, and ``how_far`` they are apart.
+    several, the first that reproduces the right answers too, or else the first.  Two mistakes at
+    once, "one; and another", must reproduce the right answers too, because there are many pairs.
+    Without a mistake, the first wrong question is shown with both answers, and ``how_far`` they are
+    apart.
     """
 
     read: Callable[[Any], Plain] = identity
@@ -96,6 +99,8 @@ class Formula(Exercise):
             ):
                 finding = self._finding(asked[first], mistake, evidence)
                 found = in_all if self._agree(outputs, got) else in_wrong
+                if found is in_wrong and BOTH in mistake:
+                    continue
                 found.append(Named(finding, is_certain=outputs is not None))
         return *in_all, *in_wrong
 

@@ -13,6 +13,7 @@ The rooms in order; each imports only from those above it:
     job            ranks that torchrun or Slurm has started
     placement      device or host: where training keeps its state
     estimate       pure formulas: memory, traffic, activations, time
+    plan           layouts of a model on a cluster: memory and time, held to published runs
     simulate       schedules and clusters too big to run
     pipeline       runs a pipeline's schedule on real ranks
     shards         which rank holds which elements of which tensor

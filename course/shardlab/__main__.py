@@ -7,6 +7,7 @@ import sys
 
 from shardlab.export import export_command as export
 from shardlab.machine_report import doctor_command as doctor
+from shardlab.plan import plan_command as plan
 from shardlab.preflight import preflight_command as preflight
 
 
@@ -18,6 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     doctor.add_parser(commands)
     export.add_parser(commands)
     preflight.add_parser(commands)
+    plan.add_parser(commands)
     arguments = parser.parse_args(argv)
     return int(arguments.run(arguments))
 

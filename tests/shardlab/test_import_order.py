@@ -26,6 +26,7 @@ ROOMS = (
     "launched_script",
     "placement",
     "estimate",
+    "plan",
     "simulate",
     "simulate/pipeline",
     "pipeline",

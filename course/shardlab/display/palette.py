@@ -1,12 +1,12 @@
 """The course's colors, in one place: one color, one meaning, in every chapter and widget.
 
-There are seven scales: predicted and measured, ranks, kinds of memory, calls, phases of a step,
-states of a rank, parts of a model. All colors have a contrast of at least 3:1 with JupyterLab's
-light and dark pages. Two that can appear in the same picture also differ for color-blind readers,
-or are distinguished by something else: ranks by their number, an error by stripes or an outline.
-tests/…/test_palette.py measures this. The colors come from a computer search under these
-conditions, so that no shade of one suggests the meaning of another: if you change one, run that
-test.
+There are nine scales: predicted and measured, ranks, kinds of memory, calls, phases of a step,
+states of a rank, axes of parallelism, work of a device, parts of a model. All colors have a
+contrast of at least 3:1 with JupyterLab's light and dark pages. Two that can appear in the same
+picture also differ for color-blind readers, or are distinguished by something else: ranks by their
+number, an error by stripes or an outline. tests/…/test_palette.py measures this. The colors come
+from a computer search under these conditions, so that no shade of one suggests the meaning of
+another: if you change one, run that test.
 """
 
 from __future__ import annotations
@@ -68,6 +68,22 @@ STATES = {
     "compute": "#5A648C",
     "exposed": "#C86EDC",
     "loader": "#508200",
+}
+
+# Axes of parallelism: of a mesh, and of a step the traffic that waits for them.
+AXES = {
+    "data": "#1A66A9",
+    "tensor": "#E46D7B",
+    "pipeline": "#847DCE",
+    "context": "#BC61A9",
+    "expert": "#A8403E",
+}
+
+# What a device does in a step by what sets its time, where forward and backward are not apart.
+WORK = {
+    "products": "#1D714E",
+    "memory-bound work": "#907018",
+    "overhead": "#785585",
 }
 
 # Calls of torch.distributed. The first name that an op starts with gives its color:

@@ -18,6 +18,7 @@ from shardlab.estimate.roofline import Roofline
 class Device(Roofline):
     """A roofline over memory, and the links over which the device sends."""
 
+    capacity_bytes: float  # of its memory
     sent_bytes_per_s: dict[str, float]  # by link, while it receives as much
 
     def over(self, link: str) -> Roofline:
@@ -29,10 +30,10 @@ class Device(Roofline):
 
 
 DEVICES = {
-    "V100": Device(125e12, 0.9e12, {"NVLink": 150e9}),
-    "A100": Device(312e12, 2.039e12, {"NVLink": 300e9, "one adapter": 25e9, "node": 200e9}),
-    "H100": Device(989.4e12, 3.35e12, {"NVLink": 450e9, "one adapter": 50e9, "node": 400e9}),
-    "TPU v4": Device(275e12, 1.2e12, {"one axis": 90e9, "3 axes": 270e9}),
-    "TPU v5e": Device(197e12, 0.81e12, {"one axis": 90e9, "2 axes": 180e9}),
-    "TPU v5p": Device(459e12, 2.8e12, {"one axis": 180e9, "3 axes": 540e9}),
+    "V100": Device(125e12, 0.9e12, 32e9, {"NVLink": 150e9}),
+    "A100": Device(312e12, 2.039e12, 80e9, {"NVLink": 300e9, "one adapter": 25e9, "node": 200e9}),
+    "H100": Device(989.4e12, 3.35e12, 80e9, {"NVLink": 450e9, "one adapter": 50e9, "node": 400e9}),
+    "TPU v4": Device(275e12, 1.2e12, 32e9, {"one axis": 90e9, "3 axes": 270e9}),
+    "TPU v5e": Device(197e12, 0.81e12, 16e9, {"one axis": 90e9, "2 axes": 180e9}),
+    "TPU v5p": Device(459e12, 2.8e12, 95e9, {"one axis": 180e9, "3 axes": 540e9}),
 }

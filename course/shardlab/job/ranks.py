@@ -7,6 +7,7 @@ prints goes to its own output; and a rank that dies ends the job, through torchr
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import time
@@ -80,6 +81,17 @@ class JobRanks:
         self.device, self.device_reason = self._agree_on_device(device)
         self.own_ports: set[wire.Connection] = set()  # connections that are not the function's
         self.control: dist.ProcessGroup | None = None
+        atexit.register(self._destroy_groups)
+
+    def _destroy_groups(self) -> None:
+        """While Python still runs: a thread of gloo that needs it for its last work ends a process
+        that is already past that with "terminate called without an active exception"."""
+        if not dist.is_initialized():  # nothing was launched, or the script has destroyed all
+            return
+        if self.is_ours:
+            dist.destroy_process_group()
+        elif self.control is not None:
+            dist.destroy_process_group(self.control)
 
     def _agree_on_device(self, device: str) -> tuple[str, str]:
         """A GPU for each rank on every node, or none at all."""

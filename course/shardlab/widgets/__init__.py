@@ -10,6 +10,7 @@ from shardlab.widgets.memory_bars import MemoryBars, memory_bars
 from shardlab.widgets.memory_timeline import MemoryTimeline, memory_timeline
 from shardlab.widgets.offload_times import OffloadTimes, offload_times
 from shardlab.widgets.pipeline_schedule import PipelineSchedule, pipeline_schedule
+from shardlab.widgets.plan_map import PlanMap, plan_map
 from shardlab.widgets.prediction import Prediction, predict
 from shardlab.widgets.quantization_grid import QuantizationGrid, quantization_grid
 from shardlab.widgets.ring_player import RingPlayer, ring_player
@@ -32,6 +33,7 @@ __all__ = [
     "MemoryTimeline",
     "OffloadTimes",
     "PipelineSchedule",
+    "PlanMap",
     "Prediction",
     "QuantizationGrid",
     "RingPlayer",
@@ -51,6 +53,7 @@ __all__ = [
     "offload_times",
     "palette",
     "pipeline_schedule",
+    "plan_map",
     "predict",
     "quantization_grid",
     "ring_player",

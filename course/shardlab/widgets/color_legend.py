@@ -72,6 +72,8 @@ def scales() -> dict[str, list[Entry]]:
             ("loading data", {"fill": palette.STATES["loader"]}),
         ],
         "memory": _filled(palette.MEMORY),
+        "axes": _filled(palette.AXES),
+        "work": _filled(palette.WORK),
         "calls": [
             *_filled(palette.CALLS),
             ("gathered, waits in its buffer", {"fill": palette.CALLS["all_gather"], "hatch": True}),

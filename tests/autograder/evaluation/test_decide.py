@@ -40,6 +40,22 @@ def test_a_mistake_that_a_later_case_contradicts_is_not_named():
     ]
 
 
+def test_cases_of_separate_branches_have_mistakes_of_their_own():
+    declared = exercise(
+        mistakes={"says two": lambda case, inputs: 2, "says three": lambda case, inputs: 3}
+    )
+    first = judge(declared, attempt(outputs=(2, 2)))
+    later = judge(declared, attempt(case=HIDDEN, outputs=(3, 3)))
+    other = judge(declared, attempt(outputs=(4, 4)))
+    results, mistake = _with_one_mistake([first, later, other], Trust.OWN, separate=True)
+    assert mistake is None
+    assert [result.mistake for result in results] == [
+        "says two",
+        "says three",
+        "gives the wrong number",
+    ]
+
+
 def result(passed, weight=1.0, world_size=2, hidden=False):
     return CaseResult(f"{world_size} ranks", hidden, weight, passed)
 

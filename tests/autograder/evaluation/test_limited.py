@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -54,3 +55,11 @@ def test_a_rule_that_takes_long_on_an_odd_output_is_ended(monkeypatch: pytest.Mo
     # otherwise the same verdict as without limits
     result = judge_within_limits(exercise(), odd).result
     assert "should give a number" in result.diagnosis
+
+
+def test_a_process_that_ends_slowly_after_its_result_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends = os._exit
+    monkeypatch.setattr(os, "_exit", lambda code: (time.sleep(0.2), ends(code)))
+    assert limited.in_limited_process(lambda: 7) == 7

@@ -71,3 +71,14 @@ def test_a_repeated_mistake_is_written_once():
     assert text.endswith("as above")
     cases = tuple(dataclasses.replace(case, quotes=True) for case in cases)
     assert as_text(Verdict("lab.answer", 4.0, cases, seed=1)).endswith("b m")
+
+
+def test_a_mistake_that_is_repeated_after_another_names_its_case():
+    mistakes = {"a": "m", "b": "other", "c": "m", "d": "m"}
+    cases = [CaseResult(name, False, 1, False, m, f"{name} {m}") for name, m in mistakes.items()]
+    text = as_text(Verdict("lab.answer", 4.0, tuple(cases), seed=1))
+    shown = [line.strip() for line in text.splitlines() if line.startswith("      ")]
+    assert shown == ["a m", "b other", "as in the case “a”", "as above"]
+    hidden = tuple(dataclasses.replace(case, hidden=True) for case in cases[:3])
+    text = as_text(Verdict("lab.answer", 4.0, hidden, seed=1))
+    assert "as " not in text.replace("as expected", "")

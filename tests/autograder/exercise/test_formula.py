@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from autograder.exercise import Attempt, Case, Formula, questions
-from autograder.exercise.formula import call_of
+from autograder.exercise.formula import BOTH, call_of
 from autograder.exercise.hidden import HiddenHalf
 
 SIZES = questions("sizes", (10, 4), (12, 4), (20_000, 4))
@@ -105,6 +105,16 @@ def test_a_mistake_is_named_if_it_reproduces_every_wrong_answer() -> None:
         tolerance=0.1, mistakes={"is right, too": lambda n, parts: -(-n // parts) * 0.95}
     )
     assert named(near, 2.6, 3, 5000) == []
+
+
+def test_two_mistakes_at_once_also_reproduce_the_right_answers() -> None:
+    """There are many pairs: one that explains only the wrong answers may do so by chance."""
+    both = {f"rounds down{BOTH}subtracts one": lambda n, parts: n // parts - 1}
+    exercise = formula(mistakes=both)
+    assert named(exercise, 1, 2, 4999) == [*both]
+    assert named(exercise, 1, 3, 4999) == []
+    alone = formula(mistakes={"subtracts": lambda n, parts: n // parts - 1})
+    assert named(alone, 1, 3, 4999) == ["subtracts"]
 
 
 def test_a_hidden_case_without_questions_draws_them() -> None:

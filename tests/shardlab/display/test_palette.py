@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from shardlab.display import palette
-from shardlab.display.palette import CALLS, MEMORY, PHASES, RANKS, luminance
+from shardlab.display.palette import AXES, CALLS, MEMORY, PHASES, RANKS, WORK, luminance
 from shardlab.run.live_memory import CATEGORIES
 from shardlab.widgets import color_legend
 
@@ -26,6 +26,8 @@ ALL_COLORS = {
     **{f"memory {name}": color for name, color in MEMORY.items()},
     **{f"phase {name}": color for name, color in PHASES.items()},
     **{f"state {name}": color for name, color in palette.STATES.items()},
+    **{f"axis {name}": color for name, color in AXES.items()},
+    **{f"work {name}": color for name, color in WORK.items()},
     **{f"call {name}": color for name, color in CALLS.items()},
     "another call": palette.OTHER_CALL,
     **{f"part {index}": color for index, color in enumerate(palette.PARTS)},
@@ -63,6 +65,9 @@ TOGETHER = {
     "LoRA shapes": (
         some("memory parameters", "memory gradients", "memory optimizer", "call all_reduce"),
         0.05, 0.025,
+    ),
+    "plan map": (
+        [*AXES.values(), *WORK.values(), *COMPARED, *some("WAIT", "phase update")], 0.08, 0.035,
     ),
     # Ranks are also identified by number or position: no minimum for color-blind readers.
     "tensor split": ([*RANKS, *RING, *COMPARED], 0.06, 0.0),

@@ -95,3 +95,22 @@ def test_another_size_names_both_numbers(tmp_path: Path) -> None:
     script.write_text("from shardlab import launch\nlaunch(print, world_size=3, device='cpu')\n")
     printed = torchrun(script, 2, fails=True)
     assert "launch(…, world_size=3) inside a job of 2 processes (torchrun)" in printed
+
+
+@pytest.mark.parametrize("made_by", ["launch", "the script"])
+def test_our_groups_are_destroyed_before_python_ends(tmp_path: Path, made_by: str) -> None:
+    script = tmp_path / "script.py"
+    first = "dist.init_process_group('gloo')\n" if made_by == "the script" else ""
+    asked = """
+        import atexit
+        from torch.distributed.distributed_c10d import _world
+
+        def names():
+            print(f"groups: {len(_world.pg_map)}\\n", end="")
+
+        atexit.register(names)  # before the first launch, so after what that registers
+        run = launch(sum_and_draw, 8, inputs=[1.0, 2.0], world_size=2, device="cpu")
+        assert run.outputs[0][0] == 3.0
+        """
+    script.write_text(HEAD + first + textwrap.dedent(asked))
+    assert torchrun(script, 2).count(f"groups: {int(bool(first))}") == 2

@@ -13,6 +13,7 @@ from shardlab.widgets.picture import Picture
 from tests.shardlab.widgets.synthetic import ring_all_reduce, traced, training, with_links
 from tests.shardlab.widgets.test_activation_timeline import training as lifetimes
 from tests.shardlab.widgets.test_disk_moments import picture as two_saves
+from tests.shardlab.widgets.test_plan_map import example as layouts_of_bloom
 
 
 def guess() -> Picture:
@@ -43,6 +44,7 @@ EXAMPLES: dict[type[Picture], Callable[[], Picture]] = {
         [product(4096, 4096, 4096).measured(250e-6)],
         moving={rows: product(rows, 4096, 4096) for rows in (1, 16, 256)},
     ),
+    widgets.PlanMap: layouts_of_bloom,
     widgets.Prediction: guess,
 }
 # Each kind that the package exports; a KeyError says which has no example.

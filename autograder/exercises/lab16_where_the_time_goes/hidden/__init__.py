@@ -1,0 +1,1 @@
+"""The hidden halves of lab 16."""
