@@ -22,6 +22,7 @@ class Work:
     flops: float
     moved_bytes: float
     seconds: float | None = None
+    machines: tuple[str, ...] = ()  # the names of those that it belongs to; none: to any
 
     def __post_init__(self) -> None:
         if min(self.flops, self.moved_bytes, 1 if self.seconds is None else self.seconds) <= 0:
@@ -40,6 +41,10 @@ class Work:
     def measured(self, seconds: float) -> Work:
         """The same work with its measured time."""
         return replace(self, seconds=seconds)
+
+    def on(self, *machines: str) -> Work:
+        """The same work, which only these machines do, or which uses only these links."""
+        return replace(self, machines=machines)
 
 
 def product(rows: int, inner: int, columns: int, element_bytes: float = ELEMENT_BYTES) -> Work:

@@ -18,6 +18,7 @@ the micro-batch's own work.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -45,22 +46,25 @@ class Constants:
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds by part, [n] each, in the order of the layouts; and what the parts are made of."""
+    """Seconds by part, [n] each, in the order of the layouts; and what the parts are made of.
+
+    Sums are kept: `Plans` reads them for one layout at a time.
+    """
 
     parts: dict[str, np.ndarray]
     model_flops: float
     hardware_flops: np.ndarray
     peak_flops_per_s: float  # of all devices
 
-    @property
+    @cached_property
     def seconds(self) -> np.ndarray:
         return np.sum(list(self.parts.values()), axis=0)
 
-    @property
+    @cached_property
     def mfu(self) -> np.ndarray:
         return self.model_flops / self.seconds / self.peak_flops_per_s
 
-    @property
+    @cached_property
     def hfu(self) -> np.ndarray:
         return self.hardware_flops / self.seconds / self.peak_flops_per_s
 

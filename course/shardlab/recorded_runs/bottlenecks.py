@@ -49,7 +49,11 @@ def intervals(recorded: Recorded) -> tuple[list[list[Interval]], list[list[Inter
 
 
 def as_run(recorded: Recorded) -> Run:
-    """For `timeline`: computation and calls as the profiler's spans, and blocks of the loader."""
+    """For `timeline`: computation and calls as spans, and blocks of the loader.
+
+    No profiler saw them: the recorded ranks slept in measured blocks instead of computing and
+    loading, so that they did not wait for each other's cores.
+    """
     ranks = tuple(range(len(recorded[COMPUTE])))
     loading = tuple(
         MeasuredBlock(LOADER, rank, start_s, end_s, (0,) * len(ranks))
@@ -86,6 +90,7 @@ def as_run(recorded: Recorded) -> Run:
         traffic=Traffic(sent, "recorded on another machine, without its bytes", loading),
         calls=calls,
         spans=sorted(spans, key=lambda span: span.start_s),
+        spans_by="measured blocks; compute and loader are sleeps",
         startup_s=0.0,
         wall_s=recorded["step_s"],
     )

@@ -99,6 +99,7 @@ class Run:
     sent_before: Sequence[Mapping[str, Sequence[int | None]]] = ()
     # Operators and communication of ranks that ran `with profile():`, by start time
     spans: Sequence[Span] = ()
+    spans_by: str = "torch.profiler"  # what recorded them, in the words of a caption
     _memory: Memory | None = field(default=None, repr=False)
 
     @property

@@ -63,13 +63,10 @@ def scales() -> dict[str, list[Entry]]:
             ("backward, weights only", {"fill": palette.PHASES["weights"]}),
         ],
         "states of a rank": [
-            ("computing", {"fill": palette.STATES["compute"]}),
-            (
-                "computing and communicating",
-                {"fill": palette.STATES["compute"], "hatch": True},
-            ),
-            ("exposed communication", {"fill": palette.STATES["exposed"]}),
-            ("loading data", {"fill": palette.STATES["loader"]}),
+            ("compute", {"fill": palette.STATES["compute"]}),
+            ("overlapped", {"fill": palette.STATES["compute"], "hatch": True}),
+            ("exposed", {"fill": palette.STATES["exposed"]}),
+            ("loader", {"fill": palette.STATES["loader"]}),
         ],
         "memory": _filled(palette.MEMORY),
         "axes": _filled(palette.AXES),

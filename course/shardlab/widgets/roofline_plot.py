@@ -135,9 +135,10 @@ class RooflinePlot(Adjustable):
         return [*(f"at least{f', {name}' * bool(name)}" for name in self.machines), "measured"]
 
     def _item(self, axes: Axes, work: Work, *, moves: bool = False) -> dict[str, Any]:
+        its_own = work.machines or self.machines
         seconds = [
-            format_seconds(roof.seconds(work.flops, work.moved_bytes))
-            for roof in self.machines.values()
+            format_seconds(roof.seconds(work.flops, work.moved_bytes)) if name in its_own else ""
+            for name, roof in self.machines.items()
         ]
         return {
             "name": work.name,
@@ -168,6 +169,7 @@ def roofline_plot(
 
     machines: one, or several by name. What was measured was measured on the first.
     points: drawn on each roof; measured ones where they were measured and on the first roof.
+        ``work.on("NVLink")`` belongs to the roof of this name only; several names may be given.
     moving: one more point for each value of a slider, which starts at ``at``, or the first value.
         It is drawn on each roof. Small points show all those that were measured.
     slider: its name.
@@ -181,6 +183,9 @@ def roofline_plot(
         raise ValueError("roofline_plot needs at least one machine and one point")
     if bytes_of not in BOUND:
         raise ValueError(f'bytes_of={bytes_of!r}: must be "memory" or "link"')
+    for work in [*points, *values.values()]:
+        if unknown := set(work.machines) - named.keys():
+            raise ValueError(f"{work.name}: no machine is called {', '.join(sorted(unknown))}")
     start = next(iter(values), None) if at is None else _plain(at)
     if start is not None and start not in values:
         raise ValueError(f"at={at!r}: must be one of {[*values]}")

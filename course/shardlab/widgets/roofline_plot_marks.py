@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, pairwise
+from itertools import pairwise
 
 from shardlab.display.palette import MEASURED, PREDICTED
 from shardlab.estimate.roofline import Roofline
@@ -183,9 +183,10 @@ def _legend(works: Sequence[Work]) -> list[Mark]:
 
 
 def compared_with(machines: Mapping[str, Roofline], work: Work, moves: bool) -> dict[str, Roofline]:
-    """The machines on whose roofs a point is drawn: for one that does not move and was measured,
-    only the first, where it was measured."""
-    return dict(islice(machines.items(), None if moves or work.seconds is None else 1))
+    """The machines on whose roofs a point is drawn: those that it belongs to; for one that does not
+    move and was measured, only the first, where it was measured."""
+    names = [name for name in machines if not work.machines or name in work.machines]
+    return {name: machines[name] for name in (names if moves or work.seconds is None else names[:1])}
 
 
 def spots(
@@ -204,7 +205,7 @@ def spots(
 def point(
     machines: Mapping[str, Roofline], axes: Axes, work: Work, *, moves: bool = False
 ) -> list[Mark]:
-    """A point with its label; one that was measured is joined to the first machine's roof."""
+    """A point with its label; one that was measured is joined to the roof of its machine."""
     found = spots(machines, axes, work, moves=moves)
     (x, y), measured = found[0], work.seconds is not None
     marks: list[Mark] = [disc(*each, PREDICTED) for each in found[measured:]]

@@ -22,11 +22,11 @@ function drawTimeAxis(context, theme, { from, to, left, right, bottom }) {
  * The visible time span, changed by dragging, the wheel, buttons and keys; createStage's draw
  * reads it. `whole()`: the first and the last time, in seconds. `focus()`: the time that keys zoom around,
  * or undefined. `point(at)`: called with the pointer's position, and with null once it has left.
- * `keys()`: the widget's own keys, as for handleKeys. The buttons are added to `head`.
+ * `keys()`: the widget's own keys, as for handleKeys. `moved()`, optional: called when the span has changed. The buttons are added to `head`.
  * Returns { from, to (to read), setSpan(from, to), toX, toTime }; call setSpan before the first
  * drawing.
  */
-function timeView({ root, head, plot, stage, box, whole, focus, point, keys, signal }) {
+function timeView({ root, head, plot, stage, box, whole, focus, point, keys, moved, signal }) {
   const zoomIn = button("Zoom in (+)", icon("M6 2h2v4h4v2H8v4H6V8H2V6h4z"));
   const zoomOut = button("Zoom out (−)", icon("M2 6h10v2H2z"));
   const fitAll = button("Show everything (0)", icon("M1 1h4v2H3v2H1zM9 1h4v4h-2V3H9zM1 9h2v2h2v2H1zM11 9h2v4H9v-2h2z"));
@@ -51,6 +51,7 @@ function timeView({ root, head, plot, stage, box, whole, focus, point, keys, sig
     root.dataset.viewStartS = view.from;
     root.dataset.viewEndS = view.to;
     zoomOut.disabled = fitAll.disabled = width >= maxWidth;
+    moved?.();
     stage.redraw();
   }
 

@@ -24,7 +24,7 @@ function build(model, signal) {
     worldSize: n, calls: calls.length, pending: calls.filter((call) => call.end === null).length,
     waits: scene.waits.map(([waiter, awaited]) => `${waiter}>${awaited}`).join(" "),
   });
-  sub.textContent = [`${calls.length} calls`, scene.states?.source].filter(Boolean).join(" · ");
+  sub.textContent = [`${calls.length} calls`, scene.states?.source, scene.label && `shown: ${scene.label}`].filter(Boolean).join(" · ");
   refresh(summarizeCalls(scene, calls));
   if (scene.headline) plot.before(make("p", { class: "shardlab-error" }, scene.headline));
   if (!calls.length) {
@@ -37,6 +37,7 @@ function build(model, signal) {
     whole: () => whole,
     focus: () => selected?.start,
     point: (at) => select(at && (callAt(at) ?? stateAt(at))),
+    moved: () => isPathShown && !selected && select(null),
   });
   const pathToggle = states && pathButton(showPath, signal);
   if (states) head.append(pathToggle.node);
@@ -49,12 +50,12 @@ function build(model, signal) {
 
   function select(one) {
     selected = one;
-    if (!one) return mark(isPathShown ? scene.states.path_words : "");
+    if (!one) return mark(isPathShown ? pathWords(scene.states, view) : "");
     return one.isState ? markState(one) : markCall(one);
   }
 
   function markState(state) {
-    mark(describeState(scene, state), { selectedState: state.words, selectedRank: state.rank, selectedIndex: state.index });
+    mark(describeState(scene, state), { selectedState: state.name, selectedRank: state.rank, selectedIndex: state.index });
   }
 
   function markCall(call) {
@@ -141,7 +142,7 @@ function build(model, signal) {
     return others.reduce((best, call) => (best && gap(best) <= gap(call) ? best : call), null);
   }
 
-  view.setSpan(...whole);
+  view.setSpan(...scene.view);
   return root;
 }
 

@@ -37,16 +37,23 @@ class Timeline(Picture):
         "timeline.js",
     )
 
-    def __init__(self, run: Run, error: LaunchError | None, by: str | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        error: LaunchError | None,
+        label: str | None = None,
+        by: str | None = None,
+    ) -> None:
         run = from_zero(run)
-        self._run, self._error = run, error
+        self._run, self._error, self._label = run, error, label
+        shown = () if label is None else run.traffic[label].blocks  # raises for an unknown label
         self._calls = sorted(run.calls, key=lambda call: (call.rank, call.start_s))
         self._waits = waits_of(error, run.calls)
         matched_with = {call: group for group in match_calls(run.calls) for call in group.calls}
         by = by or best_source(run.recorded)
-        self._lane = lane = None if by is None else StateLane.of(run, by)
+        self._lane = lane = None if by is None else StateLane.of(run, by, label)
         self._layout = layout = TimelineLayout(
-            run, self._calls, matched_with, bool(self._waits), lane is not None
+            run, self._calls, matched_with, bool(self._waits), lane is not None, shown
         )
         index_of = {call: index for index, call in enumerate(self._calls)}
         self._background = layout.background(self._calls, self._states())
@@ -61,6 +68,8 @@ class Timeline(Picture):
             "plot": layout.plot,
             "start_s": layout.start_s,
             "end_s": layout.end_s,
+            "view": layout.view,
+            "label": label,
             "lanes": layout.lanes,
             "row": layout.row,
             "margin": layout.margin,
@@ -105,7 +114,7 @@ class Timeline(Picture):
         if self._lane is None:
             return []
         tops = [layout.top_of_states(rank) for rank in range(self._run.world_size)]
-        return self._lane.marks(layout.x, tops, layout.state_height, layout.end_s)
+        return self._lane.marks(layout.x, tops, layout.state_height, layout.view)
 
     def _names(self) -> list[str]:
         return [rank_name(self._layout.nodes, rank) for rank in range(self._run.world_size)]
@@ -114,7 +123,8 @@ class Timeline(Picture):
         pending = sum(call.end_s is None for call in self._calls)
         text = f"{len(self._calls)} calls on {self._run.world_size} ranks"
         parts = [text] + [f"{pending} never ended"] * bool(pending)
-        return ", ".join(parts + ([] if self._lane is None else [self._lane.source]))
+        parts += [] if self._lane is None else [self._lane.source]
+        return ", ".join(parts + ([] if self._label is None else [f"shown: {self._label}"]))
 
     def alternative(self) -> str:
         nodes = self._layout.nodes
@@ -139,24 +149,30 @@ class Timeline(Picture):
         return {row.rank: row.state for row in table_of(self._error) if row.state != "waiting"}
 
 
-def timeline(run_or_error: Run | LaunchError, by: str | None = None) -> Timeline:
+def timeline(
+    run_or_error: Run | LaunchError, label: str | None = None, by: str | None = None
+) -> Timeline:
     """Draw when each rank was in which call, and what it was doing.
 
     Above its calls, a rank of a profiled run (`with profile():`), or of one with blocks of
     `measure("loader")`, has a lane of its states: computing, overlapped or exposed communication,
-    waiting, loading. A button shows the critical path. ``by``: "records" or "profiler", as for
-    `Run.step_time`, draws the lane from this, in any run.
+    waiting, loading. A button shows the critical path.
+
+    label: the view starts at the passes of ``with measure(label):``; zooming out shows all. Shares
+        and the critical path are those of `Run.step_time` and `critical_path` with this label.
+    by: "records" or "profiler", as for `Run.step_time`: draws the lane from this, in any run.
 
     Given the error of a run that hung (``DeadlockError``, ``RunTimeout``), calls that never ended
     are hatched, and arrows lead from each waiting rank to those it waits for.
 
-    Raises ValueError for an error from before the run started, and if ``by`` has recorded nothing.
+    Raises ValueError for an error from before the run started, and if ``by`` has recorded nothing;
+    KeyError for a label that was not measured.
     """
     if not isinstance(run_or_error, LaunchError):
-        return Timeline(run_or_error, None, by)
+        return Timeline(run_or_error, None, label, by)
     if run_or_error.run is None:
         raise ValueError("this error has no run: no rank started, so there are no calls to draw")
-    return Timeline(run_or_error.run, run_or_error, by)
+    return Timeline(run_or_error.run, run_or_error, label, by)
 
 
 def from_zero(run: Run) -> Run:

@@ -22,7 +22,9 @@ TOP = 26.0  # of the plot; names of measured blocks are above
 SHADE = 0.1  # opacity of a measured block, in rows
 AXIS = 48.0  # height below the plot: ticks and the legend
 LEGEND = 18.0  # height of another line of the legend
-MAX_STATE = 14.0  # height of the lane of states
+MAX_STATE = 16.0  # height of the lane of states, in a row that has room for it
+STATE_SHARE = 0.3  # of a row that is divided into many lanes
+EDGE = 0.01  # room before and after the passes that are shown, of their time
 ARROWS = 118.0  # width to the right of the plot for the arrows of a hang
 MAX_LANES = 4
 MAX_ARROWS = 256
@@ -40,6 +42,7 @@ class TimelineLayout:
         matched_with: Mapping[Call, MatchedCalls],
         with_arrows: bool,
         with_states: bool = False,
+        shown: Sequence[MeasuredBlock] = (),
     ) -> None:
         n = run.world_size
         self.nodes = several(run.traffic.nodes)
@@ -51,20 +54,32 @@ class TimelineLayout:
         self.row = max(9.0, min(14.0 * lanes + space, most, 560.0 / n))
         self.margin = 3.0 if self.row >= 16 else 1.0
         # The lane of states is above those of calls.
-        lane = (self.row - 2 * self.margin) / lanes
-        self.state = min(lane, MAX_STATE) if with_states else 0.0
+        inner = self.row - 2 * self.margin
+        share = max(1 / lanes, STATE_SHARE)
+        self.state = min(share * inner, MAX_STATE) if with_states else 0.0
         self.bottom = TOP + n * self.row
         self.right = WIDTH - (ARROWS if with_arrows else 28)
         self.height = self.bottom + AXIS + LEGEND * with_states
         self.start_s, self.end_s = _span(calls, [*run.traffic.blocks, *run.spans])
+        self.view = (self.start_s, self.end_s)  # what the picture shows first
+        if shown:
+            from_s, to_s = min(b.start_s for b in shown), max(b.end_s for b in shown)
+            edge_s = EDGE * (to_s - from_s)
+            self.view = (max(self.start_s, from_s - edge_s), min(self.end_s, to_s + edge_s))
 
     @property
     def plot(self) -> dict[str, float]:
         return {"left": self.left, "right": self.right, "top": TOP, "bottom": self.bottom}
 
     def x(self, at_s: float) -> float:
-        share = (at_s - self.start_s) / (self.end_s - self.start_s)
+        """Where a time is in the static picture: at the edge if the view does not contain it."""
+        start_s, end_s = self.view
+        share = min(max((at_s - start_s) / (end_s - start_s), 0.0), 1.0)
         return self.left + share * (self.right - self.left)
+
+    def is_seen(self, each: Call | MeasuredBlock) -> bool:
+        start_s, end_s = self.view
+        return each.start_s <= end_s and (each.end_s is None or each.end_s >= start_s)
 
     def top_of_states(self, rank: int) -> float:
         return TOP + rank * self.row + self.margin
@@ -153,8 +168,9 @@ class TimelineLayout:
 
     def axis(self) -> list[Mark]:
         marks: list[Mark] = []
-        ticks = time_ticks(self.start_s, self.end_s, 6)
-        for tick, label in zip(ticks, tick_labels(ticks, self.end_s), strict=True):
+        start_s, end_s = self.view
+        ticks = time_ticks(start_s, end_s, 6)
+        for tick, label in zip(ticks, tick_labels(ticks, end_s), strict=True):
             x = self.x(tick)
             marks.append(line(x, self.bottom, x, self.bottom + 4))
             marks.append(
@@ -170,7 +186,7 @@ class TimelineLayout:
         The first pass of a label is named, and others that are as wide as the name.
         """
         marks: list[Mark] = []
-        blocks = list(blocks)
+        blocks = [block for block in blocks if self.is_seen(block)]
         for block in blocks:
             left, right = self.x(block.start_s), self.x(block.end_s)
             y = TOP + block.rank * self.row
@@ -204,7 +220,7 @@ class TimelineLayout:
         """
         small: dict[tuple[str, float], list[str]] = defaultdict(list)
         large: list[Mark] = []
-        for call in calls:
+        for call in filter(self.is_seen, calls):
             left, top, width, height = self.box(call)
             if call.end_s is not None and not (width > 6 and height > 6):
                 waits = self._waiting_width(call)

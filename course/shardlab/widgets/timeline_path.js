@@ -33,6 +33,15 @@ function drawPath(context, theme, { plot: box, row, states }, view) {
   return boxes.length;
 }
 
+/** The path's words, after where to look for it if the view shows none of it. */
+function pathWords({ path, path_words: words }, view) {
+  const before = path.some(([, , end]) => end < view.from);
+  const after = path.some(([, start]) => start > view.to);
+  if (path.some(([, start, end]) => end >= view.from && start <= view.to) || !(before || after)) return words;
+  const side = [before && "left", after && "right"].filter(Boolean).join(" and ");
+  return `The critical path is to the ${side} of what is shown: press 0 to see all. ${words}`;
+}
+
 /** A button that shows and hides the path; `toggle(isShown)`. Returns { node, press }. */
 function pathButton(toggle, signal) {
   const node = make("button", { type: "button", "aria-pressed": "false", title: "Critical path (C)" }, "Critical path");

@@ -30,7 +30,7 @@ function stateOf(scene, lanes, rank, index) {
   const lane = lanes[rank];
   if (!lane || index < 0 || index >= lane.codes.length) return null;
   const code = lane.codes[index];
-  return { isState: true, rank, index, words: scene.states.looks[code][0], start: lane.edges[index], end: lane.edges[index + 1] };
+  return { isState: true, rank, index, name: scene.states.looks[code][0], meaning: scene.states.looks[code][3], start: lane.edges[index], end: lane.edges[index + 1] };
 }
 
 function stateBox({ plot: box, row, margin, state_height: height }, view, { rank, start, end }) {
@@ -38,11 +38,11 @@ function stateBox({ plot: box, row, margin, state_height: height }, view, { rank
   return { x: left, y: box.top + rank * row + margin, width: Math.max(view.toX(end) - left, 0.75), height };
 }
 
-function describeState(scene, { rank, words, start, end }) {
+function describeState(scene, { rank, name, meaning, start, end }) {
   const time = `${formatSeconds(start)} – ${formatSeconds(end)} (${formatSeconds(end - start)})`;
   const { path } = scene.states;
   const isOnPath = path.some(([on, from, to]) => on === rank && start < to && end > from);
-  return [rankName(scene, rank), words, time, isOnPath ? "on the critical path" : ""].filter(Boolean).join(" · ");
+  return [rankName(scene, rank), `${name}: ${meaning}`, time, isOnPath ? "on the critical path" : ""].filter(Boolean).join(" · ");
 }
 
 /**

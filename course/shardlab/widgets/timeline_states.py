@@ -24,37 +24,47 @@ NAMED_PARTS = 4  # of the critical path, in words
 
 
 class Look(NamedTuple):
-    words: str
     color: str
     hatch: bool
+    meaning: str
 
 
-LOOKS = {
-    "compute": Look("computing", STATES["compute"], False),
-    "overlapped": Look("computing and communicating", STATES["compute"], True),
-    "exposed": Look("exposed communication", STATES["exposed"], False),
-    "waiting": Look("waiting", WAIT, False),
-    "loader": Look("loading data", STATES["loader"], False),
-    "other": Look("nothing recorded", "none", False),
+LOOKS = {  # by the names of shardlab.run.State
+    "compute": Look(STATES["compute"], False, "computes"),
+    "overlapped": Look(STATES["compute"], True, "computes while communication is in progress"),
+    "exposed": Look(STATES["exposed"], False, "stands still for communication in progress"),
+    "waiting": Look(WAIT, False, "stands still in a call that another rank has not begun"),
+    "loader": Look(STATES["loader"], False, "gets its next batch"),
+    "other": Look("none", False, "nothing is recorded"),
 }
-SOURCES = {"records": "by records of calls", "profiler": "by torch.profiler"}
 
 
 @dataclass
 class StateLane:
     """One lane for each rank."""
 
-    by: str  # "records", "profiler"
+    source: str  # "states by torch.profiler"
     states: Sequence[list[State]]  # by rank
+    summed: Sequence[list[State]]  # the same in the passes of the label, if there is one
     path: Sequence[State]
     never_went_on: Mapping[int, Call]  # by rank: the call that it stood still for at the end
+    label: str | None = None
 
     @classmethod
-    def of(cls, run: Run, by: str) -> StateLane:
+    def of(cls, run: Run, by: str, label: str | None = None) -> StateLane:
+        """``label``: sums and the critical path are of its passes."""
         states = run.states(by=by)
+        summed = states if label is None else run.states(label, by)
         open_calls = (call for call in run.calls if call.end_s is None)
         stuck = {call.rank: call for call in open_calls if call.wait_start_s is not None}
-        return cls(by, states, path_through(run, states, by), stuck if by == "records" else {})
+        return cls(
+            f"states by {run.spans_by if by == 'profiler' else 'records of calls'}",
+            states,
+            summed,
+            path_through(run, summed, by),
+            stuck if by == "records" else {},
+            label,
+        )
 
     def shown(self, end_s: float) -> Iterator[list[State]]:
         """By rank. One that never went on waits until ``end_s``, the right edge of the picture."""
@@ -66,22 +76,14 @@ class StateLane:
                 before = [state for state in own if state.start_s < began_s]
                 yield [*before, State(rank, "waiting", began_s, end_s, call)]
 
-    @property
-    def source(self) -> str:
-        """ "states by torch.profiler" """
-        return f"states {SOURCES[self.by]}"
-
-    def drawn(self) -> Iterator[tuple[str, Look]]:
-        """The states that occur and have a color."""
-        occurring = {state.name for own in self.states for state in own}
-        for name, look in LOOKS.items():
-            if name in occurring and look.color != "none":
-                yield name, look
+    def occurring(self) -> Iterator[tuple[str, Look]]:
+        names = {state.name for own in self.states for state in own}
+        return ((name, look) for name, look in LOOKS.items() if name in names)
 
     def for_browser(self, names: Sequence[str], end_s: float) -> dict[str, Any]:
         """``names``: of the ranks. ``end_s``: of the picture."""
         return {
-            "looks": [[look.words, look.color, look.hatch] for look in LOOKS.values()],
+            "looks": [[name, *look] for name, look in LOOKS.items()],
             "source": self.source,
             "ranks": [_packed(own) for own in self.shown(end_s)],
             "path": [[*stretch] for stretch in self.stretches()],
@@ -101,37 +103,47 @@ class StateLane:
 
     def legend(self, left: float, y: float) -> list[Mark]:
         marks: list[Mark] = []
-        for _, look in self.drawn():
+        for name, look in self.occurring():
             box = Rect(x=left, y=y, width=10, height=10, radius=2)
-            marks.append(replace(box, fill=look.color, hatch=look.hatch))
-            marks.append(Text(x=left + 15, y=y + 9, text=look.words, size=11, fill="muted"))
-            left += 30 + text_width(look.words, 11)
+            if look.color == "none":  # an empty lane
+                marks.append(replace(box, stroke="muted"))
+            else:
+                marks.append(replace(box, fill=look.color, hatch=look.hatch))
+            marks.append(Text(x=left + 15, y=y + 9, text=name, size=11, fill="muted"))
+            left += 30 + text_width(name, 11)
         return marks
 
     def marks(
-        self, x: Callable[[float], float], top: Sequence[float], height: float, end_s: float
+        self,
+        x: Callable[[float], float],
+        top: Sequence[float],
+        height: float,
+        view: tuple[float, float],
     ) -> list[Mark]:
-        """The lanes of the static picture, which ends at ``end_s``: one path for each state."""
+        """The lanes of the static picture: one path for each state. view: what it shows, in s."""
+        start_s, end_s = view
         parts: dict[str, list[str]] = defaultdict(list)
         for own, y in zip(self.shown(end_s), top, strict=True):
-            for left, right, name in merged((x(s.start_s), x(s.end_s), s.name) for s in own):
+            seen = (s for s in own if s.end_s > start_s and s.start_s < end_s)
+            for left, right, name in merged((x(s.start_s), x(s.end_s), s.name) for s in seen):
                 across = right - left
                 parts[name].append(f"M{left:.1f} {y:.1f}h{across:.1f}v{height:.1f}h{-across:.1f}z")
         return [
             Path(d="".join(parts[name]), fill=look.color, hatch=look.hatch)
-            for name, look in self.drawn()
-            if name in parts
+            for name, look in self.occurring()
+            if name in parts and look.color != "none"
         ]
 
     # ---- in words ----
 
     def rank_words(self, names: Sequence[str]) -> str:
-        """ "rank 0: computing 61 %, exposed communication 39 %; rank 1: …" """
+        """ "States by torch.profiler: rank 0: compute 61 %, exposed 39 %; rank 1: …" """
         ranks = [
             f"{name}: {_shares(own)}"
-            for name, own in zip(names[:NAMED_RANKS], self.states, strict=False)
+            for name, own in zip(names[:NAMED_RANKS], self.summed, strict=False)
         ]
-        return f"{self.source[0].upper()}{self.source[1:]}: {'; '.join(ranks)}"
+        within = "" if self.label is None else f" in {self.label}"
+        return f"{self.source[0].upper()}{self.source[1:]}{within}: {'; '.join(ranks)}"
 
     def path_words(self, names: Sequence[str]) -> str:
         """The longest parts of the critical path, and how often it changes its rank."""
@@ -142,7 +154,7 @@ class StateLane:
             seconds[state.rank, state.name] += state.end_s - state.start_s
         longest = sorted(seconds, key=lambda part: -seconds[part])
         parts = [
-            f"{names[rank]} {LOOKS[name].words} {format_seconds(seconds[rank, name])}"
+            f"{names[rank]} {name} {format_seconds(seconds[rank, name])}"
             for rank, name in longest[:NAMED_PARTS]
         ]
         if rest := sum(seconds[part] for part in longest[NAMED_PARTS:]):
@@ -151,7 +163,8 @@ class StateLane:
         changes = len(hops(self.path))
         times = {0: "on one rank", 1: "changes rank once"}
         how = times.get(changes, f"changes rank {changes} times")
-        return f"Critical path of {whole}, {how}: {', '.join(parts)}"
+        within = "" if self.label is None else f" in {self.label}"
+        return f"Critical path of {whole}{within}, {how}: {', '.join(parts)}"
 
 
 def merged(spans: Iterable[tuple[float, float, str]]) -> Iterator[tuple[float, float, str]]:
@@ -196,8 +209,8 @@ def _shares(states: Iterable[State]) -> str:
     if not time.total_s:
         return "nothing recorded"
     return ", ".join(
-        f"{look.words} {part / time.total_s:.0%}".replace("%", " %")
-        for name, look in LOOKS.items()
+        f"{name} {part / time.total_s:.0%}".replace("%", " %")
+        for name in LOOKS
         if (part := getattr(time, f"{name}_s")) >= 0.005 * time.total_s
     )
 
