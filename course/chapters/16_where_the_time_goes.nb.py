@@ -452,18 +452,19 @@ holds("FLOP/s with 64 rows, over those with one row", timed[64].flops_per_s / ti
 # A node of 8 H100 has 8 network adapters of 50 GB/s. In an all-reduce of two levels (chapter 03), each GPU sends an eighth of the node's sum, over an adapter of its own. So a whole node sends its gradients at 400 GB/s: this is W between nodes. Within a node, over NVLink, W is 450 GB/s. Thresholds from these numbers, and published ones:
 
 # %%
+def compare_published(rows, computed, rtol):
+    """A table of what was computed and published, and whether they agree."""
+    show_table({"quantity": "", "computed": computed, "published": computed}, rows)
+    apart = max(abs(ours / published - 1) for _, ours, published in rows)
+    holds(f"at most {apart:.1%} apart; {rtol:.0%} allowed", apart <= rtol)
+
+# %%
 H100_PUBLISHED, A100_PUBLISHED = 2475, 1.0e3  # tokens: Austin et al., part 12; Liu et al., table 2
 node = h100.over("node")  # between nodes: 8 adapters
 thresholds = [
     ("H100 between nodes, data parallelism: tokens per GPU", node.ridge, H100_PUBLISHED),
     ("A100 over NVLink, ring attention: tokens per GPU", DEVICES["A100"].over("NVLink").ridge, A100_PUBLISHED),
 ]
-
-def compare_published(rows, computed, rtol):
-    """A table of what was computed and published, and whether they agree."""
-    show_table({"": "", "computed": computed, "published": computed}, rows)
-    apart = max(abs(ours / published - 1) for _, ours, published in rows)
-    holds(f"at most {apart:.1%} apart; {rtol:.0%} allowed", apart <= rtol)
 
 compare_published(thresholds, ",.0f", rtol=0.05)
 
