@@ -192,6 +192,7 @@ def average(model):
     dist.all_reduce(flat, op=dist.ReduceOp.AVG)
     vector_to_parameters(flat, gradients)
 
+# %%
 def mean_s(run):
     return np.mean([spent.total_s for spent in run.step_time("steps")])
 
