@@ -149,7 +149,7 @@ show_table({"by": "", "rank": "d", **dict.fromkeys(STATES, ".0%"), "ms": ".0f"},
 # %% [markdown]
 # The two sources see different things. The profiler also knows when no operator runs: that time, which Python needs between two operators, is **other**, or exposed if communication is in progress. Our records count it as compute or overlapped. So the profiler finds more time in which a rank stands still (exposed or waiting).
 #
-# We ran the two cells above 48 times, mostly on a busy machine, and compared the two shares of standing still. They differed by 4 % of the step on average; for a single rank by at most 13 %, for the mean over the four ranks by at most 7 %. With 52 all-reduces in place of four buckets, there is more Python between operators, and they differed by 20 % on average. The check below allows 20 %.
+# We ran this step 48 times, mostly on a busy machine, and compared the two shares of standing still in each run. They differed by 4 % of the step on average; for a single rank by at most 13 %, for the mean over the four ranks by at most 7 %. With 52 all-reduces in place of four buckets, there is more Python between operators, and they differed by 20 % on average. The check below allows 20 %.
 
 # %%
 def still(source):
