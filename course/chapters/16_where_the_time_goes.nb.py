@@ -374,7 +374,7 @@ timeline(logging, label="steps", by="records")
 # %% [markdown]
 # Each rank has the same work in a step, 11 sequences. But every all-reduce makes all ranks wait for the slowest of **that** micro-batch: the step takes the sum of the maxima, 4 · 8, instead of the maximum of the sums, 11. The four bytes of the loss are not the cost.
 #
-# The time in the table falls less than predicted, because the prediction assumes two things that do not hold here. Our ranks share a few cores: while one waits, another computes faster. And a micro-batch of 8 sequences takes less than 8 times as long as one sequence.
+# The time in the table is another one than predicted, because the prediction assumes two things that do not hold here. Our ranks share a few cores: while one waits, another computes faster. And some of the costs of a step do not depend on the number of sequences.
 #
 # On a GPU this fault has a second form. Python only queues work there, and runs ahead of the GPU. `loss.item()`, `print(loss)`, `if loss > …`, `tensor.cpu()` wait until the queue is empty; then the GPU is idle until Python has queued more. In a trace this is a long `cudaStreamSynchronize` or `cudaMemcpyAsync` followed by a gap in the row of kernels. Add up on the device, and read the number once every hundred steps. `torch.cuda.set_sync_debug_mode("warn")` finds such lines.
 
@@ -432,7 +432,7 @@ show_table(
 holds("FLOP/s with 64 rows, over those with one row", timed[64].flops_per_s / timed[1].flops_per_s, above=2)
 
 # %% [markdown]
-# On the slope, memory sets the time; on the flat part, arithmetic does. 16 rows take far less than 16 times as long as one. The roof is a bound and not a prediction: in our runs, 4 to 128 rows usually reached between a fifth and three fifths of it; why, these numbers do not show. A single row came nearest to the roof, and was once above it, at 139 %. No product can beat a roof that is right; but roof and points are measured a few seconds apart, and another program may slow one of them down. Products with the same weights again and again can be above the slope too: their weights come from a cache.
+# On the slope, memory sets the time; on the flat part, arithmetic does. 16 rows take far less than 16 times as long as one. The roof is a bound and not a prediction: in our runs, 4 to 128 rows usually reached between a fifth and three fifths of it; why, these numbers do not show. A single row came nearest to the roof, and was once above it, at 139 %: roof and points are measured a few seconds apart, and another program may slow one of them down. With the same weights again and again, a product can also be above the slope, because its weights come from a cache.
 #
 # The least time of a **message** is $t = \alpha + \beta \cdot \text{bytes}$ (chapter 03). Below α/β bytes, most of it is latency. That is why the small messages were expensive.
 #
@@ -574,8 +574,7 @@ show_table({"mistake": "", "“MFU”": ".1%"}, [(name, mfu(**counted | wrong)) 
 
 # %% [markdown]
 # More than 100 % is easy to notice; [nanoGPT #464](https://github.com/karpathy/nanoGPT/pull/464) is about such a log, 104 % on an H100 by the A100's peak. A few points too many are not. So always report the formula, the peak and the number of devices with an MFU.
-
-# %% [markdown]
+#
 # A **mixture of experts** has many MLPs, the experts, in place of one, and each token passes only a few of them. So N is the **active** parameters, those that a token uses. DeepSeek-V3 has 671 billion parameters, of which 37 billion are active: with the wrong N, the part of its MFU that comes from parameters would be 18 times too high.
 #
 # And tables can be wrong. In table 4 in the first version of the Llama 3 paper, the row for sequences of 131,072 tokens has 16,384 GPUs, split 8 (tensor) × 16 (context: each sequence is split) × 16 (pipeline) × 4 (data):
@@ -587,8 +586,7 @@ for data_ranks in (4, 8):
 
 # %% [markdown]
 # The next version of the paper has 8.
-
-# %% [markdown]
+#
 # ## A hang, in the flight recorder
 #
 # The extreme of waiting is a hang: one rank never enters a call. PyTorch has a **flight recorder** for that, a ring buffer of the last collectives on each rank. On GPUs, NCCL's watchdog writes it to disk when a call times out. gloo has the same buffer, but no watchdog, so here a timer writes it on each rank, 0.3 s into the step in which rank 2's loader hangs. (The function's name begins with `_`, so it may change. gloo leaves the group's name empty in one place, which we fill in.)
@@ -739,8 +737,8 @@ holds("all-reduces that begin early, with a graph break", early["graph break"], 
 #
 # - **torch.profiler** on each GPU rank: `profile(activities=[CPU, CUDA], schedule=schedule(wait=1, warmup=1, active=3), with_stack=True, record_shapes=True, on_trace_ready=tensorboard_trace_handler(folder))`. Stacks and shapes cost time; leave them out when you measure seconds.
 # - **Holistic Trace Analysis** (HTA) reads the files of all ranks and computes what `step_time` does, from GPU kernels: compute, communication, idle time, overlap, the critical path. **Nsight Systems** (`nsys profile`) also sees the driver and NCCL's kernels.
-# - Mark the loader, and the steps with `record_function`, before you look for anything else.
-# - Compare ranks before operators: who waits least? Then exposed time, then the roofline of the largest kernels, and last the MFU.
+# - Mark the loader and the steps with `record_function` before you look for anything else.
+# - Compare ranks before operators: who waits least? Then look at exposed time, then at the roofline of the largest kernels.
 #
 # What differs on GPUs: our four ranks share a few cores, and gloo's threads copy and add on the same cores, so overlap here costs compute and seconds say little. NCCL's kernels take streaming multiprocessors and memory bandwidth as well, but few. There, operators only start kernels: look at the kernels' rows, not at Python's.
 #
@@ -748,8 +746,8 @@ holds("all-reduces that begin early, with a graph break", early["graph break"], 
 #
 # A training step takes 800 ms on 64 GPUs. Is that good? Now you know what to ask:
 #
-# 1. What is its MFU? With the model and the tokens in a step, that is one line of arithmetic. If it is near that of published runs of the same kind, little can be gained.
-# 2. If not: which state takes the time that is missing? If ranks wait, look for the one that waits least. If it is the loader, a faster link changes nothing.
+# 1. What is its MFU? With the model and the tokens in a step, that is one line of arithmetic. Compare it with published runs of the same kind, counted by the same formula.
+# 2. If it is low: which state takes the time? If ranks wait, look for the one that waits least. If it is the loader, a faster link changes nothing.
 # 3. If communication is exposed: are the messages large enough, do they start early enough, and are there more than C/W tokens on each GPU? If not, a faster link helps, or another split.
 # 4. If it is compute: how far is the longest kernel from its roof?
 #
