@@ -254,7 +254,7 @@ path_s = [StepTime.of([state for state in on_path if state.rank == rank]).total_
 show_table({"rank": "d", "of the critical path": ".0%"}, [(r, s / sum(path_s)) for r, s in enumerate(path_s)])
 
 # %% [markdown]
-# The repair divides the work: each rank evaluates three of the twelve batches. (If the cause is a hot GPU, or long texts on one rank, the picture is the same, and the repair is another GPU, or batches of equal length.) **Time** is relative to the run before the repair. It depends on how many cores the four ranks share, so nothing is claimed about it.
+# The repair divides the work: each rank evaluates three of the twelve batches. (If the cause is a hot GPU, or long texts on one rank, the picture is the same, and the repair is another GPU, or batches of equal length.) **Time** is relative to the run before the repair. It depends on how many cores the four ranks share: with fewer cores than ranks, dividing the same work saves little. So nothing is claimed about it.
 
 # %%
 shared = launch(train_and_evaluate, [0, 1, 2, 3], world_size=4, device="cpu")
