@@ -65,6 +65,8 @@ def test_the_rank_that_waits_least_is_the_slow_one(chapter):
     answer = chapter.text_of("predicted_share.compare")
     assert "measured the smallest" in answer
     assert "what the ranks that wait for it have" in answer
+    waits = [share(row["waiting"]) for row in chapter.table_of("timeline(slow,")]
+    assert waits[2] == min(waits)
     on_path = [share(row["of the critical path"]) for row in chapter.table_of("on_path =")]
     assert on_path[2] == max(on_path) > 0.5
 
@@ -78,6 +80,7 @@ def test_reading_ahead_hides_the_loader(chapter):
 def test_one_message_has_the_bytes_of_many(chapter):
     before, after = before_and_after(chapter, "one_by_one, flat =")
     assert (before["calls of rank 0"], after["calls of rank 0"]) == ("84", "3")
+    assert before["time"] == "1.00"
     assert float(before["MB sent"]) == pytest.approx(float(after["MB sent"]), rel=0.05)
 
 
@@ -98,9 +101,14 @@ def test_one_row_uses_a_third_of_a_percent(chapter):
 
 
 def test_thresholds_are_the_published_ones(chapter):
-    printed = chapter.text_of("H100_PUBLISHED, A100")
-    assert printed.count("✓") == 2
-    assert "up to 13 ranks" in printed
+    rows = chapter.table_of("compare_published(thresholds")
+    assert [(row["computed"], row["published"]) for row in rows] == [
+        ("2,474", "2,475"),
+        ("1,040", "1,000"),
+    ]
+    printed = chapter.text_of("roofline.tensor_parallel_ranks")
+    assert "up to 13.0 ranks" in printed
+    assert "up to 24.2 ranks" in printed
     answer = chapter.text_of("predicted_tokens.compare")
     assert "calculated 1,024" in answer
     assert "that is the tokens of one sequence" in answer
@@ -110,11 +118,13 @@ def test_published_utilization_is_recomputed(chapter):
     answer = chapter.text_of("predicted_mfu.compare")
     assert "calculated 0.337" in answer
     assert "that is the MFU without attention" in answer
-    printed = chapter.text_of("PaLM 540B, MFU")
-    assert printed.count("✓") == 4
+    assert len(chapter.table_of("compare_published(reports")) == 4
+    printed = chapter.text_of("compare_published(reports")
     assert "Megatron 1T, MFU: 39.2%" in printed
-    assert "by the dense peak: 49%" in chapter.text_of("nanoGPT's 104")
-    assert "data 4 gives 8192 GPUs" in chapter.text_of("data 4 gives")
+    shown = {row["mistake"]: row["“MFU”"] for row in chapter.table_of('"mistake"')}
+    assert shown["none"] == "33.7%"
+    assert share(shown["the peak of an A100"]) > 1
+    assert "data 4 gives 8,192 GPUs" in chapter.text_of("for data_ranks in")
 
 
 def test_the_flight_recorder_and_our_report_name_the_same_rank(chapter):
@@ -169,9 +179,10 @@ def test_screenshots_in_both_themes(lab, notebook, artifacts):
         artifacts,
         {
             "chapter-16-step": lambda: notebook.cell("run = launch(train,").element,
-            "chapter-16-straggler": lambda: notebook.cell("timeline(slow, by=").element,
-            "chapter-16-loader": lambda: notebook.cell("timeline(each_time)").element,
-            "chapter-16-logging": lambda: notebook.cell("timeline(logging, by=").element,
+            "chapter-16-straggler": lambda: notebook.cell("timeline(slow,").element,
+            "chapter-16-loader": lambda: notebook.cell("timeline(each_time,").element,
+            "chapter-16-messages": lambda: notebook.cell("timeline(one_by_one,").element,
+            "chapter-16-logging": lambda: notebook.cell("timeline(logging,").element,
             "chapter-16-roofline": lambda: notebook.cell("roofline_plot({").element,
             "chapter-16-gpus": lambda: notebook.cell("gpus = {").element,
             "chapter-16-thresholds": lambda: notebook.cell("counts = {2**k").element,
