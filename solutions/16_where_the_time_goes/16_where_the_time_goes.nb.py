@@ -444,7 +444,7 @@ def exposed_communication(compute, calls):
 
 # %%
 def draw(compute, calls, seconds):
-    _, axes = plt.subplots(figsize=(7, 2.6))
+    figure, axes = plt.subplots(figsize=(7, 2.6))
     for rank, (computing, own) in enumerate(zip(compute, calls)):
         for start, end in computing:
             axes.barh(4 * rank, end - start, left=start, color=palette.STATES["compute"])
