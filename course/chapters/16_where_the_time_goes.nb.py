@@ -210,7 +210,7 @@ def show_steps(**runs):
 # %% [markdown]
 # ### A straggler
 #
-# A **straggler** is a rank that is slower than the others. Here one rank also evaluates the model on twelve batches in each step, as if "rank 0 does the evaluation" had been the easiest way to write it (here it is rank 2):
+# A **straggler** is a rank that is slower than the others. Here one rank also evaluates the model on 24 batches in each step, as if "rank 0 does the evaluation" had been the easiest way to write it (here it is rank 2):
 
 # %%
 def train_and_evaluate(evaluating, steps=4):
@@ -220,7 +220,7 @@ def train_and_evaluate(evaluating, steps=4):
             model(*own_batch(number)).backward()
             if dist.get_rank() in evaluating:
                 with torch.no_grad():
-                    for i in range(12 // len(evaluating)):
+                    for i in range(24 // len(evaluating)):
                         model(*own_batch(i, sequences=4))
             average(model)
             model.zero_grad()
@@ -254,7 +254,7 @@ path_s = [StepTime.of([state for state in on_path if state.rank == rank]).total_
 show_table({"rank": "d", "of the critical path": ".0%"}, [(r, s / sum(path_s)) for r, s in enumerate(path_s)])
 
 # %% [markdown]
-# The repair divides the work: each rank evaluates three of the twelve batches. (If the cause is a hot GPU, or long texts on one rank, the picture is the same, and the repair is another GPU, or batches of equal length.) **Time** is relative to the run before the repair. It depends on how many cores the four ranks share: with fewer cores than ranks, dividing the same work saves little. So nothing is claimed about it.
+# The repair divides the work: each rank evaluates six of the 24 batches. (If the cause is a hot GPU, or long texts on one rank, the picture is the same, and the repair is another GPU, or batches of equal length.) **Time** is relative to the run before the repair. It depends on how many cores the four ranks share: with fewer cores than ranks, dividing the same work saves little. So nothing is claimed about it.
 
 # %%
 shared = launch(train_and_evaluate, [0, 1, 2, 3], world_size=4, device="cpu")
