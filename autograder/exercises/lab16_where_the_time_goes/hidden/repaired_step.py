@@ -22,7 +22,7 @@ CASES = (
     with_random_delays(
         case_of("3 ranks, one micro-batch, tied layers", 3, 1, [12] * 4, tied=[0, 2])
     ),
-    case_of("4 ranks, 5 micro-batches", 4, 5, [128, 256, 256]),
+    case_of("five micro-batches on 4 ranks", 4, 5, [128, 256, 256]),
 )
 BOUNDARIES = {
     "divides": "not tested: nothing is divided",
