@@ -112,7 +112,7 @@ def _firsts(columns: Sequence[np.ndarray], order: np.ndarray, count: int) -> np.
 
 
 def only(plans: Plans, kept: Sequence[int]) -> Plans:
-    """These layouts alone, of which one is read fast: Step sums whole arrays each time."""
+    """These layouts alone: the filters and the bars' scales are those of what is on the page."""
     at, step = np.array(kept), plans.step
     few = replace(
         step,
